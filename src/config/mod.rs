@@ -63,7 +63,7 @@ pub use self::{
     payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{Tariff, UsdtRates},
-    receivers::{MailConfig, ReceiverConfig, TelegramConfig, WayConfig},
+    receivers::{MailConfig, MailTls, ReceiverConfig, TelegramConfig, WayConfig},
     schema::schema,
     seller::SellerConfig,
     settings::need_restart,

@@ -195,6 +195,8 @@ pub(super) struct RawWebhook {
     pub(super) accounts: Vec<String>,
     /// Send to private, loopback and link-local addresses too, and by http; false.
     pub(super) allow_private: Option<bool>,
+    /// Authorities that are trusted in place of Mozilla's list, in PEM.
+    pub(super) ca_file: Option<String>,
     /// Time for an answer; 15.
     pub(super) answer_seconds: Option<u64>,
     /// How long an event is tried before it is given up; 72.
@@ -283,6 +285,8 @@ pub(super) struct RawMail {
     pub(super) name: Option<String>,
     /// The mail server: smtps://user:password@host:465, or smtp://…?tls=required; with a password, a secret.
     pub(super) server: Option<String>,
+    /// Authorities that are trusted in place of Mozilla's list, in PEM.
+    pub(super) ca_file: Option<String>,
     /// Whom mails are from, like "Tollgate <noreply@example.com>".
     pub(super) from: Option<String>,
     /// Whom they go to, up to 16.
@@ -307,6 +311,8 @@ pub(super) struct RawTelegram {
     pub(super) chat: Option<String>,
     /// Where the Bot API is; "https://api.telegram.org".
     pub(super) url: Option<String>,
+    /// Authorities that are trusted in place of Mozilla's list, in PEM.
+    pub(super) ca_file: Option<String>,
     /// The kinds of events that are sent; absent: all.
     pub(super) kinds: Vec<String>,
     /// The accounts whose events are sent; absent: all, and what is no account's.

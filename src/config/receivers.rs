@@ -2,6 +2,7 @@
 
 use std::{fmt, time::Duration};
 
+use bytes::Bytes;
 use http::Uri;
 use lettre::{AsyncSmtpTransport, Tokio1Executor, message::Mailbox};
 use secrecy::ExposeSecret;
@@ -54,10 +55,27 @@ pub struct MailConfig {
     pub server: String,
     /// Its host.
     pub host: String,
+    /// How it speaks TLS.
+    pub tls: MailTls,
+    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    pub authorities: Option<Bytes>,
     /// Whom they are from.
     pub from: Mailbox,
     /// Whom they go to. Never empty.
     pub to: Vec<Mailbox>,
+}
+
+/// When a mail server is spoken to over TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MailTls {
+    /// From the first byte: `smtps://`.
+    Always,
+    /// From STARTTLS on, and not without: `?tls=required`.
+    Required,
+    /// Where it offers STARTTLS: `?tls=opportunistic`.
+    Offered,
+    /// Never.
+    Never,
 }
 
 impl fmt::Debug for MailConfig {
@@ -77,6 +95,8 @@ pub struct TelegramConfig {
     pub url: Uri,
     /// The chat.
     pub chat: String,
+    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    pub authorities: Option<Bytes>,
 }
 
 impl fmt::Debug for TelegramConfig {
@@ -127,7 +147,7 @@ impl Check<'_> {
                 accounts: &raw.accounts,
                 retry_hours: raw.retry_hours,
             };
-            let way = self.mail(raw.server.clone(), raw.from.clone(), &raw.to, &at);
+            let way = self.mail(&raw, &at);
             let receiver = self.receiver(common, way.map(WayConfig::Mail), &at);
             receivers.push(receiver);
         }
@@ -140,7 +160,7 @@ impl Check<'_> {
                 accounts: &raw.accounts,
                 retry_hours: raw.retry_hours,
             };
-            let way = self.telegram(raw.token.clone(), raw.chat.clone(), raw.url.as_deref(), &at);
+            let way = self.telegram(&raw, &at);
             let receiver = self.receiver(common, way.map(WayConfig::Telegram), &at);
             receivers.push(receiver);
         }
@@ -197,17 +217,11 @@ impl Check<'_> {
         })
     }
 
-    fn mail(
-        &mut self,
-        server: Option<String>,
-        from: Option<String>,
-        to: &[String],
-        at: &str,
-    ) -> Option<MailConfig> {
+    fn mail(&mut self, raw: &RawMail, at: &str) -> Option<MailConfig> {
         let path = format!("{at}.server");
         let advice =
             "give the mail server's address, like \"${SMTP_URL}\" for smtps://user:password@host";
-        let server = self.required(server, &path, advice);
+        let server = self.required(raw.server.clone(), &path, advice);
         let server = server.and_then(|text| {
             let server = match referred(&text, self.env) {
                 Some(server) => server,
@@ -221,42 +235,46 @@ impl Check<'_> {
         });
         let path = format!("{at}.from");
         let advice = "say whom mails are from, like \"Tollgate <noreply@example.com>\"";
-        let from = self.required(from, &path, advice);
+        let from = self.required(raw.from.clone(), &path, advice);
         let from = from.and_then(|text| self.keep(mailbox(&text), &path));
         let path = format!("{at}.to");
-        if !(1..=TO_MAX).contains(&to.len()) {
+        if !(1..=TO_MAX).contains(&raw.to.len()) {
             let problem = format!("give 1 to {TO_MAX} addresses");
             self.errors.add(path, problem);
             return None;
         }
-        let to = self.each(to, &path, mailbox);
-        let (server, host) = server?;
+        let to = self.each(&raw.to, &path, mailbox);
+        let plain = matches!(&server, Some((_, _, MailTls::Never)));
+        let authorities = self.authorities(raw.ca_file.as_deref(), plain, &format!("{at}.ca_file"));
+        let (server, host, tls) = server?;
         Some(MailConfig {
             server,
             host,
+            tls,
+            authorities: authorities?,
             from: from?,
             to: to?,
         })
     }
 
-    fn telegram(
-        &mut self,
-        token: Option<String>,
-        chat: Option<String>,
-        url: Option<&str>,
-        at: &str,
-    ) -> Option<TelegramConfig> {
+    fn telegram(&mut self, raw: &RawTelegram, at: &str) -> Option<TelegramConfig> {
         let advice = "say which chat, like \"-1001234567890\" or \"@channel\"";
-        let chat = self.required(chat, &format!("{at}.chat"), advice);
+        let chat = self.required(raw.chat.clone(), &format!("{at}.chat"), advice);
         let path = format!("{at}.token");
-        let token = self.required(token, &path, "give the bot's token as \"${NAME}\"");
+        let token = self.required(
+            raw.token.clone(),
+            &path,
+            "give the bot's token as \"${NAME}\"",
+        );
         let token = token.and_then(|text| {
             let token = secret(&text, self.env);
             let token = token.and_then(|token| bot_token(token.expose_secret()));
             self.keep(token, &path)
         });
         let path = format!("{at}.url");
-        let url = url.unwrap_or(TELEGRAM);
+        let url = raw.url.as_deref().unwrap_or(TELEGRAM);
+        let plain = url.starts_with("http:");
+        let authorities = self.authorities(raw.ca_file.as_deref(), plain, &format!("{at}.ca_file"));
         let url = self.keep(web_address(url), &path).zip(token);
         let url = url.and_then(|(url, token)| {
             let base = url.to_string();
@@ -266,6 +284,7 @@ impl Check<'_> {
         Some(TelegramConfig {
             url: url?,
             chat: chat?,
+            authorities: authorities?,
         })
     }
 
@@ -283,8 +302,8 @@ impl Check<'_> {
     }
 }
 
-/// A mail server's address, and its host. What is said about a mistake does not repeat it.
-fn mail_server(text: String) -> Result<(String, String), String> {
+/// A mail server's address, its host, and when TLS is spoken. What is said about a mistake does not repeat it.
+fn mail_server(text: String) -> Result<(String, String, MailTls), String> {
     let advice = "must be like smtps://user:password@host:465, smtp://user:password@host:587?tls=required, \
                   or smtp://127.0.0.1:25";
     let (scheme, rest) = text.split_once("://").ok_or(advice)?;
@@ -295,8 +314,14 @@ fn mail_server(text: String) -> Result<(String, String), String> {
         return Err("would send the password unencrypted: smtps://, or ?tls=required".to_owned());
     }
     let host = host.to_owned();
+    let tls = match query.split('&').find_map(|pair| pair.strip_prefix("tls=")) {
+        _ if scheme == "smtps" => MailTls::Always,
+        Some("required") => MailTls::Required,
+        Some("opportunistic") => MailTls::Offered,
+        _ => MailTls::Never,
+    };
     match AsyncSmtpTransport::<Tokio1Executor>::from_url(&text) {
-        Ok(_) if !host.is_empty() => Ok((text, host)),
+        Ok(_) if !host.is_empty() => Ok((text, host, tls)),
         _ => Err(advice.to_owned()),
     }
 }
@@ -373,6 +398,21 @@ mod tests {
             ("Tollgate <noreply@example.com>", "nobody", "mail[0].from"),
             ("[\"Бухгалтерия <buh@acme.example>\"]", "[]", "mail[0].to"),
             ("<buh@acme.example>", "", "mail[0].to[0]"),
+            (
+                "from =",
+                "ca_file = \"/no/such/ca.pem\"\nfrom =",
+                "mail[0].ca_file",
+            ),
+            (
+                "\"${SMTP_URL}\"",
+                "\"smtp://127.0.0.1:25\"\nca_file = \"Cargo.toml\"",
+                "mail[0].ca_file",
+            ),
+            (
+                "chat = ",
+                "ca_file = \"Cargo.toml\"\nchat = ",
+                "telegram[0].ca_file",
+            ),
             ("${BOT_TOKEN}", "${ADMIN_KEY}", "telegram[0].token"),
             ("chat = \"-1001234567890\"", "", "telegram[0].chat"),
             ("\"ops\"", "\"acme\"", "telegram[0].name"),

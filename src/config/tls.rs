@@ -1,6 +1,9 @@
-//! What `[tls]` means.
+//! What `[tls]` means, and whom those are trusted by that we connect to.
 
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tollgate_layers::upstream::check_authorities;
 
 use super::{
     check::{Check, web_address},
@@ -15,6 +18,32 @@ use crate::{
 const SOON_MS: u64 = 14 * 86_400_000;
 
 impl Check<'_> {
+    /// The authorities of a `ca_file`, in PEM, where there is one. `plain`: there is no TLS, which it is for.
+    pub(super) fn authorities(
+        &mut self,
+        file: Option<&str>,
+        plain: bool,
+        at: &str,
+    ) -> Option<Option<Bytes>> {
+        let Some(file) = file.filter(|path| !path.is_empty()) else {
+            return Some(None);
+        };
+        if plain {
+            let problem = "means nothing for a url without TLS, like http: take it out, or make the url one \
+                           with TLS, like https";
+            self.errors.add(at, problem);
+            return None;
+        }
+        let read = self.env.read(file);
+        let pem = read.map_err(|error| format!("cannot read {file}: {error}; give a PEM file"));
+        let pem = pem.and_then(|pem| {
+            check_authorities(&pem)
+                .map_err(|error| format!("{file} is no PEM file of certificates: {error}"))?;
+            Ok(pem.into())
+        });
+        self.keep(pem, at).map(Some)
+    }
+
     /// The certificate and its key. `base_url` is what callers are told, where the file says so.
     pub(super) fn tls(&mut self, raw: RawTls, base_url: Option<&str>) -> Option<Identity> {
         const CERTIFICATE: &str = "tls.certificate_file";

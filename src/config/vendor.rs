@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{HeaderValue, Uri};
 use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
@@ -15,7 +14,6 @@ use tollgate_layers::{
         Dialect, Egress, ModelKind, OnDisconnect, OutputField, Protocol, Proxy, Route, SystemRole,
         Thinking, Vendor,
     },
-    upstream::check_authorities,
 };
 
 use super::{
@@ -309,20 +307,7 @@ impl Check<'_> {
             Some(text) => self.keep(proxy(text, self.env), &at("proxy")).map(Some),
         };
         let plain = url.is_some_and(|url| url.starts_with("http:"));
-        let authorities = match raw.ca_file.as_deref().filter(|path| !path.is_empty()) {
-            None => Some(None),
-            Some(_) if plain => {
-                self.errors.add(
-                    at("ca_file"),
-                    "means nothing for a url of http: take it out, or make the url https",
-                );
-                None
-            }
-            Some(path) => {
-                let authorities = authorities(path, self.env);
-                self.keep(authorities, &at("ca_file")).map(Some)
-            }
-        };
+        let authorities = self.authorities(raw.ca_file.as_deref(), plain, &at("ca_file"));
         let protocol = match (raw.http2.unwrap_or(false), plain) {
             (false, _) => Protocol::Http1,
             (true, false) => Protocol::Http2Offered,
@@ -552,15 +537,6 @@ fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
         "{scheme}://{user}{}:{port}",
         authority.host()
     )))
-}
-
-fn authorities(path: &str, env: Env<'_>) -> Result<Bytes, String> {
-    let pem = env
-        .read(path)
-        .map_err(|error| format!("cannot read {path}: {error}; give a PEM file"))?;
-    check_authorities(&pem)
-        .map_err(|error| format!("{path} is no PEM file of certificates: {error}"))?;
-    Ok(pem.into())
 }
 
 /// What `/v1/messages` is put behind. The other formats have `/v1` in their address: beside them it is not put there

@@ -3,6 +3,7 @@
 use std::{fmt, net::IpAddr, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use http::Uri;
 use secrecy::ExposeSecret;
 
@@ -27,6 +28,8 @@ pub struct WebhookConfig {
     pub keys: Vec<Vec<u8>>,
     /// Addresses that are not of the internet may be sent to.
     pub allow_private: bool,
+    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    pub authorities: Option<Bytes>,
     /// Time for an answer.
     pub answer_timeout: Duration,
 }
@@ -54,6 +57,10 @@ impl Check<'_> {
             let url = url.and_then(|url| reachable(url, allow_private));
             self.keep(url, &path("url"))
         });
+        let plain = url
+            .as_ref()
+            .is_some_and(|url| url.scheme_str() == Some("http"));
+        let authorities = self.authorities(raw.ca_file.as_deref(), plain, &path("ca_file"));
         let keys = self.signing_keys(&raw.secrets, &path("secrets"));
         let answer: Option<u64> =
             self.whole(raw.answer_seconds, &path("answer_seconds"), 15, 1..=20);
@@ -61,6 +68,7 @@ impl Check<'_> {
             url: url?,
             keys: keys?,
             allow_private,
+            authorities: authorities?,
             answer_timeout: Duration::from_secs(answer?),
         })
     }
@@ -187,6 +195,21 @@ mod tests {
                 "secrets",
                 "retry_hours = 0\nsecrets",
                 "webhook[0].retry_hours",
+            ),
+            (
+                "secrets",
+                "ca_file = \"/no/such/ca.pem\"\nsecrets",
+                "webhook[0].ca_file",
+            ),
+            (
+                "secrets",
+                "ca_file = \"Cargo.toml\"\nsecrets",
+                "webhook[0].ca_file",
+            ),
+            (
+                "https://crm.example/hooks\"",
+                "http://127.0.0.1/hooks\"\nallow_private = true\nca_file = \"Cargo.toml\"",
+                "webhook[0].ca_file",
             ),
         ] {
             assert!(GOOD.contains(from), "{from}");

@@ -219,6 +219,7 @@ mod tests {
             way: WayConfig::Webhook(WebhookConfig {
                 url: url.parse().unwrap(),
                 keys: vec![vec![7; 32]],
+                authorities: None,
                 allow_private: true,
                 answer_timeout: Duration::from_secs(5),
             }),

@@ -2,9 +2,11 @@
 
 use std::{fmt, time::Duration};
 
+use http::uri::Authority;
 use lettre::{
     AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor,
     message::{Mailbox, header::ContentType},
+    transport::smtp::client::{Certificate, CertificateStore, Tls, TlsParameters},
 };
 use tollgate_ledger::happening::Event;
 
@@ -12,7 +14,10 @@ use super::{
     webhook::{Sent, failed, id},
     words,
 };
-use crate::{config::MailConfig, text::causes::chain};
+use crate::{
+    config::{MailConfig, MailTls},
+    text::causes::chain,
+};
 
 /// For all of a mail, from the connection on.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +33,10 @@ pub(super) struct Mail {
 impl Mail {
     pub(super) fn new(config: &MailConfig) -> Self {
         let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(&config.server);
-        let server = server.expect("an address that was checked");
+        let mut server = server.expect("an address that was checked");
+        if let Some(tls) = tls(config) {
+            server = server.tls(tls);
+        }
         Self {
             server: server.timeout(Some(PATIENCE)).build(),
             host: config.host.clone(),
@@ -66,6 +74,24 @@ impl Mail {
             message = message.to(to.clone());
         }
         message.body(words::text(event))
+    }
+}
+
+/// TLS by the authorities that the configuration names; `None` where it names none, or there is no TLS.
+fn tls(config: &MailConfig) -> Option<Tls> {
+    let certificate = Certificate::from_pem(config.authorities.as_ref()?);
+    let host = config.host.parse::<Authority>();
+    let host = host.map_or_else(|_| config.host.clone(), |host| host.host().to_owned());
+    let parameters = TlsParameters::builder(host)
+        .certificate_store(CertificateStore::None)
+        .add_root_certificate(certificate.expect("PEM that was checked"))
+        .build()
+        .expect("certificates that were checked");
+    match config.tls {
+        MailTls::Always => Some(Tls::Wrapper(parameters)),
+        MailTls::Required => Some(Tls::Required(parameters)),
+        MailTls::Offered => Some(Tls::Opportunistic(parameters)),
+        MailTls::Never => None,
     }
 }
 

@@ -36,7 +36,7 @@ impl Telegram {
         Self {
             url: config.url.clone(),
             chat: config.chat.clone(),
-            client: https::client(),
+            client: https::client_trusting(config.authorities.as_ref()),
         }
     }
 

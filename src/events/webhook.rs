@@ -23,7 +23,7 @@ use serde::Serialize;
 use tollgate_ledger::happening::Event;
 
 use super::{Shown, address::Resolver};
-use crate::{admin::now_ms, config::WebhookConfig, text::causes::chain};
+use crate::{admin::now_ms, config::WebhookConfig, node::https, text::causes::chain};
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -72,8 +72,7 @@ impl Webhook {
         http.enforce_http(false);
         http.set_nodelay(true);
         let https = HttpsConnectorBuilder::new()
-            .with_provider_and_webpki_roots(rustls::crypto::ring::default_provider())
-            .expect("ring speaks the TLS versions that rustls holds safe")
+            .with_tls_config(https::tls(config.authorities.as_ref()))
             .https_or_http()
             .enable_http1()
             .wrap_connector(http);

@@ -6,16 +6,21 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use http::Method;
+use bytes::Bytes;
+use http::{Method, Response};
+use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, split},
     net::{TcpListener, TcpStream},
     task::JoinSet,
     time::Instant,
 };
 
-use crate::harness::{BOT_TOKEN, Setup, World};
+use crate::{
+    harness::{BOT_TOKEN, Setup, World, eventually},
+    proxies::{Authority, Vendor},
+};
 
 /// Somebody who listens, and what was sent.
 struct Fake<T> {
@@ -63,8 +68,11 @@ impl<T: Clone + Send + 'static> Fake<T> {
 /// A mail: who it goes to, and its lines. The first one is not taken.
 type Mail = (Vec<String>, String);
 
-async fn smtp(stream: TcpStream, mails: Arc<Mutex<Vec<Mail>>>) {
-    let (from, mut to) = stream.into_split();
+async fn smtp<S>(stream: S, mails: Arc<Mutex<Vec<Mail>>>)
+where
+    S: AsyncRead + AsyncWrite + Send,
+{
+    let (from, mut to) = split(stream);
     let mut lines = BufReader::new(from).lines();
     to.write_all(b"220 mail.example\r\n").await.unwrap();
     let (mut recipients, mut text) = (Vec::new(), None::<String>);
@@ -247,4 +255,98 @@ async fn events_are_written_into_a_chat_when_the_bot_may() {
         .await
         .json();
     assert_eq!(shown["receivers"][0]["way"], "telegram", "{shown}");
+}
+
+/// What the first receiver is shown to wait for.
+async fn error_of(world: &World) -> Value {
+    let shown = world.admin(Method::GET, "/admin/v1/receivers", None).await;
+    shown.json()["receivers"][0]["error"].clone()
+}
+
+#[tokio::test]
+async fn a_mail_server_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let acceptor = authority.acceptor(&[]);
+    let server = Fake::<Mail>::start(move |stream, mails| {
+        let acceptor = acceptor.clone();
+        async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                smtp(stream, mails).await;
+            }
+        }
+    })
+    .await;
+    for (ca_file, trusted) in [
+        (String::new(), false),
+        (other.file(), false),
+        (authority.file(), true),
+    ] {
+        let section = format!(
+            "[[mail]]\nname = \"acme-mail\"\nserver = \"smtps://127.0.0.1:{}\"\nca_file = \"{ca_file}\"\n\
+             from = \"Tollgate <noreply@example.com>\"\nto = [\"buh@acme.example\"]\naccounts = [\"acme\"]\n",
+            server.port
+        );
+        let world = world(&section).await;
+        pay(&world, "acme", "1").await;
+        if trusted {
+            // The first one is not taken.
+            assert_eq!(server.has(2).await.len(), 2);
+        } else {
+            eventually("the certificate is refused", async || {
+                let error = error_of(&world).await;
+                error
+                    .as_str()
+                    .filter(|why| why.contains("certificate"))
+                    .map(drop)
+            })
+            .await;
+            assert!(server.came.lock().unwrap().is_empty(), "{ca_file}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_and_a_bot_api_are_trusted_by_the_authorities_of_their_ca_file_and_no_others() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    for telegram in [false, true] {
+        let taker = Vendor::secure(&authority, &[], |_| {
+            Response::new(Full::new(Bytes::from_static(br#"{"ok":true}"#)))
+        })
+        .await;
+        for (ca_file, trusted) in [
+            (String::new(), false),
+            (other.file(), false),
+            (authority.file(), true),
+        ] {
+            let url = format!("https://{}", taker.address());
+            let section = match telegram {
+                true => format!(
+                    "[[telegram]]\nname = \"ops\"\ntoken = \"${{BOT_TOKEN}}\"\nchat = \"-1\"\nurl = \"{url}\"\n\
+                     ca_file = \"{ca_file}\"\n"
+                ),
+                false => format!(
+                    "[[webhook]]\nname = \"crm\"\nurl = \"{url}/hook\"\nsecrets = [\"${{WEBHOOK_SECRET}}\"]\n\
+                     allow_private = true\nca_file = \"{ca_file}\"\n"
+                ),
+            };
+            let world = world(&section).await;
+            pay(&world, "acme", "1").await;
+            if trusted {
+                eventually("it is taken", async || {
+                    (!taker.taken().is_empty()).then_some(())
+                })
+                .await;
+            } else {
+                eventually("the certificate is refused", async || {
+                    let error = error_of(&world).await;
+                    error
+                        .as_str()
+                        .filter(|why| why.contains("certificate"))
+                        .map(drop)
+                })
+                .await;
+                assert!(taker.taken().is_empty(), "{section}");
+            }
+        }
+    }
 }

@@ -304,7 +304,8 @@ impl Authority {
         assert!(made.status.success(), "openssl {args:?}: {said}");
     }
 
-    fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
+    /// Who has the vendor's certificate.
+    pub fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let certificate = CertificateDer::from_pem_file(self.path("vendor.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path("vendor.key")).unwrap();
         let mut tls = rustls::ServerConfig::builder()
