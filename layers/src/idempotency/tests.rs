@@ -1,11 +1,11 @@
 //! Futures that are dropped at every await, and claims that nobody renews.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tollgate_ledger::idempotency::{Bounds, Claimed, MemoryAnswers, Outcome};
+use tollgate_ledger::idempotency::{Bounds, Claimed, Finished, MemoryAnswers, Outcome};
 use tower::{ServiceExt, service_fn};
 
 use super::*;
@@ -244,10 +244,7 @@ async fn a_call_that_nobody_runs_any_more_is_judged_by_its_money() {
         settle().await;
         // The one that was taken for dead writes nothing any more.
         let late = given.store.finish(&claim, Outcome::Unanswered).await;
-        assert_eq!(
-            late.unwrap(),
-            tollgate_ledger::idempotency::Finished::NotMine
-        );
+        assert_eq!(late.unwrap(), Finished::NotMine);
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
     }
 }
@@ -275,4 +272,99 @@ async fn a_claim_is_renewed_while_its_call_runs() {
     ));
     let answer = running.await.unwrap().into_body().collect().await.unwrap();
     assert_eq!(answer.to_bytes(), "late");
+}
+
+/// Answers that stay where they are while their process cannot say that it runs.
+#[derive(Clone)]
+struct CutOff {
+    store: MemoryAnswers,
+    cut: Arc<AtomicBool>,
+}
+
+impl AnswerStore for CutOff {
+    async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
+        self.store.claim(claim, from).await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
+        if self.cut.load(Ordering::SeqCst) {
+            return Err("cut off".into());
+        }
+        self.store.renew(claim).await
+    }
+
+    async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
+        self.store.finish(claim, outcome).await
+    }
+}
+
+/// Says when it is dropped: with it goes what a call holds.
+struct Held(Arc<AtomicBool>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_claim_is_taken_over_while_it_runs_stops_and_is_no_more_answered() {
+    for head_first in [false, true] {
+        let given = Given::new(Fate::Free);
+        let store = CutOff {
+            store: given.store.clone(),
+            cut: Arc::default(),
+        };
+        let settings = IdempotencySettings {
+            lease: Duration::from_secs(3),
+            ..IdempotencySettings::default()
+        };
+        let layer = IdempotencyLayer::new(store.clone(), Says(Fate::Free), settings, |_| {});
+        let let_go = Arc::<AtomicBool>::default();
+        let held = Arc::clone(&let_go);
+        let service = layer.layer(service_fn(move |_: Request<Call>| {
+            let held = Held(Arc::clone(&held));
+            async move {
+                let late = async move {
+                    tokio::time::sleep(Duration::from_secs(600)).await;
+                    drop(held);
+                    Ok::<_, Error>(Frame::data(Bytes::from("late")))
+                };
+                if head_first {
+                    let late = futures_util::stream::once(Box::pin(late));
+                    return Ok::<_, Error>(Response::new(boxed(StreamBody::new(late))));
+                }
+                let late = late.await?.into_data().unwrap();
+                Ok(Response::new(crate::body::full(late)))
+            }
+        }));
+        let req = given.request("{}");
+        let number = req.extensions().get::<RequestNumber>().copied();
+        let running = tokio::spawn(async move {
+            let answer = service.oneshot(req).await?;
+            answer.into_body().collect().await.map(drop)
+        });
+        settle().await;
+        // Its process is taken for dead, and another one goes on in its place.
+        store.cut.store(true, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let other = given.claim("{}");
+        let taken = given.store.claim(&other, number).await.unwrap();
+        assert_eq!(taken, Claimed::Mine);
+        store.cut.store(false, Ordering::SeqCst);
+        assert!(!let_go.load(Ordering::SeqCst), "it still runs");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(let_go.load(Ordering::SeqCst), "it runs on: {head_first}");
+        let told = running.await.unwrap();
+        match head_first {
+            false => assert!(
+                matches!(told, Err(Error::IdempotencyKeyInUse { .. })),
+                "{told:?}"
+            ),
+            true => assert!(matches!(told, Err(Error::VendorBroken(_))), "{told:?}"),
+        }
+        // The claim is the other one's, and so is its end.
+        let answered = given.store.finish(&other, Outcome::Free).await.unwrap();
+        assert_eq!(answered, Finished::Kept);
+    }
 }

@@ -127,15 +127,26 @@ where
                 }
             }
         };
-        let calling = call(&entered, &claim, &seal, tell, inner, req);
-        let (mut taken_over, mut calling) = (pin!(taken_over), pin!(calling));
-        poll_fn(|cx| match calling.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(()),
-            // Whoever has the claim now has ended the hold, and makes the call. Soon after that nothing is charged here for
-            // it; were it to run on, the ledger could have forgotten that by its end.
-            Poll::Pending => taken_over.as_mut().poll(cx),
-        })
-        .await;
+        let mut tell = Some(tell);
+        {
+            let calling = call(&entered, &claim, &seal, &mut tell, inner, req);
+            let (mut taken_over, mut calling) = (pin!(taken_over), pin!(calling));
+            poll_fn(|cx| match calling.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(()),
+                // Whoever has the claim now has ended the hold, and makes the call. Soon after that nothing is charged here
+                // for it; were it to run on, the ledger could have forgotten that by its end.
+                Poll::Pending => taken_over.as_mut().poll(cx),
+            })
+            .await;
+        }
+        // It was taken over before its answer began.
+        if let Some(tell) = tell {
+            shared.report(Event::Conflict);
+            let retry_after = claim.lease;
+            let elsewhere = Err(Error::IdempotencyKeyInUse { retry_after });
+            drop(entered);
+            drop(tell.send(Told::Answer(Box::new(elsewhere))));
+        }
     }
 
     /// Claims the call, or finds what there is in its place.
@@ -201,7 +212,7 @@ async fn call<S, K, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
     seal: &Seal,
-    tell: oneshot::Sender<Told<S>>,
+    tell: &mut Option<oneshot::Sender<Told<S>>>,
     mut inner: S,
     mut req: Request<Call>,
 ) where
@@ -209,6 +220,11 @@ async fn call<S, K, M>(
     K: AnswerStore,
 {
     let Entered { shared, run, .. } = entered;
+    let mut told = |answer| {
+        if let Some(tell) = tell.take() {
+            drop(tell.send(Told::Answer(Box::new(answer))));
+        }
+    };
     let cost = CallCost::default();
     req.extensions_mut().insert(cost.clone());
     let answered = inner.call(req).await;
@@ -219,13 +235,13 @@ async fn call<S, K, M>(
             // First the claim, then the answer: what is sent again at once finds it so.
             finish(entered, claim, outcome_without_answer(&cost)).await;
             entered.leave();
-            drop(tell.send(Told::Answer(Box::new(Err(error)))));
+            told(Err(error));
             return;
         }
     };
     run.begin(head.clone(), body.size_hint().exact());
     let res = Response::from_parts(head.clone(), boxed(Reader::first(Arc::clone(run))));
-    drop(tell.send(Told::Answer(Box::new(Ok(res)))));
+    told(Ok(res));
     let settings = &shared.settings;
     let ended = loop {
         let chunk = match body.frame().await {
