@@ -204,7 +204,7 @@ pub fn callers(
     let inference = ServiceBuilder::new()
         .layer(reserve) //    400 401 403 503  hold; settled or released on end or drop
         .layer(RecordLayer(record::granted))
-        .layer(rate_verdict) //   429      what was asked above; Redis has answered both by now
+        .layer(rate_verdict) //   429      what was asked above; Redis has answered both by now. Who answers above it waits too
         .layer(failover) //       429 503  → Request<Attempt>: a route, and the next one before the first byte
         .layer(attempts) //                counts how soon each vendor answers, or that it does not
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
@@ -213,7 +213,7 @@ pub fn callers(
         .service(upstream.clone()); // 429 502 503 504  hyper client: address, key, timeouts of the vendor
     // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
     let inference = parsed
-        .layer(idempotency) //    400 409 422  a call that is sent again is one: above prices, which may have changed
+        .layer(idempotency) //    400 409 422 429  a call that is sent again is one: above prices, which may have changed
         .layer(select)
         .service(boxed_with_body(inference));
     let inference = callers_of_calls.service(from_boxed(inference));

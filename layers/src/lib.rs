@@ -139,6 +139,8 @@ pub mod self_wake;
 pub mod session;
 pub mod sse;
 pub mod stream_progress;
+#[cfg(any(feature = "idempotency", feature = "rate-limit"))]
+mod undecided;
 pub mod vendor_usage;
 
 #[cfg(feature = "adapt")]

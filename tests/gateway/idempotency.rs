@@ -114,6 +114,26 @@ async fn what_is_sent_again_is_answered_again_and_charged_once_in_all_formats() 
     assert_eq!((fresh.status.as_u16(), replayed(&fresh)), (200, None));
 }
 
+/// Also where each request has to be asked of Redis, and its answer is there before that.
+#[tokio::test]
+async fn a_repeat_counts_for_its_keys_minute_and_is_refused_by_it() {
+    let server = RedisServer::start().await;
+    for ledger in ["memory:", &server.url()] {
+        let world = Setup::default().ledger(ledger).start().await;
+        // Two at once, and one each five seconds.
+        let limits = json!({ "idempotency": true, "requests_per_minute": 12 });
+        let key = world.key_with("acme", "1000", limits).await;
+        let call = chat("привет");
+        let first = sent(&world, &key, &call, "one").await;
+        assert_eq!(first.status, 200, "{ledger}: {first:?}");
+        let again = sent(&world, &key, &call, "one").await;
+        assert_eq!(replayed(&again), Some(first.number().as_str()), "{ledger}");
+        let refused = sent(&world, &key, &call, "one").await;
+        assert_eq!(refused.status, 429, "{ledger}: {refused:?}");
+        assert_eq!(world.vendor.received().len(), 1, "{ledger}");
+    }
+}
+
 #[tokio::test]
 async fn without_the_keys_permission_the_header_is_ignored() {
     let world = World::start().await;

@@ -50,6 +50,7 @@ use crate::{
     error::{BoxError, Error, Problem},
     facts::{Caller, RequestNumber},
     key::{AccountId, KeyId, KeyRecord},
+    undecided,
 };
 
 /// On an answer that was given before: `true`.
@@ -335,6 +336,8 @@ where
             shared.report(Event::Mismatch);
             return Err(Error::IdempotencyKeyReused);
         }
+        // A repeat is a request too: it counts for what limits were asked above, and gets no further than they let it.
+        undecided::decided(undecided::take(req.extensions_mut())).await?;
         // What has ended without an answer may run again.
         if let Some(head) = run.started().await {
             shared.report(Event::Joined(number, run.number));

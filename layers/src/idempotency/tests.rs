@@ -13,6 +13,7 @@ use crate::{
     auth::SecretKey,
     body::{AnswerBody, boxed},
     call::{Format, InputSize, Spans},
+    error::Limit,
     facts::CallCost,
     model::ModelKind,
     money::MicroRub,
@@ -85,6 +86,10 @@ impl Given {
 
     /// Waits before its head and before each chunk.
     async fn ask(&self, body: &'static str) -> Result<Response<AnswerBody>, Error> {
+        self.answer(self.request(body)).await
+    }
+
+    async fn answer(&self, req: Request<Call>) -> Result<Response<AnswerBody>, Error> {
         let (made, cost, breaks) = (Arc::clone(&self.made), self.cost, self.breaks);
         let service = self.layer.layer(service_fn(move |req: Request<Call>| {
             made.fetch_add(1, Ordering::SeqCst);
@@ -103,7 +108,23 @@ impl Given {
                 Ok::<_, Error>(Response::new(boxed(StreamBody::new(Box::pin(chunks)))))
             }
         }));
-        service.oneshot(self.request(body)).await
+        service.oneshot(req).await
+    }
+
+    /// A request of which a limit above has been asked, and how often one has answered.
+    fn limited(&self, answer: Result<(), Duration>) -> (Request<Call>, Arc<AtomicUsize>) {
+        let (mut req, answered) = (self.request("{}"), Arc::<AtomicUsize>::default());
+        let counted = Arc::clone(&answered);
+        let verdict = Box::pin(async move {
+            tokio::task::yield_now().await;
+            counted.fetch_add(1, Ordering::SeqCst);
+            answer.map_err(|retry_after| Error::TooManyRequests {
+                limit: Limit::KeyRequestsPerMinute,
+                retry_after,
+            })
+        });
+        undecided::add(req.extensions_mut(), verdict);
+        (req, answered)
     }
 
     /// Asks, and reads so many chunks.
@@ -272,6 +293,39 @@ async fn a_claim_is_renewed_while_its_call_runs() {
     ));
     let answer = running.await.unwrap().into_body().collect().await.unwrap();
     assert_eq!(answer.to_bytes(), "late");
+}
+
+/// Below the layer there is another one that waits for it: where the call is made.
+#[tokio::test(start_paused = true)]
+async fn what_is_joined_or_repeated_waits_for_the_limits_that_were_asked_above() {
+    let no = Err(Duration::from_secs(7));
+    for joins in [true, false] {
+        let given = Given::new(Fate::Open);
+        let (req, answered) = given.limited(Ok(()));
+        let mut first = given.answer(req).await.unwrap().into_body();
+        assert_eq!(answered.load(Ordering::SeqCst), 0, "it is left to the call");
+        if !joins {
+            while first.frame().await.is_some() {}
+            settle().await;
+        }
+        let (req, answered) = given.limited(no);
+        let refused = given.answer(req).await.map(drop);
+        assert!(
+            matches!(refused, Err(Error::TooManyRequests { .. })),
+            "{joins}: {refused:?}"
+        );
+        assert_eq!(answered.load(Ordering::SeqCst), 1);
+        let (req, answered) = given.limited(Ok(()));
+        let again = given.answer(req).await.unwrap();
+        assert_eq!(again.headers()[IDEMPOTENT_REPLAYED], "true");
+        let again = again.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(
+            (&again[..], answered.load(Ordering::SeqCst)),
+            (&b"0,1,2,3,"[..], 1)
+        );
+        assert_eq!(given.made.load(Ordering::SeqCst), 1);
+        drop(first);
+    }
 }
 
 /// Answers that stay where they are while their process cannot say that it runs.

@@ -23,6 +23,7 @@ use crate::{
     error::Error,
     facts::CallCost,
     key::KeyRecord,
+    undecided,
 };
 
 /// Renewals within the time of a claim.
@@ -94,8 +95,8 @@ where
         }
     }
 
-    pub(super) async fn run(self, inner: S, req: Request<Call>) {
-        let begin = self.begin().await;
+    pub(super) async fn run(self, inner: S, mut req: Request<Call>) {
+        let begin = self.begin(&mut req).await;
         let Self {
             entered,
             claim,
@@ -150,7 +151,7 @@ where
     }
 
     /// Claims the call, or finds what there is in its place.
-    async fn begin(&self) -> Begin {
+    async fn begin(&self, req: &mut Request<Call>) -> Begin {
         let shared = &self.entered.shared;
         let mut from = None;
         loop {
@@ -182,6 +183,11 @@ where
                 Stage::Answered(sealed) => {
                     let opened = self.seal.open(&self.claim.fingerprint, sealed);
                     if let Some((head, body)) = opened.and_then(seal::decode) {
+                        // As for one that is joined.
+                        let verdicts = undecided::take(req.extensions_mut());
+                        if let Err(error) = undecided::decided(verdicts).await {
+                            return Begin::Answer(Err(error));
+                        }
                         shared.report(Event::Replayed(self.claim.number, number));
                         let mut res = Response::from_parts(head, full(body));
                         stamp(res.headers_mut(), number);

@@ -1,8 +1,7 @@
 use std::{
     fmt,
     hash::Hash,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -10,13 +9,10 @@ use http::Request;
 use tower::{Layer, Service};
 
 use super::{Limiter, Quota, RateLimitLayer, ResponseFuture};
-use crate::error::Error;
-
-/// What limits have been asked and have not answered: an extension of the request.
-#[derive(Clone)]
-struct Undecided(Arc<Mutex<Vec<Verdict>>>);
-
-type Verdict = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+use crate::{
+    error::Error,
+    undecided::{self, Verdict},
+};
 
 /// A [`RateLimitLayer`] that asks its limiter and lets the request go on: a [`RateVerdictLayer`] below it waits for
 /// the answer, so that what stands between them takes its time meanwhile. What the limiter can decide without waiting is
@@ -118,12 +114,7 @@ where
         {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return ResponseFuture::refused(error),
-            Poll::Pending => {
-                let undecided = Undecided(Arc::default());
-                let undecided = req.extensions_mut().get_or_insert_with(|| undecided);
-                let mut undecided = undecided.0.lock().unwrap_or_else(PoisonError::into_inner);
-                undecided.push(verdict);
-            }
+            Poll::Pending => undecided::add(req.extensions_mut(), verdict),
         }
         ResponseFuture::forwarded(self.inner.call(req))
     }
@@ -171,18 +162,14 @@ where
     }
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
-        let Some(undecided) = req.extensions_mut().remove::<Undecided>() else {
+        let verdicts = undecided::take(req.extensions_mut());
+        if verdicts.is_none() {
             return ResponseFuture::forwarded(self.inner.call(req));
-        };
-        let mut undecided = undecided.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let verdicts = std::mem::take(&mut *undecided);
-        drop(undecided);
+        }
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         ResponseFuture::boxed(async move {
-            for verdict in verdicts {
-                verdict.await?;
-            }
+            undecided::decided(verdicts).await?;
             inner.call(req).await
         })
     }
@@ -190,7 +177,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Mutex, time::Duration};
 
     use http::Response;
     use tokio::sync::watch;
