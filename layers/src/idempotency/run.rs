@@ -1,8 +1,10 @@
 //! A running call's answer, which several callers read from its beginning.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     future::poll_fn,
+    mem,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -34,8 +36,14 @@ struct State<A> {
     /// What the answer's length was said to be.
     length: Option<u64>,
     stage: Stage<A>,
-    wakers: Vec<Waker>,
+    /// Of those who wait for the next change.
+    wakers: BTreeMap<WaiterId, Waker>,
+    /// How many have waited.
+    waiters: WaiterId,
 }
+
+/// Whose a waker is: whoever leaves takes it along, since it keeps all that its task had.
+type WaiterId = u64;
 
 enum Stage<A> {
     Running,
@@ -61,7 +69,8 @@ impl<A> Run<A> {
                 bytes: 0,
                 length: None,
                 stage: Stage::Running,
-                wakers: Vec::new(),
+                wakers: BTreeMap::new(),
+                waiters: 0,
             }),
             buffered,
         }
@@ -75,9 +84,9 @@ impl<A> Run<A> {
         let wakers = {
             let mut state = self.lock();
             change(&mut state);
-            std::mem::take(&mut state.wakers)
+            mem::take(&mut state.wakers)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_values().for_each(Waker::wake);
     }
 
     /// The answer begins.
@@ -131,13 +140,17 @@ impl<A> Run<A> {
 
     /// The head, once there is one; `None`: there will be none that could be joined.
     pub(super) async fn started(&self) -> Option<Parts> {
+        let mut waiting = Waiting {
+            run: self,
+            waiter: None,
+        };
         poll_fn(|cx| {
             let mut state = self.lock();
             match (&state.stage, &state.head) {
                 (Stage::Broken(_), _) => Poll::Ready(None),
                 (_, Some(head)) => Poll::Ready(Some(head.clone())),
                 (_, None) => {
-                    state.wait(cx);
+                    state.wait(&mut waiting.waiter, cx);
                     Poll::Pending
                 }
             }
@@ -146,10 +159,32 @@ impl<A> Run<A> {
     }
 }
 
+/// Somebody who waits for an answer to begin, and may leave.
+struct Waiting<'a, A> {
+    run: &'a Run<A>,
+    waiter: Option<WaiterId>,
+}
+
+impl<A> Drop for Waiting<'_, A> {
+    fn drop(&mut self) {
+        self.run.lock().leave(self.waiter);
+    }
+}
+
 impl<A> State<A> {
-    fn wait(&mut self, cx: &Context<'_>) {
-        if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.wakers.push(cx.waker().clone());
+    /// As this waiter, or as a new one.
+    fn wait(&mut self, waiter: &mut Option<WaiterId>, cx: &Context<'_>) {
+        let waiters = &mut self.waiters;
+        let waiter = *waiter.get_or_insert_with(|| {
+            *waiters += 1;
+            *waiters
+        });
+        self.wakers.insert(waiter, cx.waker().clone());
+    }
+
+    fn leave(&mut self, waiter: Option<WaiterId>) {
+        if let Some(waiter) = waiter {
+            self.wakers.remove(&waiter);
         }
     }
 }
@@ -170,6 +205,7 @@ pub(super) struct Reader<A> {
     /// What the first reader reads by itself.
     rest: Option<A>,
     ended: bool,
+    waiter: Option<WaiterId>,
 }
 
 impl<A> Reader<A> {
@@ -182,6 +218,7 @@ impl<A> Reader<A> {
             is_first: true,
             rest: None,
             ended: false,
+            waiter: None,
         }
     }
 
@@ -215,7 +252,7 @@ impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
             }
             let error = match &mut state.stage {
                 Stage::Running => {
-                    state.wait(cx);
+                    state.wait(&mut this.waiter, cx);
                     return Poll::Pending;
                 }
                 Stage::Done => {
@@ -271,14 +308,15 @@ impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
 
 impl<A> Drop for Reader<A> {
     fn drop(&mut self) {
+        let mut state = self.run.lock();
+        state.leave(self.waiter);
         // What nobody reads on ends as any call does whose client has left.
-        if self.is_first {
-            let rest = match &mut self.run.lock().stage {
-                Stage::TooLong(rest) => rest.take(),
-                _ => None,
-            };
-            drop(rest);
-        }
+        let rest = match &mut state.stage {
+            Stage::TooLong(rest) if self.is_first => rest.take(),
+            _ => None,
+        };
+        drop(state);
+        drop(rest);
     }
 }
 
@@ -288,5 +326,49 @@ impl<A> fmt::Debug for Reader<A> {
             .field("number", &self.run.number)
             .field("at", &self.at)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::AnswerBody;
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> bool {
+        future
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_ready()
+    }
+
+    #[test]
+    fn who_has_left_is_not_woken_and_keeps_nobody_else_from_it() {
+        let run = Run::<AnswerBody>::new(Digest([0; 32]), RequestNumber::now_v7(), Arc::default());
+        let run = Arc::new(run);
+        let waiting = || run.lock().wakers.len();
+        {
+            let (mut one, mut two) = (Box::pin(run.started()), Box::pin(run.started()));
+            for _ in 0..3 {
+                assert!(!poll(one.as_mut()) && !poll(two.as_mut()));
+            }
+            assert_eq!(waiting(), 2);
+            // Both are polled by one task.
+            drop(one);
+            assert_eq!(waiting(), 1);
+        }
+        assert_eq!(waiting(), 0);
+        let (head, ()) = http::Response::new(()).into_parts();
+        run.begin(head, None);
+        let mut stays = Reader::joined(Arc::clone(&run));
+        for _ in 0..100 {
+            let mut leaves = Reader::joined(Arc::clone(&run));
+            for reader in [&mut stays, &mut leaves] {
+                let frame = Pin::new(reader);
+                let polled = frame.poll_frame(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_pending());
+            }
+        }
+        assert_eq!(waiting(), 1);
+        drop(stays);
+        assert_eq!(waiting(), 0);
     }
 }
