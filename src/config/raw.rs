@@ -359,7 +359,7 @@ pub(super) struct RawIdempotency {
     pub(super) lease_seconds: Option<u64>,
     /// The longest answer that is kept, in bytes; 1048576.
     pub(super) answer_bytes_max: Option<u64>,
-    /// Bytes of answers that are on their way at the same time, on this node; 67108864.
+    /// Bytes of answers that are on their way at the same time, on this node, half of it for one account; 67108864.
     pub(super) running_bytes_max: Option<u64>,
     /// Calls that are kept for one account; 10000.
     pub(super) account_calls_max: Option<u64>,

@@ -27,7 +27,7 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -39,7 +39,7 @@ use tollgate_ledger::idempotency::{AnswerStore, Claim, Digest};
 use tower::{Layer, Service};
 
 use self::{
-    run::{Reader, Run},
+    run::{Buffered, Reader, Run},
     seal::Seal,
     work::Work,
 };
@@ -72,7 +72,7 @@ pub struct IdempotencySettings {
     pub lease: Duration,
     /// Bytes of an answer that is kept; a longer one is not.
     pub answer_bytes_max: u64,
-    /// Bytes of all answers that come at the same time.
+    /// Bytes of all answers that come at the same time, or have come and are still read; of one account half of it.
     pub running_bytes_max: u64,
 }
 
@@ -149,7 +149,7 @@ struct Shared<K, M> {
     settings: IdempotencySettings,
     report: Box<Report>,
     running: Mutex<HashMap<Name, Arc<Run<AnswerBody>>>>,
-    buffered: Arc<AtomicU64>,
+    buffered: Arc<Buffered>,
     /// The calls' tasks.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -207,7 +207,8 @@ impl<K, M> Shared<K, M> {
         match self.running().entry(name.clone()) {
             Entry::Occupied(there) => (Arc::clone(there.get()), false),
             Entry::Vacant(place) => {
-                let run = Run::new(fingerprint, number, Arc::clone(&self.buffered));
+                let buffered = Arc::clone(&self.buffered);
+                let run = Run::new(fingerprint, number, name.0.clone(), buffered);
                 (Arc::clone(place.insert(Arc::new(run))), true)
             }
         }

@@ -1,15 +1,12 @@
 //! A running call's answer, which several callers read from its beginning.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     future::poll_fn,
     mem,
     pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
@@ -18,15 +15,65 @@ use http::response::Parts;
 use http_body::{Body, Frame, SizeHint};
 use tollgate_ledger::idempotency::Digest;
 
-use crate::{error::Error, facts::RequestNumber};
+use crate::{error::Error, facts::RequestNumber, key::AccountId};
+
+/// One account may have the whole divided by so much: whose readers stall takes from itself.
+const ACCOUNT_PARTS: u64 = 2;
+
+/// The bytes of all answers that are on their way, and of each account's. An answer stays as long as somebody may read it.
+#[derive(Debug, Default)]
+pub(super) struct Buffered(Mutex<Bytewise>);
+
+#[derive(Debug, Default)]
+struct Bytewise {
+    all: u64,
+    accounts: HashMap<AccountId, u64>,
+}
+
+impl Buffered {
+    fn lock(&self) -> MutexGuard<'_, Bytewise> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So many more; says whether they fit.
+    fn add(&self, account: &AccountId, bytes: u64, max: u64) -> bool {
+        let mut buffered = self.lock();
+        buffered.all += bytes;
+        let all = buffered.all;
+        // Most chunks are of an account that is there.
+        let own = match buffered.accounts.get_mut(account) {
+            Some(own) => {
+                *own += bytes;
+                *own
+            }
+            None => {
+                buffered.accounts.insert(account.clone(), bytes);
+                bytes
+            }
+        };
+        all <= max && own <= max / ACCOUNT_PARTS
+    }
+
+    fn remove(&self, account: &AccountId, bytes: u64) {
+        let mut buffered = self.lock();
+        buffered.all = buffered.all.saturating_sub(bytes);
+        if let Some(own) = buffered.accounts.get_mut(account) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                buffered.accounts.remove(account);
+            }
+        }
+    }
+}
 
 /// One call. `A` is the body of its answer.
 pub(super) struct Run<A> {
     pub(super) fingerprint: Digest,
     pub(super) number: RequestNumber,
+    account: AccountId,
     state: Mutex<State<A>>,
     /// Bytes of all runs of the layer.
-    buffered: Arc<AtomicU64>,
+    buffered: Arc<Buffered>,
 }
 
 struct State<A> {
@@ -58,11 +105,13 @@ impl<A> Run<A> {
     pub(super) fn new(
         fingerprint: Digest,
         number: RequestNumber,
-        buffered: Arc<AtomicU64>,
+        account: AccountId,
+        buffered: Arc<Buffered>,
     ) -> Self {
         Self {
             fingerprint,
             number,
+            account,
             state: Mutex::new(State {
                 head: None,
                 chunks: Vec::new(),
@@ -100,11 +149,11 @@ impl<A> Run<A> {
     /// One chunk more, unless that were too many bytes.
     pub(super) fn push(&self, chunk: Bytes, bytes_max: u64, all_max: u64) -> Result<(), Bytes> {
         let bytes = chunk.len() as u64;
-        let all = self.buffered.fetch_add(bytes, Ordering::Relaxed);
+        let fits = self.buffered.add(&self.account, bytes, all_max);
         let mut refused = None;
         self.change(|state| {
             state.bytes += bytes;
-            if state.bytes > bytes_max || all + bytes > all_max {
+            if state.bytes > bytes_max || !fits {
                 refused = Some(chunk);
             } else {
                 state.chunks.push(chunk);
@@ -192,7 +241,7 @@ impl<A> State<A> {
 impl<A> Drop for Run<A> {
     fn drop(&mut self) {
         let bytes = self.lock().bytes;
-        self.buffered.fetch_sub(bytes, Ordering::Relaxed);
+        self.buffered.remove(&self.account, bytes);
     }
 }
 
@@ -340,10 +389,41 @@ mod tests {
             .is_ready()
     }
 
+    fn run(account: &str, buffered: &Arc<Buffered>) -> Arc<Run<AnswerBody>> {
+        let (account, buffered) = (account.parse().unwrap(), Arc::clone(buffered));
+        let number = RequestNumber::now_v7();
+        Arc::new(Run::new(Digest([0; 32]), number, account, buffered))
+    }
+
+    #[test]
+    fn readers_of_one_account_that_stall_leave_room_for_the_others() {
+        let buffered = Arc::<Buffered>::default();
+        let push = |run: &Run<AnswerBody>, bytes| {
+            let chunk = Bytes::from(vec![0; bytes]);
+            run.push(chunk, 60, 100).is_ok()
+        };
+        let mut stalled = Vec::new();
+        for _ in 0..5 {
+            let run = run("acme", &buffered);
+            assert!(push(&run, 10));
+            run.done();
+            stalled.push(Reader::<AnswerBody>::first(run));
+        }
+        assert!(!push(&run("acme", &buffered), 1), "half of it");
+        let other = run("beta", &buffered);
+        assert!(push(&other, 40));
+        assert!(push(&run("gamma", &buffered), 10));
+        assert!(push(&other, 10));
+        assert!(!push(&run("gamma", &buffered), 1), "all of it");
+        drop((stalled, other));
+        assert!(push(&run("acme", &buffered), 50));
+        let left = buffered.lock();
+        assert_eq!((left.all, left.accounts.len()), (0, 0));
+    }
+
     #[test]
     fn who_has_left_is_not_woken_and_keeps_nobody_else_from_it() {
-        let run = Run::<AnswerBody>::new(Digest([0; 32]), RequestNumber::now_v7(), Arc::default());
-        let run = Arc::new(run);
+        let run = run("acme", &Arc::default());
         let waiting = || run.lock().wakers.len();
         {
             let (mut one, mut two) = (Box::pin(run.started()), Box::pin(run.started()));
