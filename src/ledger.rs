@@ -76,7 +76,11 @@ impl AnyLedger {
                     age_max,
                 } = &config.outbox;
                 let opened = patiently(LOADING_WAIT, "ledger.url", || {
-                    RedisLedger::connect(url, RedisSettings::default())
+                    let settings = RedisSettings {
+                        authorities: config.authorities.clone(),
+                        ..RedisSettings::default()
+                    };
+                    RedisLedger::connect(url, settings)
                 });
                 let mut ledger = opened.await.map_err(OpenLedgerError::Redis)?;
                 if !config.lease_max.is_zero() {
@@ -697,6 +701,7 @@ mod tests {
     fn file(path: PathBuf) -> LedgerConfig {
         LedgerConfig {
             url: LedgerUrl::Sqlite(path),
+            authorities: None,
             hold: HoldMode::Usual,
             image_tokens: 1,
             document_tokens: 1,

@@ -1,6 +1,6 @@
 //! `tollgate ledger copy`: all books from one ledger into another, without a gateway.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, path::PathBuf, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use tollgate_layers::{
         redis::{RECEIPT_DAYS, RedisCopy, RedisLedger, RedisSettings},
         sqlite::{SqliteCopy, SqliteLedger},
     },
+    upstream::check_authorities,
 };
 
 use super::{
@@ -44,6 +45,9 @@ pub(super) struct CopyArgs {
     /// The empty ledger to fill: sqlite:PATH of a file that is not there, or an empty Redis
     #[arg(long, value_name = "URL")]
     to: String,
+    /// A PEM file of authorities that a Redis with TLS is trusted by, in place of Mozilla's list
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// Wait so long for open holds to end; they end by themselves, ledger.hold_grace_seconds after the longest call
     #[arg(
         long,
@@ -58,6 +62,28 @@ pub(super) struct CopyArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl CopyArgs {
+    /// How a Redis is talked to; of two the one without TLS has no use for authorities.
+    fn redis(&self, url: &str) -> Result<RedisSettings, Failure> {
+        let tls = url.starts_with("rediss");
+        let authorities = match self.ca_file.as_ref().filter(|_| tls) {
+            None => None,
+            Some(file) => {
+                let unusable = |problem: &dyn std::fmt::Display| {
+                    Failure::Usage(format!("--ca-file {}: {problem}", file.display()))
+                };
+                let pem = std::fs::read(file).map_err(|error| unusable(&error))?;
+                check_authorities(&pem).map_err(|error| unusable(&error))?;
+                Some(pem.into())
+            }
+        };
+        Ok(RedisSettings {
+            authorities,
+            ..RedisSettings::default()
+        })
+    }
 }
 
 /// How often it is looked whether holds have ended.
@@ -86,7 +112,7 @@ pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
             copied
         }
         LedgerUrl::Redis(url) => {
-            let opened = RedisLedger::connect(url, RedisSettings::default()).await;
+            let opened = RedisLedger::connect(url, wish.redis(url)?).await;
             let ledger = opened.map_err(|error| out_of_reach("--from", &error))?;
             let served = ledger.is_served_from().await;
             if served.map_err(|error| out_of_reach("--from", &error))? {
@@ -121,7 +147,7 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<()
             fill(from, target, ids.len(), left_behind, wish.json).await
         }
         LedgerUrl::Redis(url) => {
-            let begun = RedisCopy::begin(url, RedisSettings::default()).await;
+            let begun = RedisCopy::begin(url, wish.redis(url)?).await;
             let target = begun.map_err(|error| out_of_reach("--to", &error))?;
             fill(from, target, ids.len(), left_behind, wish.json).await
         }
@@ -326,6 +352,7 @@ mod tests {
         CopyArgs {
             from: from.into(),
             to: to.into(),
+            ca_file: None,
             wait: None,
             release: false,
             json: false,

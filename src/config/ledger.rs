@@ -1,6 +1,6 @@
 //! What `[ledger]` means.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tollgate_layers::{redis_conn::RedisUrl, reserve::HoldMode};
 
@@ -18,6 +18,12 @@ impl Check<'_> {
     pub(super) fn ledger(&mut self, raw: &RawLedger) -> Option<LedgerConfig> {
         let url = ledger_url(raw.url.as_deref().unwrap_or("sqlite:tollgate.db"), self.env);
         let url = self.keep(url, "ledger.url");
+        let plain = match &url {
+            Some(LedgerUrl::Redis(url)) => !url.starts_with("rediss"),
+            Some(_) => true,
+            None => false,
+        };
+        let authorities = self.authorities(raw.ca_file.as_deref(), plain, "ledger.ca_file");
         let hold = match raw.hold.as_deref() {
             None => Some(HoldMode::Usual),
             Some(text) => self.choice(
@@ -63,6 +69,7 @@ impl Check<'_> {
         let lease_ms_max = self.whole(raw.lease_ms_max, "ledger.lease_ms_max", 0, 0..=LEASE_MS_MAX);
         Some(LedgerConfig {
             url: url?,
+            authorities: authorities?.map(|pem| Arc::from(&*pem)),
             hold: hold?,
             image_tokens: image_tokens?,
             document_tokens: document_tokens?,
@@ -184,6 +191,18 @@ mod tests {
                 "[ledger]\nhold = \"loose\"\n[admin]",
                 "ledger.hold",
                 "\"strict\"",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis://h\"\nca_file = \"Cargo.toml\"\n[admin]",
+                "ledger.ca_file",
+                "rediss",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"rediss-cluster://h\"\nca_file = \"Cargo.toml\"\n[admin]",
+                "ledger.ca_file",
+                "no certificate",
             ),
             (
                 "[admin]",

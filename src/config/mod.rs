@@ -212,6 +212,8 @@ pub struct TracesConfig {
 pub struct LedgerConfig {
     /// Which store.
     pub url: LedgerUrl,
+    /// PEM of the certificate authorities that Redis is trusted by, in place of Mozilla's list.
+    pub authorities: Option<Arc<[u8]>>,
     /// How input is bounded.
     pub hold: HoldMode,
     /// Tokens that an image is held for.

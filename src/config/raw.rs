@@ -327,6 +327,8 @@ pub(super) struct RawTelegram {
 pub(super) struct RawLedger {
     /// Which store: memory:, sqlite:PATH, redis://, redis-sentinel://, redis-cluster://; "sqlite:tollgate.db".
     pub(super) url: Option<String>,
+    /// With Redis over TLS: authorities that are trusted in place of Mozilla's list, in PEM.
+    pub(super) ca_file: Option<String>,
     /// How input is bounded: "usual" (text bytes / 1.5) or "strict" (text bytes); "usual".
     pub(super) hold: Option<String>,
     /// Tokens that are held for each image; 5000.

@@ -29,8 +29,8 @@ impl Check<'_> {
             return Some(None);
         };
         if plain {
-            let problem = "means nothing for a url without TLS, like http: take it out, or make the url one \
-                           with TLS, like https";
+            let problem = "means nothing without TLS: take it out, or make the address one with TLS, which begins \
+                           with https, smtps or rediss";
             self.errors.add(at, problem);
             return None;
         }

@@ -31,7 +31,9 @@ use crate::{
         Authority, KINDS, Kind, PASSWORD, Proxy, Taken, USERINFO, VENDOR_NAME, Vendor, secret_file,
     },
     replies::{answer, events, usage},
+    support::redis::{RedisServer, free_port},
 };
+use tollgate_layers::redis_conn::{RedisConn, RedisSettings};
 
 /// With both vendors at another address, and more lines for each. What was the address becomes the
 /// beginning of the path.
@@ -201,6 +203,49 @@ async fn a_vendor_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
         let taken = vendor.taken().len() - before;
         assert_eq!(taken, if trusted { 4 } else { 0 }, "{ca_file:?}");
     }
+}
+
+/// Books over TLS, too.
+#[tokio::test]
+async fn redis_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let file = |name: &str| authority.path(name).display().to_string();
+    let port = free_port().to_string();
+    let server = RedisServer::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &file("vendor.pem"),
+        "--tls-key-file",
+        &file("vendor.key"),
+        "--tls-ca-cert-file",
+        &authority.file(),
+        "--tls-auth-clients",
+        "no",
+    ])
+    .await;
+    let url = format!("rediss://127.0.0.1:{port}/0");
+    for (authorities, trusted) in [
+        (None, false),
+        (Some(other.file()), false),
+        (Some(authority.file()), true),
+    ] {
+        let settings = RedisSettings {
+            authorities: authorities.map(|file| std::fs::read(file).unwrap().into()),
+            ..RedisSettings::default()
+        };
+        let conn = RedisConn::connect(&url, settings).await;
+        assert_eq!(conn.is_ok(), trusted, "{conn:?}");
+    }
+    let section = format!("[ledger]\nca_file = \"{}\"\n", authority.file());
+    let world = Setup::default()
+        .edit("[ledger]\n", &section)
+        .ledger(&url)
+        .start()
+        .await;
+    let key = world.key().await;
+    all_answered("over TLS", &world, &key).await;
+    drop((world, server));
 }
 
 #[tokio::test]

@@ -77,6 +77,10 @@ const SETTINGS: &[(&str, OnReload)] = &[
         Restart(|one, other| one.ledger.url != other.ledger.url),
     ),
     (
+        "ledger.ca_file",
+        Restart(|one, other| one.ledger.authorities != other.ledger.authorities),
+    ),
+    (
         "ledger.hold",
         Restart(|one, other| one.ledger.hold != other.ledger.hold),
     ),

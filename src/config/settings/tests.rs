@@ -82,6 +82,7 @@ const OTHERS: &str = r#"{
     "payments.stripe.url": "https://other.example",
     "payments.stripe.return_url": "https://other.example/usage",
     "ledger.url": "memory:",
+    "ledger.ca_file": null,
     "ledger.hold": "strict",
     "ledger.outbox": "other.db",
     "rate.step_max_percent": "30",

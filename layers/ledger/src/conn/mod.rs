@@ -68,12 +68,14 @@ const DETOURS_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How the gateway talks to Redis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
     /// How long a call waits for an answer on the way of a request.
     pub response_timeout: Duration,
     /// Connections to each server, used in turn. Scripts run one after the other there in any case.
     pub connections: usize,
+    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list; for addresses with TLS.
+    pub authorities: Option<Arc<[u8]>>,
 }
 
 impl Default for RedisSettings {
@@ -83,6 +85,7 @@ impl Default for RedisSettings {
             // Few, so that commands that come together go out together; two, so that where answers are late
             // they do not all wait for the same one.
             connections: 2,
+            authorities: None,
         }
     }
 }
@@ -175,6 +178,10 @@ impl RedisConn {
     /// See [`RedisFault`].
     pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, RedisFault> {
         let url = RedisUrl::parse(url)?;
+        let url = match &settings.authorities {
+            None => url,
+            Some(pem) => url.trusting(pem)?,
+        };
         let address: Arc<str> = url.to_string().into();
         let is_single = url.kind == Kind::Single;
         let limit = 2 * CONNECT_TIMEOUT;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use super::RedisFault;
 
@@ -105,6 +105,21 @@ impl RedisUrl {
             hosts,
             info,
             has_credentials: credentials.is_some(),
+        })
+    }
+
+    /// Trusting these authorities, PEM, and no others.
+    pub(super) fn trusting(self, pem: &[u8]) -> Result<Self, RedisFault> {
+        let certificates = TlsCertificates {
+            client_tls: None,
+            root_cert: Some(pem.to_vec()),
+        };
+        let client = Client::build_with_tls(self.info, certificates).map_err(|_| {
+            RedisFault::Url("it has no TLS, or the authorities for it are no PEM certificates")
+        })?;
+        Ok(Self {
+            info: client.get_connection_info().clone(),
+            ..self
         })
     }
 
