@@ -6,12 +6,19 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::{alarm::Alarm, pool::PooledConnection};
 use crate::self_wake::suppress_wakes;
+
+/// Frames that are there go on as one while they have no more bytes than this in all: what stands above, and whoever
+/// writes them to the caller, has work for each frame.
+const JOINED_BYTES_MAX: usize = 16 * 1024;
+
+/// What asking for a frame comes to.
+type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
 /// A body, and the connection that brings it.
 pub(in crate::upstream) struct DrivenBody {
@@ -24,6 +31,8 @@ pub(in crate::upstream) struct DrivenBody {
     unread: bool,
     /// The connection has work that nobody wakes it for: a frame was taken, and it may bring the next one.
     needs_poll: bool,
+    /// What came behind frames that went on as one.
+    next: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
 }
 
 impl DrivenBody {
@@ -34,17 +43,78 @@ impl DrivenBody {
             pooled: Some(pooled),
             unread: true,
             needs_poll: true,
+            next: None,
         }
     }
 
     /// What the connection has brought. It is driven by whoever asks for more, so neither of the two has to
     /// wake the other.
-    fn take(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn take(&mut self) -> Polled {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
         let (frame, heard) = suppress_wakes(|| incoming.poll_frame(nobody));
         self.needs_poll |= frame.is_ready() || heard.is_some();
         frame
+    }
+
+    /// The next frame as it comes.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
+        // What the connection brings is taken at once, so nothing is there before it is driven again: but for
+        // what came with the head, and the end.
+        let looks = std::mem::take(&mut self.unread)
+            || self.pooled.is_none()
+            || self.incoming.is_end_stream();
+        let mut frame = if looks { self.take() } else { Poll::Pending };
+        // hyper asks once more behind each write, when nothing can have changed.
+        if frame.is_pending()
+            && let Some(pooled) = self.pooled.as_deref_mut()
+            && (std::mem::take(&mut self.needs_poll) | pooled.connection.was_woken(cx.waker()))
+        {
+            pooled.connection.drive(cx.waker());
+            frame = self.take();
+        }
+        if matches!(frame, Poll::Ready(None)) {
+            self.return_to_pool();
+        }
+        frame
+    }
+
+    /// Data with all that is there behind it. Nothing is waited for.
+    fn join(&mut self, first: Bytes, cx: &mut Context<'_>) -> Bytes {
+        let mut joined = BytesMut::new();
+        let mut length = first.len();
+        while length < JOINED_BYTES_MAX && !self.incoming.is_end_stream() {
+            let Poll::Ready(next) = self.poll_next(cx) else {
+                break;
+            };
+            let data = match next {
+                Some(Ok(frame))
+                    if frame
+                        .data_ref()
+                        .is_some_and(|data| data.len() <= JOINED_BYTES_MAX - length) =>
+                {
+                    frame.into_data().ok()
+                }
+                other => {
+                    self.next = Some(other);
+                    None
+                }
+            };
+            let Some(data) = data else {
+                break;
+            };
+            if joined.is_empty() {
+                joined.reserve(JOINED_BYTES_MAX.min(4 * (length + data.len())));
+                joined.extend_from_slice(&first);
+            }
+            length += data.len();
+            joined.extend_from_slice(&data);
+        }
+        if joined.is_empty() {
+            first
+        } else {
+            joined.freeze()
+        }
     }
 
     /// For whoever waits for it.
@@ -67,38 +137,33 @@ impl Body for DrivenBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let this = &mut *self;
-        // What the connection brings is taken at once, so nothing is there before it is driven again: but for
-        // what came with the head, and the end.
-        let looks = std::mem::take(&mut this.unread)
-            || this.pooled.is_none()
-            || this.incoming.is_end_stream();
-        let mut frame = if looks { this.take() } else { Poll::Pending };
-        // hyper asks once more behind each write, when nothing can have changed.
-        if frame.is_pending()
-            && let Some(pooled) = this.pooled.as_deref_mut()
-            && (std::mem::take(&mut this.needs_poll) | pooled.connection.was_woken(cx.waker()))
-        {
-            pooled.connection.drive(cx.waker());
-            frame = this.take();
-        }
-        let frame = ready!(frame);
-        if frame.is_none() {
-            this.return_to_pool();
-        }
-        Poll::Ready(frame)
+        let frame = match this.next.take() {
+            Some(next) => next,
+            None => ready!(this.poll_next(cx)),
+        };
+        Poll::Ready(match frame.map(|frame| frame.map(Frame::into_data)) {
+            Some(Ok(Ok(data))) => Some(Ok(Frame::data(this.join(data, cx)))),
+            Some(Ok(Err(trailers))) => Some(Ok(trailers)),
+            Some(Err(error)) => Some(Err(error)),
+            None => None,
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match &self.next {
+            Some(next) => next.is_none(),
+            None => self.incoming.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.next {
+            // Of a body of known length it does not count what was taken.
+            Some(_) => SizeHint::default(),
+            None => self.incoming.size_hint(),
+        }
     }
 }
 

@@ -130,7 +130,7 @@ mod tests {
     use crate::{
         call::{Format, Outbound},
         model::{ModelKind, Route, Vendor},
-        upstream::Upstream,
+        upstream::{ResponseBody, Upstream},
         usage::Meter,
     };
 
@@ -174,7 +174,12 @@ mod tests {
     }
 
     /// The whole answer to a ping.
-    async fn pong((upstream, route): &(Upstream, Arc<Route>)) -> Bytes {
+    async fn pong(way: &(Upstream, Arc<Route>)) -> Bytes {
+        answer(way).await.collect().await.unwrap().to_bytes()
+    }
+
+    /// The body of the answer to a ping.
+    async fn answer((upstream, route): &(Upstream, Arc<Route>)) -> ResponseBody {
         let outbound = Outbound {
             route: Arc::clone(route),
             credential: 0,
@@ -186,8 +191,7 @@ mod tests {
             meter: Meter::default(),
         };
         let answer = upstream.clone().oneshot(Request::new(outbound));
-        let body = answer.await.unwrap().into_body();
-        body.collect().await.unwrap().to_bytes()
+        answer.await.unwrap().into_body()
     }
 
     #[tokio::test]
@@ -206,6 +210,42 @@ mod tests {
                 yield_now().await;
             }
             assert_eq!(pong(&way).await, "pong", "{farewell:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn frames_that_are_there_go_on_as_one_and_what_comes_behind_them_is_not_lost() {
+        for (rest, is_whole) in [("0\r\n\r\n", true), ("nonsense\r\n", false), ("", false)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let way = way(listener.local_addr().unwrap());
+            thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let (mut seen, mut buffer) = (Vec::new(), [0; 1024]);
+                while !seen.ends_with(b"ping") {
+                    let count = stream.read(&mut buffer).unwrap();
+                    seen.extend_from_slice(&buffer[..count]);
+                }
+                let chunks = "3\r\none\r\n3\r\ntwo\r\n5\r\nthree\r\n";
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunks}{rest}");
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            let mut body = answer(&way).await;
+            let (mut frames, mut data, mut failed) = (0, Vec::new(), false);
+            while let Some(frame) = body.frame().await {
+                match frame {
+                    Ok(frame) => {
+                        frames += 1;
+                        data.extend_from_slice(&frame.into_data().unwrap());
+                    }
+                    Err(_) => {
+                        failed = true;
+                        break;
+                    }
+                }
+            }
+            assert_eq!(data, b"onetwothree", "{rest:?}");
+            assert_eq!((frames, failed), (1, !is_whole), "{rest:?}");
         }
     }
 
