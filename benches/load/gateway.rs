@@ -16,7 +16,7 @@ use tollgate_layers::{
 };
 
 use crate::{
-    fixtures::{config, funded_key},
+    fixtures::{config_with, funded_key},
     options::GatewayRole,
     role,
 };
@@ -41,7 +41,10 @@ pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
                 }
             }
         };
-        let gateway = Gateway::build(&config(given.vendor, given.ledger), report).await?;
+        let lease = given.lease_ms.map(|ms| format!("lease_ms_max = {ms}"));
+        let lines: Vec<&str> = lease.as_deref().into_iter().collect();
+        let config = config_with(given.vendor, given.ledger, &lines);
+        let gateway = Gateway::build(&config, report).await?;
         let key = funded_key(gateway.store(), given.account).await?;
         role::say("address", &gateway.address());
         role::say("key", &key.expose());

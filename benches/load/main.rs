@@ -17,6 +17,7 @@ mod cpu;
 mod elsewhere;
 mod gateway;
 mod memory;
+mod nginx;
 mod options;
 mod report;
 mod role;

@@ -132,7 +132,9 @@ fn round(
             open = *count;
         }
         thread::sleep(REST);
-        seen.push(Footprint::of(target.pid())?);
+        seen.push(Footprint::of(
+            target.pid().context("a proxy of the bench")?,
+        )?);
     }
     // Before its callers: it would have thousands of them to see off.
     drop(target);

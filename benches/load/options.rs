@@ -10,7 +10,7 @@ use tollgate_layers::call::Format;
 use crate::scenario::ScenarioName;
 
 /// Connections of scenarios without a pace: on this machine, and to somebody's gateway.
-const CONNECTIONS: u32 = 32;
+const CONNECTIONS: u32 = 64;
 const CONNECTIONS_TO_URL: u32 = 4;
 
 /// Loads the gateway beside a bare hyper reverse proxy, or a gateway that runs somewhere.
@@ -30,10 +30,11 @@ pub(crate) struct Options {
     /// Rounds of each scenario; the figures are medians over them.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Connections of scenarios that send the next call when the last one is answered [default: 32; 4 with --url]
+    /// Connections of scenarios that send the next call when the last one is answered [default: 64; 4 with --url]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: Option<u32>,
-    /// Gateways to run beside the bare proxy; sqlite, and redis where there is a redis-server.
+    /// Gateways to run beside the bare proxy; sqlite, and redis and leases (on a Redis of their own) where there is a
+    /// redis-server.
     #[arg(long, value_name = "LEDGER,…", value_enum, value_delimiter = ',')]
     pub(crate) targets: Vec<Ledger>,
     /// `memory`: the most streams to open; fewer where the system allows fewer open files.
@@ -60,6 +61,8 @@ pub(crate) struct Options {
     account: String,
     #[arg(long, hide = true)]
     threads: Option<usize>,
+    #[arg(long, hide = true)]
+    lease_ms: Option<u32>,
     #[arg(long, hide = true)]
     to: Option<SocketAddr>,
     #[arg(long, hide = true)]
@@ -99,7 +102,7 @@ Examples:
   cargo bench --bench load                                        everything, about 10 minutes
   cargo bench --bench load -- plain stream                        these scenarios
   cargo bench --bench load -- plain --seconds 5 --rounds 9        longer, for steadier figures
-  cargo bench --bench load -- --targets memory,sqlite,redis       gateways on these ledgers
+  cargo bench --bench load -- --targets memory,sqlite,leases      gateways on these ledgers
   TOLLGATE_KEY=tg-… cargo bench --bench load -- --url https://gateway.example/v1 --calls-max 200
   TOLLGATE_KEY=tg-… cargo bench --bench load -- plain --url http://127.0.0.1:8080 --model demo-chat";
 
@@ -109,6 +112,8 @@ pub(crate) enum Ledger {
     Memory,
     Sqlite,
     Redis,
+    /// Redis, and a gateway that holds money by itself.
+    Leases,
 }
 
 impl Ledger {
@@ -118,7 +123,13 @@ impl Ledger {
             Self::Memory => "memory",
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
+            Self::Leases => "leases",
         }
+    }
+
+    /// Whether a redis-server is needed.
+    pub(crate) const fn has_server(self) -> bool {
+        matches!(self, Self::Redis | Self::Leases)
     }
 }
 
@@ -159,6 +170,8 @@ pub(crate) struct GatewayRole<'a> {
     pub(crate) account: &'a str,
     /// As many as there are cores when absent.
     pub(crate) threads: Option<usize>,
+    /// Without leases when absent.
+    pub(crate) lease_ms: Option<u32>,
 }
 
 /// What a process is told that holds streams open.
@@ -237,6 +250,7 @@ impl Options {
             ledger: self.ledger.as_deref().context("--ledger is missing")?,
             account: &self.account,
             threads: self.threads,
+            lease_ms: self.lease_ms,
         })
     }
 

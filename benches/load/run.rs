@@ -13,7 +13,7 @@ use crate::{
     memory,
     options::Options,
     report::{HEAD, Line, Report, Round},
-    scenario::{Kind, Scenario, ScenarioName},
+    scenario::{Kind, Pace, Scenario, ScenarioName},
     target::{Field, Target},
     two_gateways,
 };
@@ -98,12 +98,18 @@ fn compare(
     options: &Options,
     title: &str,
 ) -> anyhow::Result<Vec<Value>> {
-    let targets = &mut field.targets;
+    // At a pace there is nothing to be seen of what others could carry.
+    let all = matches!(scenario.pace, Pace::WhenAnswered);
+    let mut targets: Vec<&mut Target> = field
+        .targets
+        .iter_mut()
+        .filter(|target| all || !target.is_beside())
+        .collect();
     let names: Vec<&'static str> = targets.iter().map(|target| target.name).collect();
     let time = options.round() * scenario.rounds_long;
     let rounds = in_rounds(title, &names, options.rounds, time, |index, time| {
         runtime
-            .block_on(load(&mut targets[index], scenario, options, time))
+            .block_on(load(targets[index], scenario, options, time))
             .with_context(|| format!("{title} on {}", names[index]))
     })?;
     let lines = names.iter().zip(&rounds).map(|(target, of_target)| {

@@ -16,13 +16,14 @@ use crate::{
         directory, gateway_path, redis_server,
         support::redis::RedisServer,
     },
+    nginx::Nginx,
     options::{Ledger, Options, RoleName},
     scenario::{Pace, Scenario},
 };
 
 /// The vendor, and the proxies before it.
 pub(crate) struct Field {
-    /// The bare proxy first.
+    /// The bare proxy first, then the gateways, then what is there to compare with alone.
     pub(crate) targets: Vec<Target>,
     _vendor: Child,
 }
@@ -35,6 +36,10 @@ impl Field {
         for ledger in ledgers(options)? {
             targets.push(Target::gateway(address, ledger)?);
         }
+        if Nginx::is_installed() {
+            targets.push(Target::nginx(address)?);
+        }
+        targets.push(Target::nothing(address));
         Ok(Self {
             targets,
             _vendor: vendor,
@@ -55,14 +60,15 @@ impl Field {
 pub(crate) fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
     let has_redis = RedisServer::is_installed();
     if !options.targets.is_empty() {
+        let needs_redis = options.targets.iter().any(|ledger| ledger.has_server());
         ensure!(
-            has_redis || !options.targets.contains(&Ledger::Redis),
-            "--targets redis needs redis-server on the PATH: install it, or leave redis out"
+            has_redis || !needs_redis,
+            "--targets redis and leases need redis-server on the PATH: install it, or leave them out"
         );
         return Ok(options.targets.clone());
     }
     if has_redis {
-        Ok(vec![Ledger::Sqlite, Ledger::Redis])
+        Ok(vec![Ledger::Sqlite, Ledger::Redis, Ledger::Leases])
     } else {
         eprintln!("load: no redis-server on the PATH, so there are no figures with Redis");
         Ok(vec![Ledger::Sqlite])
@@ -79,7 +85,9 @@ pub(crate) struct Target {
     key: Option<String>,
     /// Calls that were answered.
     answered: u64,
-    child: Child,
+    /// None of this bench's programs where it is another one, or nothing at all.
+    child: Option<Child>,
+    _nginx: Option<Nginx>,
     // Both go after the process that uses them.
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
@@ -95,26 +103,63 @@ impl Target {
             processes: Processes::new([child.pid()]),
             key: None,
             answered: 0,
-            child,
+            child: Some(child),
+            _nginx: None,
             _directory: None,
             _redis: None,
         })
     }
 
+    pub(crate) fn nginx(vendor: SocketAddr) -> anyhow::Result<Self> {
+        let place = TempDir::new_in(directory()?)?;
+        let nginx = Nginx::start(place.path(), vendor)?;
+        Ok(Self {
+            name: "nginx",
+            address: nginx.address,
+            processes: Processes::new(nginx.pids()?),
+            _nginx: Some(nginx),
+            _directory: Some(place),
+            ..Self::nothing(vendor)
+        })
+    }
+
+    /// The vendor itself: what the client and the vendor can do together on this machine.
+    pub(crate) fn nothing(vendor: SocketAddr) -> Self {
+        Self {
+            name: "nothing",
+            address: vendor,
+            processes: Processes::new([]),
+            key: None,
+            answered: 0,
+            child: None,
+            _nginx: None,
+            _directory: None,
+            _redis: None,
+        }
+    }
+
+    /// Whether it is no more than something to compare with.
+    pub(crate) fn is_beside(&self) -> bool {
+        self.child.is_none()
+    }
+
     pub(crate) fn gateway(vendor: SocketAddr, ledger: Ledger) -> anyhow::Result<Self> {
-        let server = match ledger {
-            Ledger::Memory | Ledger::Sqlite => None,
-            Ledger::Redis => {
-                let runtime = Builder::new_current_thread().enable_all().build()?;
-                Some(runtime.block_on(redis_server()).context("redis-server")?)
-            }
+        let server = if ledger.has_server() {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            Some(runtime.block_on(redis_server()).context("redis-server")?)
+        } else {
+            None
         };
         let url = match &server {
             Some(server) => server.url(),
             None if ledger == Ledger::Memory => "memory:".to_owned(),
             None => "sqlite:ledger.db".to_owned(),
         };
-        Self::on(ledger.name(), vendor, &url, &[], server)
+        let more = match ledger {
+            Ledger::Leases => &[LEASE_MS][..],
+            _ => &[],
+        };
+        Self::on(ledger.name(), vendor, &url, more, server)
     }
 
     /// One of several gateways on a ledger's server, with one thread and callers of its own.
@@ -122,8 +167,12 @@ impl Target {
         name: &'static str,
         vendor: SocketAddr,
         server: &RedisServer,
+        leases: bool,
     ) -> anyhow::Result<Self> {
-        let more = [("--threads", "1"), ("--account", name)];
+        let mut more = vec![("--threads", "1"), ("--account", name)];
+        if leases {
+            more.push(LEASE_MS);
+        }
         Self::on(name, vendor, &server.url(), &more, None)
     }
 
@@ -148,14 +197,16 @@ impl Target {
             processes: Processes::new(pids.into_iter().flatten()),
             key: Some(child.said("key")?.to_owned()),
             answered: 0,
-            child,
+            child: Some(child),
+            _nginx: None,
             _directory: Some(place),
             _redis: server,
         })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.pid()
+    /// Of the bench's own program.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::pid)
     }
 
     /// Where it takes the calls that a vendor answers so.
@@ -214,9 +265,12 @@ impl Target {
 
     /// Lets it drain, and checks that it has charged what it answered.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
-        self.child.stop()?;
+        let Some(child) = &mut self.child else {
+            return Ok(());
+        };
+        child.stop()?;
         if self.key.is_some() {
-            let charged: u64 = self.child.said("charged")?.parse()?;
+            let charged: u64 = child.said("charged")?.parse()?;
             ensure!(
                 charged == self.answered,
                 "the gateway {} has answered {} calls and charged {charged}",
@@ -228,4 +282,6 @@ impl Target {
     }
 }
 
+/// As an operator would set it who has leases.
+const LEASE_MS: (&str, &str) = ("--lease-ms", "1000");
 const NO_KEY: &str = "tg-000000000000000000000000000000000000000000000000";

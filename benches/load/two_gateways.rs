@@ -39,13 +39,29 @@ pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> 
         eprintln!("load: no redis-server on the PATH, so there are no figures of two gateways");
         return Ok(());
     }
+    println!("{HEAD}");
+    let mut results = Vec::new();
+    for leases in [false, true] {
+        let rounds = measure(runtime, options, leases)?;
+        for (gateways, of_number) in (1..).zip(&rounds) {
+            let line = line(leases, gateways, of_number, &rounds[0]);
+            println!("{}", text(&line));
+            results.push(line);
+        }
+    }
+    report.add(ScenarioName::TwoGateways, &results);
+    Ok(())
+}
+
+/// The rounds of one gateway, and of two.
+fn measure(runtime: &Runtime, options: &Options, leases: bool) -> anyhow::Result<[Vec<Round>; 2]> {
     let scenario = Scenario::plain();
     let vendor = Child::start(RoleName::Vendor, &[])?;
     let server = runtime.block_on(redis_server()).context("redis-server")?;
     let address = vendor.address()?;
     let mut gateways = [
-        Target::gateway_of_one_thread("one", address, &server)?,
-        Target::gateway_of_one_thread("two", address, &server)?,
+        Target::gateway_of_one_thread("one", address, &server, leases)?,
+        Target::gateway_of_one_thread("two", address, &server, leases)?,
     ];
     let redis = Processes::new([server.pid()]);
     let load = |gateways: &mut [Target], time| {
@@ -67,21 +83,13 @@ pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> 
             };
             rounds[index].push(round);
         }
-        eprintln!("two_gateways {}/{}", number + 1, options.rounds);
+        let with = if leases { " with leases" } else { "" };
+        eprintln!("two_gateways{with} {}/{}", number + 1, options.rounds);
     }
     for gateway in &mut gateways {
         gateway.stop()?;
     }
-
-    println!("{HEAD}");
-    let mut results = Vec::new();
-    for (gateways, of_number) in (1..).zip(&rounds) {
-        let line = line(gateways, of_number, &rounds[0]);
-        println!("{}", text(&line));
-        results.push(line);
-    }
-    report.add(ScenarioName::TwoGateways, &results);
-    Ok(())
+    Ok(rounds)
 }
 
 /// The same load on each of the gateways, at the same time.
@@ -121,12 +129,13 @@ async fn round(
     })
 }
 
-fn line(gateways: u32, rounds: &[Round], ones: &[Round]) -> Value {
+fn line(leases: bool, gateways: u32, rounds: &[Round], ones: &[Round]) -> Value {
     let each = |part: fn(&Round) -> f64| figure(median(rounds.iter().map(part)));
     let all = |part: fn(&Round) -> f64| figures(rounds.iter().map(part));
     let pairs = rounds.iter().zip(ones);
     let ratio = median(pairs.map(|(round, one)| round.calls_per_second / one.calls_per_second));
     json!({
+        "leases": leases,
         "gateways": gateways,
         "calls_per_second": each(|round| round.calls_per_second),
         "calls_ratio": figure(ratio),
@@ -141,13 +150,14 @@ fn line(gateways: u32, rounds: &[Round], ones: &[Round]) -> Value {
 }
 
 const HEAD: &str = "\
-scenario     gateways    calls/s   × one   CPU µs, gateways   CPU µs, Redis";
+scenario     leases  gateways    calls/s   × one   CPU µs, gateways   CPU µs, Redis";
 
 fn text(line: &Value) -> String {
     let figure = |name: &str| line[name].as_f64().unwrap_or_default();
     format!(
-        "{:<12} {:>8.0} {:>10.0} {:>7.2} {:>18.1} {:>15.1}",
+        "{:<12} {:>6} {:>9.0} {:>10.0} {:>7.2} {:>18.1} {:>15.1}",
         "two_gateways",
+        if line["leases"] == true { "on" } else { "off" },
         figure("gateways"),
         figure("calls_per_second"),
         figure("calls_ratio"),

@@ -93,6 +93,8 @@ struct Round {
     ends_a_turn: f64,
     p50_us: f64,
     p99_us: f64,
+    /// What Redis' memory has grown by for a call's receipt, with all that leads to it.
+    bytes: f64,
 }
 
 pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
@@ -193,6 +195,7 @@ async fn round(
         })
     };
     let (before, used_before) = (counted(fleet), used_us(server).await?);
+    let memory_before = memory(server).await?;
     let (under_way, price) = (Arc::new(AtomicU64::new(0)), books::price());
     let mut waits = JoinSet::new();
     let mut taken: Vec<u64> = Vec::new();
@@ -226,6 +229,7 @@ async fn round(
     sleep(Duration::from_millis(100)).await;
     let (after, used_after) = (counted(fleet), used_us(server).await?);
     let stats: String = server.ask(&["INFO", "commandstats"]).await?;
+    let grown = memory(server).await? - memory_before;
     taken.sort_unstable();
     let at = |percent: usize| {
         taken
@@ -244,6 +248,7 @@ async fn round(
         ends_a_turn: if turns > 0.0 { ends / turns } else { 0.0 },
         p50_us: at(50) as f64 / 1e3,
         p99_us: at(99) as f64 / 1e3,
+        bytes: grown / calls,
     })
 }
 
@@ -278,6 +283,19 @@ async fn call(
     };
     gateway.settle(&settlement).await?;
     Ok(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// What the server has in memory, in bytes, without the buffers of its clients and its files.
+async fn memory(server: &RedisServer) -> anyhow::Result<f64> {
+    let stats: String = server.ask(&["INFO", "memory"]).await?;
+    let of = |name: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|bytes| bytes.trim().parse::<f64>().ok())
+    };
+    let [used, clients, file] = ["used_memory:", "mem_clients_normal:", "mem_aof_buffer:"].map(of);
+    let held = used.zip(clients).zip(file);
+    let ((used, clients), file) = held.with_context(|| format!("INFO memory: {stats}"))?;
+    Ok(used - clients - file)
 }
 
 /// The server's processor time so far.
@@ -316,16 +334,17 @@ fn row(gateways: usize, leases: bool, rate: u64, rounds: &[Round]) -> Value {
         "ends_a_turn": each(|round| round.ends_a_turn),
         "p50_us": each(|round| round.p50_us),
         "p99_us": each(|round| round.p99_us),
+        "bytes_a_receipt": each(|round| round.bytes),
     })
 }
 
 const HEAD: &str = "\
-leases  gateways    rate   calls/s   commands   Redis µs   asked %   ends a turn    p50 µs    p99 µs";
+leases  gateways    rate   calls/s   commands   Redis µs   asked %   ends a turn    p50 µs    p99 µs   bytes a receipt";
 
 fn text(row: &Value) -> String {
     let figure = |name: &str| row[name].as_f64().unwrap_or_default();
     format!(
-        "{:<7} {:>8} {:>7} {:>9.0} {:>10.2} {:>10.2} {:>9.1} {:>13.1} {:>9.1} {:>9.1}",
+        "{:<7} {:>8} {:>7} {:>9.0} {:>10.2} {:>10.2} {:>9.1} {:>13.1} {:>9.1} {:>9.1} {:>17.0}",
         if row["leases"] == true { "on" } else { "off" },
         row["gateways"],
         row["rate"],
@@ -336,5 +355,6 @@ fn text(row: &Value) -> String {
         figure("ends_a_turn"),
         figure("p50_us"),
         figure("p99_us"),
+        figure("bytes_a_receipt"),
     )
 }
