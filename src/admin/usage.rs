@@ -90,8 +90,9 @@ struct UsageQuery {
 enum Group {
     Account,
     Key,
-    /// The group that was charged. Without a word where the key was in none.
-    Group,
+    /// The group of keys that was charged. Without a word where the key was in none.
+    #[serde(rename = "group")]
+    KeyGroup,
     Model,
     /// Who answered.
     Vendor,
@@ -136,7 +137,7 @@ impl UsageQuery {
         let mut report = Report::of(&self);
         let by_account = self.account.is_some()
             || self.key.is_some()
-            || [Group::Account, Group::Key, Group::Group]
+            || [Group::Account, Group::Key, Group::KeyGroup]
                 .into_iter()
                 .any(|group| self.groups_by(group));
         let of_sessions = self.session.is_some() || self.groups_by(Group::Session);
@@ -276,7 +277,7 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
         let group = match word {
             "account" => Group::Account,
             "key" => Group::Key,
-            "group" => Group::Group,
+            "group" => Group::KeyGroup,
             "model" => Group::Model,
             "vendor" => Group::Vendor,
             "session" => Group::Session,
@@ -380,7 +381,7 @@ impl Report {
             let word = match group {
                 Group::Account => account.map(ToString::to_string).unwrap_or_default(),
                 Group::Key => part.key.map(ToString::to_string).unwrap_or_default(),
-                Group::Group => part.group.map(ToString::to_string).unwrap_or_default(),
+                Group::KeyGroup => part.group.map(ToString::to_string).unwrap_or_default(),
                 Group::Model => part.model.to_owned(),
                 Group::Vendor => part.vendor.to_owned(),
                 Group::Session => session.map(ToString::to_string).unwrap_or_default(),
@@ -477,7 +478,7 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
             match group {
                 Group::Account => row.account = Some(word),
                 Group::Key => row.key = Some(word),
-                Group::Group => row.group = Some(Some(word).filter(|word| !word.is_empty())),
+                Group::KeyGroup => row.group = Some(Some(word).filter(|word| !word.is_empty())),
                 Group::Model => row.model = Some(word),
                 Group::Vendor => row.vendor = Some(word),
                 Group::Session => row.session = Some(Some(word).filter(|word| !word.is_empty())),

@@ -394,6 +394,10 @@ async fn a_call_whose_claim_is_taken_over_while_it_runs_stops_and_is_no_more_ans
         }));
         let req = given.request("{}");
         let number = req.extensions().get::<RequestNumber>().copied();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a caller goes on while its process is taken for dead"
+        )]
         let running = tokio::spawn(async move {
             let answer = service.oneshot(req).await?;
             answer.into_body().collect().await.map(drop)

@@ -482,9 +482,8 @@ impl<'a> Both<'a> {
             self.settled(end.settlement.number, *settled);
         }
         let went_on = theirs.word == crate::leases::Word::Done;
-        if went_on && step.step != Done::Tell {
-            self.words.insert(step.lease, this);
-        } else if theirs.word == crate::leases::Word::Refused && theirs.left > micro(0) {
+        let refused_more = theirs.word == crate::leases::Word::Refused && theirs.left > micro(0);
+        if (went_on && step.step != Done::Tell) || refused_more {
             self.words.insert(step.lease, this);
         }
         self.counts[0] += u64::from(went_on);
