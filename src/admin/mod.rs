@@ -32,7 +32,7 @@ mod shape;
 mod statements;
 mod tariffs;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod usage;
 mod vendors;
 mod who;

@@ -5,6 +5,7 @@ use std::{
     convert::Infallible,
     io::{self, Write},
     sync::{Arc, Once},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -12,18 +13,28 @@ use http::{HeaderName, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use secrecy::SecretString;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 use tollgate_layers::{
     Error,
     request_number::RequestNumberLayer,
     reserve::memory::MemoryLedger,
     respond::{Language, RespondLayer},
 };
+use tollgate_ledger::{
+    contract::{Feed, Telling},
+    happening::Happening,
+};
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 
 use super::*;
 use crate::{
     catalog::snapshot::tests::live,
-    config::AdminConfig,
+    config::{
+        AdminConfig, PaymentsConfig, ReceiverConfig, WayConfig, WebhookConfig, YooKassaConfig,
+    },
     console::ConsoleLayer,
     edge::{head::TwoLengths, panics::PanicsLayer, server::OpenConnections},
     events::Tail,
@@ -41,10 +52,10 @@ thread_local! {
 /// One subscriber hears all threads. With one for this thread alone, a line is lost when another test's thread comes
 /// to it first: while a process has a single subscriber, `tracing` asks only the thread that it is on whether anybody
 /// wants the line, and remembers the answer for all.
-struct Log;
+pub(crate) struct Log;
 
 impl Log {
-    fn listen() -> Self {
+    pub(crate) fn listen() -> Self {
         static BEGUN: Once = Once::new();
         BEGUN.call_once(|| {
             let all = tracing_subscriber::fmt()
@@ -58,7 +69,7 @@ impl Log {
         log
     }
 
-    fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         let text = String::from_utf8(LOG.take()).unwrap();
         text.lines().map(str::to_owned).collect()
     }
@@ -82,10 +93,17 @@ type Api = BoxCloneService<Request<Full<Bytes>>, stack::OperatorsAnswer, Infalli
 
 /// An API over an empty ledger in memory, the catalog of `live` and its vendor `v`.
 fn admin() -> Api {
+    admin_over(AnyLedger::Memory(MemoryLedger::new()), None, &[])
+}
+
+fn admin_over(
+    store: AnyLedger,
+    payments: Option<PaymentsConfig>,
+    receivers: &[ReceiverConfig],
+) -> Api {
     let (live, health) = (Arc::new(live()), Health::new());
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
-    let store = AnyLedger::Memory(MemoryLedger::new());
     let key = SecretString::from("correct horse".to_owned());
     let (metrics, readiness) = (Arc::new(Metrics::new("tollgate")), Readiness::default());
     let sources = Sources {
@@ -106,21 +124,28 @@ fn admin() -> Api {
         connections_max: 1,
     };
     let console = ConsoleLayer::new(&config, Arc::clone(&live));
-    let payments = Payments::new(store.clone(), None, Language::En);
-    let admin = Admin::new(
-        store.clone(),
-        live,
-        health,
-        readiness,
-        scrape,
-        Dispatcher::new(Tail::new(store), metrics),
-        payments,
-    );
+    let payments = Payments::new(store.clone(), payments, Language::En);
+    let dispatcher = Dispatcher::new(Tail::new(store.clone()), metrics);
+    // Nothing is sent but what is asked for.
+    drop(dispatcher.replace(receivers));
+    let admin = Admin::new(store, live, health, readiness, scrape, dispatcher, payments);
     BoxCloneService::new(stack::operators(&key, admin, console))
 }
 
 async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {
+    asked_by(&Operator::default(), admin, method, path, body).await
+}
+
+/// Asks as the console does, in somebody's name.
+async fn asked_by(
+    who: &Operator,
+    admin: &Api,
+    method: Method,
+    path: &str,
+    body: &str,
+) -> (u16, Value) {
     let req = Request::builder()
+        .extension(who.clone())
         .method(method)
         .uri(format!("/admin/v1/{path}"))
         .header(header::HOST, "operators.example")
@@ -133,49 +158,135 @@ async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Val
     (status, serde_json::from_slice(&body).unwrap_or_default())
 }
 
+/// Somebody who takes whatever comes, and says the same to all: where it is.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a test owns the task that it spawns"
+)]
+async fn answering(body: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut read = Vec::new();
+            // With the body, which ends a request that has one.
+            while !read.ends_with(b"\r\n\r\n") && !read.ends_with(b"}") {
+                stream.read_buf(&mut read).await.unwrap();
+            }
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    url
+}
+
+/// A payment that is waited for, at YooKassa.
+const PENDING: &str = r#"{"id":"p-1","status":"pending","amount":{"value":"500.00","currency":"RUB"},
+    "confirmation":{"type":"redirect","confirmation_url":"https://pay.example/p-1"},"metadata":{}}"#;
+
+/// With a shop for payments, a receiver `crm`, and the event 1.
+async fn whole_admin() -> Api {
+    let url = answering(PENDING).await;
+    let payments = PaymentsConfig {
+        on_page: false,
+        min: "1".parse().unwrap(),
+        max: "1000".parse().unwrap(),
+        open_max: 9,
+        poll: Duration::from_secs(60),
+        yookassa: Some(YooKassaConfig {
+            shop_id: "1".into(),
+            secret_key: "secret".into(),
+            url: url.clone(),
+            return_url: "https://pay.example/usage".into(),
+            receipt: None,
+        }),
+        cloudpayments: None,
+        stripe: None,
+    };
+    let crm = ReceiverConfig {
+        name: "crm".into(),
+        kinds: Vec::new(),
+        accounts: Vec::new(),
+        retry_max: Duration::ZERO,
+        way: WayConfig::Webhook(WebhookConfig {
+            url: url.parse().unwrap(),
+            keys: vec![vec![7; 32]],
+            allow_private: true,
+            answer_timeout: Duration::from_secs(5),
+        }),
+    };
+    let store = AnyLedger::Memory(MemoryLedger::new());
+    let told = store.tell(&Telling {
+        once: "1".into(),
+        account: None,
+        key: None,
+        what: Happening::RateStale { since_ms: 1 },
+    });
+    assert!(told.await.unwrap());
+    admin_over(store, Some(payments), &[crm])
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what() {
     let log = Log::listen();
-    let admin = admin();
-    let made = async |method: Method, path: &str, body: &str| {
+    let admin = whole_admin().await;
+    let anna = &Operator::new("anna", Role::Finance);
+    let boris = &Operator::new("boris", Role::Support);
+    let vera = &Operator::new("vera", Role::Admin);
+    let made = async |who: &Operator, method: &Method, path: &str, body: &str| {
         log.take();
-        let (status, answer) = asked(&admin, method, path, body).await;
+        let (status, answer) = asked_by(who, &admin, method.clone(), path, body).await;
         assert_eq!(status, 200, "{path}: {answer}");
         (answer, log.take())
     };
-    let (post, patch) = (Method::POST, Method::PATCH);
+    let (post, put, patch) = (&Method::POST, &Method::PUT, &Method::PATCH);
 
     let account = r#"{"id":"acme","name":"Acme"}"#;
-    let (_, lines) = made(post.clone(), "accounts", account).await;
-    audited(
-        &lines,
-        "account.create",
-        &["account=acme", r#"name="Acme""#],
-    );
+    let (_, lines) = made(boris, post, "accounts", account).await;
+    let words = ["account=acme", r#"name="Acme""#];
+    audited(&lines, boris, "account.create", &words);
     let topup = r#"{"id":"p1","amount_rub":"10"}"#;
-    let (_, lines) = made(post.clone(), "accounts/acme/topups", topup).await;
+    let (_, lines) = made(anna, post, "accounts/acme/topups", topup).await;
     let money = ["balance_before_rub=0.00", "balance_rub=10.00", r#"id="p1""#];
-    audited(&lines, "account.topup", &money);
+    audited(&lines, anna, "account.topup", &money);
     let adjustment = r#"{"id":"c1","amount_rub":"-4","reason":"a mistake"}"#;
-    let (_, lines) = made(post.clone(), "accounts/acme/adjustments", adjustment).await;
+    let (_, lines) = made(anna, post, "accounts/acme/adjustments", adjustment).await;
     let money = ["balance_before_rub=10.00", "balance_rub=6.00", "a mistake"];
-    audited(&lines, "account.adjust", &money);
+    audited(&lines, anna, "account.adjust", &money);
     for (body, change) in [
         (r#"{"name":"Acme Ltd"}"#, r#"name: \"Acme\" → \"Acme Ltd\""#),
         (r#"{"status":"suspended"}"#, r#"\"active\" → \"suspended\""#),
         (r#"{"status":"active"}"#, r#"\"suspended\" → \"active\""#),
         (r#"{"status":"active"}"#, "nothing"),
     ] {
-        let (_, lines) = made(patch.clone(), "accounts/acme", body).await;
-        audited(&lines, "account.change", &["account=acme", change]);
+        let (_, lines) = made(boris, patch, "accounts/acme", body).await;
+        audited(&lines, boris, "account.change", &["account=acme", change]);
     }
 
+    let groups = "accounts/acme/groups";
+    let group = r#"{"id":"ci","ceiling_rub":"9"}"#;
+    let (_, lines) = made(boris, post, groups, group).await;
+    let words = [
+        "account=acme",
+        "group=ci",
+        r#"ceiling_rub: null → \"9.00\""#,
+    ];
+    audited(&lines, boris, "group.create", &words);
+    let group = "accounts/acme/groups/ci";
+    let (_, lines) = made(boris, patch, group, r#"{"ceiling_rub":null}"#).await;
+    let words = ["group=ci", r#"ceiling_rub: \"9.00\" → null"#];
+    audited(&lines, boris, "group.change", &words);
+
     let limits = r#"{"name":"ci","ceiling_day_rub":"5","models":["z-first"]}"#;
-    let (key, lines) = made(post.clone(), "accounts/acme/keys", limits).await;
+    let (key, lines) = made(boris, post, "accounts/acme/keys", limits).await;
     let id = key["id"].as_str().unwrap();
     let path = format!("keys/{id}");
     let words = [id, r#"ceiling_day_rub: null → \"5.00\""#, "z-first"];
-    audited(&lines, "key.create", &words);
+    audited(&lines, boris, "key.create", &words);
     assert!(!lines[0].contains(key["key"].as_str().unwrap()));
     for (body, change) in [
         (
@@ -187,42 +298,85 @@ async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what()
             r#"ceiling_month_rub: null → \"7.00\""#,
         ),
         (r#"{"tokens_per_minute":9}"#, "tokens_per_minute: null → 9"),
+        (r#"{"group":"ci"}"#, r#"group: null → \"ci\""#),
+        (r#"{"concurrency":3}"#, "concurrency: null → 3"),
+        (r#"{"idempotency":true}"#, "idempotency: false → true"),
         (r#"{"name":"build"}"#, r#"name: \"ci\" → \"build\""#),
         (
             r#"{"status":"disabled"}"#,
             r#"status: \"active\" → \"disabled\""#,
         ),
     ] {
-        let (_, lines) = made(patch.clone(), &path, body).await;
-        audited(&lines, "key.change", &[id, "account=acme", change]);
+        let (_, lines) = made(boris, patch, &path, body).await;
+        audited(&lines, boris, "key.change", &[id, "account=acme", change]);
     }
-    let (_, lines) = made(Method::DELETE, &path, "").await;
+    let levels = r#"{"levels_rub":["100","20"]}"#;
+    let (_, lines) = made(boris, put, "accounts/acme/alerts", levels).await;
+    let words = ["account=acme", r#"levels="100.00, 20.00""#];
+    audited(&lines, boris, "account.alerts", &words);
+    let (_, lines) = made(boris, put, &format!("{path}/alerts"), levels).await;
+    audited(&lines, boris, "key.alerts", &[id, words[1]]);
+    let (_, lines) = made(boris, &Method::DELETE, &path, "").await;
     let change = r#"status: \"disabled\" → \"deleted\""#;
-    audited(&lines, "key.delete", &[id, change]);
+    audited(&lines, boris, "key.delete", &[id, change]);
+    let (_, lines) = made(boris, &Method::DELETE, group, "").await;
+    let change = r#"status: \"active\" → \"removed\""#;
+    audited(&lines, boris, "group.remove", &["group=ci", change]);
 
-    let (_, lines) = made(patch, "vendors/v", r#"{"status":"disabled"}"#).await;
+    let wish = r#"{"account":"acme","amount_rub":"500"}"#;
+    let (payment, lines) = made(anna, post, "payments", wish).await;
+    let intent = payment["id"].as_str().unwrap();
+    let words = ["account=acme", intent, "amount_rub=500.00"];
+    audited(&lines, anna, "payment.create", &words);
+    assert_eq!(payment["by"], "anna");
+    let (_, lines) = made(anna, post, &format!("payments/{intent}/check"), "").await;
+    audited(&lines, anna, "payment.check", &[intent, r#"state="open""#]);
+
+    let (_, lines) = made(boris, post, "receivers/crm/replays", r#"{"number":1}"#).await;
+    let words = [r#"receiver="crm""#, "number=1", "replayed=Taken"];
+    audited(&lines, boris, "receiver.replay", &words);
+    for (status, what) in [("stopped", "receiver.stop"), ("active", "receiver.resume")] {
+        let body = format!(r#"{{"status":"{status}"}}"#);
+        let (_, lines) = made(vera, patch, "receivers/crm", &body).await;
+        audited(&lines, vera, what, &[r#"receiver="crm""#]);
+    }
+    let (_, lines) = made(vera, patch, "vendors/v", r#"{"status":"disabled"}"#).await;
     let change = r#"status: \"active\" → \"disabled\""#;
-    audited(&lines, "vendor.change", &[r#"vendor="v""#, change]);
-    let (_, lines) = made(post, "audit", "").await;
-    audited(&lines, "audit", &["breaches=0"]);
+    audited(&lines, vera, "vendor.change", &[r#"vendor="v""#, change]);
+    let (_, lines) = made(vera, post, "usage/rebuild", "").await;
+    audited(&lines, vera, "usage.rebuild", &[]);
+    let (_, lines) = made(anna, post, "audit", "").await;
+    audited(&lines, anna, "audit", &["breaches=0"]);
+    // Whoever has the admin key has no other name.
+    let key = &Operator::default();
+    let (_, lines) = made(key, post, "audit", "").await;
+    audited(&lines, key, "audit", &["breaches=0"]);
+    assert_eq!(key.name(), "admin");
 
-    // Whoever only looks leaves none, and neither does what was refused.
+    // Whoever only looks leaves none, and neither does what was refused; what a role may not is noted.
     let looks = ["accounts", "accounts/acme", "accounts/acme/keys", "vendors"];
     for path in looks.into_iter().chain([path.as_str()]) {
-        let (_, lines) = made(Method::GET, path, "").await;
+        let (_, lines) = made(anna, &Method::GET, path, "").await;
         assert_eq!(lines, Vec::<String>::new(), "{path}");
     }
-    let (status, _) = asked(&admin, Method::PATCH, &path, r#"{"name":"x"}"#).await;
+    let name = r#"{"name":"x"}"#;
+    let (status, _) = asked_by(boris, &admin, Method::PATCH, &path, name).await;
     assert_eq!((status, log.take()), (409, Vec::new()));
+    let (status, _) = asked_by(anna, &admin, Method::PATCH, &path, name).await;
+    assert_eq!(status, 403);
+    audited(&log.take(), anna, "admin.refused", &["PATCH", &path]);
 }
 
-/// One line, of this target, about this, with these words in it.
-fn audited(lines: &[String], what: &str, words: &[&str]) {
+/// One line, of this target, of this person's, about this, with these words in it.
+fn audited(lines: &[String], who: &Operator, what: &str, words: &[&str]) {
     let [line] = lines else {
         panic!("{what}: {lines:?}");
     };
-    let what = format!("what=\"{what}\"");
-    let always = ["audit: ", r#"who="admin""#, what.as_str()];
+    let (who, what) = (
+        format!("who=\"{}\"", who.name()),
+        format!("what=\"{what}\""),
+    );
+    let always = ["audit: ", who.as_str(), what.as_str()];
     for word in always.iter().chain(words) {
         assert!(line.contains(word), "{word}: {line}");
     }

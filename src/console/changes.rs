@@ -25,6 +25,15 @@ impl Change {
         })
     }
 
+    fn put(path: String, body: Value, done: &'static str) -> Option<Self> {
+        Some(Self {
+            method: Method::PUT,
+            path,
+            body: Some(body),
+            done,
+        })
+    }
+
     fn patch(path: String, body: Value, done: &'static str) -> Option<Self> {
         Some(Self {
             method: Method::PATCH,
@@ -77,6 +86,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
                 "rename" => Change::patch(path, json!({ "name": text("name") }), "saved"),
                 "suspend" => Change::patch(path, json!({ "status": "suspended" }), "suspended"),
                 "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
+                "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
                 "create-key" => {
                     let mut body = Map::new();
                     body.insert("name".into(), text("name"));
@@ -95,6 +105,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             let path = format!("/admin/v1/keys/{id}");
             match action {
                 "limits" => Change::patch(path, limits(form), "saved"),
+                "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
                 "disable" => Change::patch(path, json!({ "status": "disabled" }), "disabled"),
                 "enable" => Change::patch(path, json!({ "status": "active" }), "enabled"),
                 "delete" => Some(Change {
@@ -144,23 +155,35 @@ fn limits(form: &Form) -> Value {
         "ceiling_rub",
         "ceiling_month_rub",
         "ceiling_day_rub",
+        "group",
         "expires_at",
     ] {
         body.insert(name.into(), or_null(form.get(name)));
     }
     for name in ["models", "addresses"] {
-        let words = form.get(name).split([' ', ',', '\t']);
-        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
-        body.insert(name.into(), words.into());
+        body.insert(name.into(), words(form.get(name)).into());
     }
     for name in [
         "requests_per_second",
         "requests_per_minute",
         "tokens_per_minute",
+        "concurrency",
     ] {
         body.insert(name.into(), number(form.get(name)));
     }
+    let idempotency = !form.get("idempotency").is_empty();
+    body.insert("idempotency".into(), idempotency.into());
     body.into()
+}
+
+/// At which levels somebody is told; none: at no one.
+fn levels(form: &Form) -> Value {
+    json!({ "levels_rub": words(form.get("levels_rub")) })
+}
+
+fn words(text: &str) -> Vec<&str> {
+    let words = text.split([' ', ',', '\t']);
+    words.filter(|word| !word.is_empty()).collect()
 }
 
 /// What is no number goes down as it was typed, and the API says so by its name.
@@ -261,7 +284,8 @@ mod tests {
         );
         let (_, path, body) = asked(
             &["console", "keys", "k1"],
-            "do=limits&name=ci&ceiling_rub=5&models=a,b+c&requests_per_second=3&tokens_per_minute=many",
+            "do=limits&name=ci&ceiling_rub=5&models=a,b+c&requests_per_second=3&tokens_per_minute=many\
+             &concurrency=4&group=g1&idempotency=1",
         );
         assert_eq!(path, "/admin/v1/keys/k1");
         assert_eq!(
@@ -269,9 +293,20 @@ mod tests {
             json!({
                 "name": "ci", "ceiling_rub": "5", "ceiling_month_rub": null, "ceiling_day_rub": null,
                 "expires_at": null, "models": ["a", "b", "c"], "addresses": [], "requests_per_second": 3,
-                "requests_per_minute": null, "tokens_per_minute": "many",
+                "requests_per_minute": null, "tokens_per_minute": "many", "concurrency": 4, "group": "g1",
+                "idempotency": true,
             })
         );
+        for (path, of) in [
+            (&["console", "keys", "k1"], "keys/k1"),
+            (&["console", "accounts", "acme"], "accounts/acme"),
+        ] {
+            let body = json!({ "levels_rub": ["100", "20"] });
+            assert_eq!(
+                asked(path, "do=alerts&levels_rub=100,+20"),
+                ("PUT".into(), format!("/admin/v1/{of}/alerts"), body)
+            );
+        }
         assert_eq!(
             asked(&["console", "vendors"], "do=disable&vendor=a%2Fb").1,
             "/admin/v1/vendors/a%2Fb"

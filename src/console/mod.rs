@@ -4,6 +4,7 @@
 //! in the name of whoever has signed in. What that person's role does not allow is refused there. Pages are made on
 //! the server and need no script; the overview has one, by which its numbers move.
 
+mod accounts;
 mod api;
 mod calls;
 mod changes;

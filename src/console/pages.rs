@@ -14,10 +14,9 @@ use super::{
     form::Form,
     history::Former,
     page, see,
-    sessions::random,
     views::{
-        Account, Accounts, AutoTopup, Calls, Counters, Course, Key, Plot, Sums, Total, UsageRow,
-        Usages, Vendor, Vendors, bars, sum_of,
+        Accounts, Calls, Counters, Course, Plot, Sums, Total, UsageRow, Usages, Vendor, Vendors,
+        bars, sum_of,
     },
     what_if::WhatIf,
 };
@@ -30,8 +29,6 @@ use crate::{
     },
 };
 
-/// How many accounts a page lists.
-const ACCOUNTS_SHOWN_MAX: usize = 200;
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 const DAYS_SUMMED_MS: u64 = 29 * DAY_MS;
@@ -310,99 +307,6 @@ impl Visit {
         Ok(Ok((sold, courses)))
     }
 
-    async fn accounts(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
-        let mut rows = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
-            Ok(Accounts { accounts }) => accounts,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let q = if self.posted { "" } else { self.form.get("q") };
-        let wanted = q.to_lowercase();
-        rows.retain(|row| {
-            row.id.to_lowercase().contains(&wanted) || row.name.to_lowercase().contains(&wanted)
-        });
-        let found = rows.len();
-        rows.truncate(ACCOUNTS_SHOWN_MAX);
-        let page = self.frame("Accounts", "Accounts", problem);
-        Ok(Ok(written(
-            status_of(problem),
-            &AccountsHtml {
-                page,
-                q,
-                rows,
-                found,
-            },
-        )))
-    }
-
-    async fn account(
-        &self,
-        id: &str,
-        problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Error> {
-        let path = format!("/admin/v1/accounts/{id}");
-        let account = match self.api.get::<Account>(&path).await? {
-            Ok(account) => account,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        // Where there is none, that is no mistake of whoever asks for the page.
-        let auto = self
-            .api
-            .get::<AutoTopup>(&format!("{path}/auto_topup"))
-            .await?
-            .ok();
-        // Made before the form is: sent twice, it is booked once.
-        let entry = random().map_err(Error::Internal)?;
-        let title = format!("Account {}", account.view.id);
-        Ok(Ok(written(
-            status_of(problem),
-            &AccountHtml {
-                page: self.frame(title, "Accounts", problem),
-                account,
-                auto,
-                entry: format!("console-{}", &entry[..16]),
-            },
-        )))
-    }
-
-    async fn key(
-        &self,
-        id: &str,
-        problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Error> {
-        let path = format!("/admin/v1/keys/{id}");
-        let key = match self.api.get::<Key>(&path).await? {
-            Ok(key) => key,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let text = |value: Option<MicroRub>| value.map_or_else(String::new, |it| it.to_string());
-        let count = |value: Option<u32>| value.map_or_else(String::new, |it| it.to_string());
-        Ok(Ok(written(
-            status_of(problem),
-            &KeyHtml {
-                page: self.frame(format!("Key {}", key.id), "Accounts", problem),
-                ceiling: text(key.ceiling_rub),
-                ceiling_month: text(key.ceiling_month_rub),
-                ceiling_day: text(key.ceiling_day_rub),
-                models: key.models.join(" "),
-                addresses: key.addresses.join(" "),
-                per_second: count(key.requests_per_second),
-                per_minute: count(key.requests_per_minute),
-                tokens: count(key.tokens_per_minute),
-                expires: key.expires_at.clone().unwrap_or_default(),
-                key,
-            },
-        )))
-    }
-
-    /// The one page that shows a key.
-    fn key_made(&self, answer: Value) -> Result<Answer, Error> {
-        let key: Key =
-            serde_json::from_value(answer).map_err(|error| Error::Internal(error.into()))?;
-        let page = self.frame(format!("Key {}", key.id), "Accounts", None);
-        let secret = key.key.clone().unwrap_or_default();
-        Ok(written(StatusCode::OK, &KeyMadeHtml { page, key, secret }))
-    }
-
     async fn calls(&self) -> Result<Result<Answer, Refused>, Error> {
         const FILTERS: [&str; 8] = [
             "account", "key", "model", "vendor", "session", "end", "since", "until",
@@ -647,21 +551,6 @@ pages! {
         node: Counters,
         quiet: Vec<(&'a str, &'a str, &'a str)>,
     }
-    AccountsHtml "accounts.html" { q: &'a str, rows: Vec<AccountView>, found: usize }
-    AccountHtml "account.html" { account: Account, auto: Option<AutoTopup>, entry: String }
-    KeyHtml "key.html" {
-        key: Key,
-        ceiling: String,
-        ceiling_month: String,
-        ceiling_day: String,
-        models: String,
-        addresses: String,
-        per_second: String,
-        per_minute: String,
-        tokens: String,
-        expires: String,
-    }
-    KeyMadeHtml "key_made.html" { key: Key, secret: String }
     CallsHtml "calls.html" {
         form: &'a Form,
         ends: &'static [&'static str],

@@ -45,6 +45,8 @@ pub(super) struct Key {
     pub(super) key: Option<String>,
     pub(super) id: String,
     pub(super) account: String,
+    /// `caller` or `owner`.
+    pub(super) kind: String,
     pub(super) prefix: String,
     pub(super) name: String,
     pub(super) status: String,
@@ -62,9 +64,40 @@ pub(super) struct Key {
     pub(super) requests_per_minute: Option<u32>,
     pub(super) tokens_per_minute: Option<u32>,
     pub(super) group: Option<String>,
+    /// How many calls at once.
+    pub(super) concurrency: Option<u32>,
+    pub(super) idempotency: bool,
     pub(super) expires_at: Option<String>,
     pub(super) created_at: String,
     pub(super) changed_at: String,
+}
+
+impl Key {
+    /// Whether its id begins so, or its secret, of which the beginning is known: more of it may have been typed.
+    pub(super) fn is_like(&self, begins: &str) -> bool {
+        let known = self.prefix.trim_end_matches('…');
+        let is_longer = !known.is_empty() && begins.starts_with(known);
+        self.id.starts_with(begins) || known.starts_with(begins) || is_longer
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Groups {
+    pub(super) groups: Vec<Group>,
+}
+
+/// Keys with ceilings in common.
+#[derive(Deserialize)]
+pub(super) struct Group {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) status: String,
+    pub(super) ceiling_rub: Option<MicroRub>,
+    pub(super) spent_rub: MicroRub,
+    pub(super) ceiling_month_rub: Option<MicroRub>,
+    pub(super) spent_month_rub: MicroRub,
+    pub(super) ceiling_day_rub: Option<MicroRub>,
+    pub(super) spent_day_rub: MicroRub,
 }
 
 #[derive(Deserialize)]
@@ -442,6 +475,29 @@ mod tests {
             [calls, failed, released, in_flight, refusals],
             [9, 2, 3, 4, 5]
         );
+    }
+
+    #[test]
+    fn a_key_is_found_by_how_its_id_or_its_secret_begins() {
+        let key: Key = serde_json::from_value(json!({
+            "id": "kAbc", "account": "acme", "kind": "caller", "prefix": "tg-5X8JaF…", "name": "ci",
+            "status": "active", "ceiling_rub": null, "spent_rub": "0", "ceiling_month_rub": null,
+            "spent_month_rub": "0", "ceiling_day_rub": null, "spent_day_rub": "0", "held_rub": "0",
+            "free_rub": "0", "models": [], "addresses": [], "requests_per_second": null,
+            "requests_per_minute": null, "tokens_per_minute": null, "group": null, "concurrency": null,
+            "idempotency": false, "expires_at": null, "created_at": "", "changed_at": "",
+        }))
+        .unwrap();
+        for (begins, is_like) in [
+            ("kAb", true),
+            ("tg-5X", true),
+            ("tg-5X8JaFzz", true),
+            ("kabc", false),
+            ("5X8", false),
+            ("tg-6", false),
+        ] {
+            assert_eq!(key.is_like(begins), is_like, "{begins}");
+        }
     }
 
     #[test]

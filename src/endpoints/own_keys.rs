@@ -394,3 +394,90 @@ impl<'a> From<&'a KeyView> for OwnKey<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::BodyExt;
+    use serde_json::json;
+    use tollgate_layers::key::KeyStore;
+    use tollgate_ledger::{account::OWNER_MARK, memory::MemoryLedger};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::{admin::tests::Log, catalog::snapshot::tests::live};
+
+    /// An account with an owner key.
+    async fn owner(store: &AnyLedger) -> Arc<KeyRecord> {
+        let account = "acme".parse().unwrap();
+        store.create_account(&account, "Acme").await.unwrap();
+        let secret = SecretKey::generate();
+        let record = KeyRecord {
+            id: "k-owner".parse().unwrap(),
+            account,
+            digest: secret.digest(),
+            prefix: secret.prefix(),
+            name: "owner".into(),
+            status: KeyStatus::Active,
+            models: vec![OWNER_MARK.to_owned()],
+            addresses: Vec::new(),
+            requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            group: None,
+            concurrency: None,
+            idempotency: false,
+            expires_at_ms: None,
+            created_at_ms: 0,
+            changed_at_ms: 0,
+        };
+        store.create_key(&record, Ceilings::NONE).await.unwrap();
+        store.find_key(&record.digest).await.unwrap().unwrap()
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn each_change_of_an_owner_leaves_one_line_that_names_the_owner_key() {
+        let log = Log::listen();
+        let store = AnyLedger::Memory(MemoryLedger::new());
+        let owner = owner(&store).await;
+        let keys = OwnKeys::new(Arc::new(live()), store);
+        let made = async |method: Method, id: &str, body: Value| {
+            let mut req = Request::builder()
+                .method(method)
+                .uri(format!("/v1/tollgate/keys{id}"))
+                .body(UnreadBody::read(Bytes::from(body.to_string())))
+                .unwrap();
+            req.extensions_mut().insert(Caller(Arc::clone(&owner)));
+            log.take();
+            let res = keys.clone().oneshot(req).await.unwrap();
+            let bytes = res.into_body().collect().await.unwrap().to_bytes();
+            let answer: Value = serde_json::from_slice(&bytes).unwrap();
+            (answer, log.take())
+        };
+        let audited = |lines: &[String], what: &str, words: &[&str]| {
+            let [line] = lines else {
+                panic!("{what}: {lines:?}");
+            };
+            let what = format!("what=\"{what}\"");
+            let always = ["audit: ", "who=key k-owner", "account=acme", &what];
+            for word in always.iter().chain(words) {
+                assert!(line.contains(word), "{word}: {line}");
+            }
+        };
+
+        let wish = json!({ "name": "ci", "ceiling_day_rub": "5" });
+        let (key, lines) = made(Method::POST, "", wish).await;
+        let id = key["id"].as_str().unwrap();
+        audited(&lines, "key.create", &[id, r#""ceiling_day_rub":"5.00""#]);
+        assert!(!lines[0].contains(key["key"].as_str().unwrap()));
+        let path = format!("/{id}");
+        let disable = json!({ "status": "disabled" });
+        let (_, lines) = made(Method::PATCH, &path, disable).await;
+        let words = [id, r#""status":"active""#, r#""status":"disabled""#];
+        audited(&lines, "key.change", &words);
+        let (_, lines) = made(Method::DELETE, &path, Value::Null).await;
+        audited(&lines, "key.delete", &[id, r#""status":"deleted""#]);
+        let (_, lines) = made(Method::GET, "", Value::Null).await;
+        assert_eq!(lines, Vec::<String>::new());
+    }
+}

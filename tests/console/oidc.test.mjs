@@ -2,24 +2,12 @@
 // than the console's. TOLLGATE_BIN is the gateway's binary.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import Provider from 'oidc-provider';
 import { SCHEMES, SCREENS, launch, sound, visitor } from './browser.mjs';
+import { config, freePort, leftovers, places, start } from './gateway.mjs';
 
 const GROUPS = { anna: ['tollgate-admins'], boris: ['everybody'], eve: ['guests'] };
-
-async function freePort() {
-  const server = createServer();
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 
 function provided(issuer, back) {
   return new Provider(issuer, {
@@ -38,12 +26,7 @@ function provided(issuer, back) {
   });
 }
 
-const config = (listen, admin, issuer, back) => `
-listen = "127.0.0.1:${listen}"
-[admin]
-listen = "127.0.0.1:${admin}"
-key = "\${ADMIN_KEY}"
-[admin.oidc]
+const section = (issuer, back) => `[admin.oidc]
 issuer = "${issuer}"
 client_id = "tollgate"
 client_secret = "\${OIDC_SECRET}"
@@ -51,56 +34,27 @@ redirect_url = "${back}"
 scopes = ["email", "groups"]
 [admin.oidc.roles]
 admin = ["tollgate-admins"]
-read = ["everybody"]
-[ledger]
-url = "memory:"
-[[rate.source]]
-fixed = "90"
-[tariff]
-sell_rate_multiplier = "1.15"
-[[vendor]]
-name = "v"
-format = "chat"
-url = "http://127.0.0.1:9/v1"
-key = "\${VENDOR_KEY}"
-[[model]]
-id = "m"
-family = "F"
-usdt_mtok = { input = "1", cached_input = "1", output = "1", cache_write = "1" }
-output_tokens_max = 1000
-routes = [ { vendor = "v", model = "m" } ]
-`;
+read = ["everybody"]`;
 
 describe('signing in by a provider', () => {
   let browser;
   let admin;
   let issuer;
-  const ends = [];
+  const left = leftovers();
   before(async () => {
-    const ports = [await freePort(), await freePort(), await freePort()];
-    admin = `http://127.0.0.1:${ports[1]}`;
+    const at = await places();
+    admin = at.admin;
+    const port = await freePort();
     // Another site than 127.0.0.1: cookies for one site alone do not come from there.
-    issuer = `http://localhost:${ports[2]}`;
-    const server = provided(issuer, `${admin}/console/oidc/back`).listen(ports[2]);
-    ends.push(() => server.close());
-    const folder = mkdtempSync(join(tmpdir(), 'tollgate-oidc-'));
-    ends.push(() => rmSync(folder, { recursive: true }));
-    const file = join(folder, 'tollgate.toml');
-    writeFileSync(file, config(ports[0], ports[1], issuer, `${admin}/console/oidc/back`));
-    const env = { ...process.env, ADMIN_KEY: 'admin-key-of-the-test-0123', OIDC_SECRET: 'secret-of-the-client', VENDOR_KEY: 'x'.repeat(20) };
-    const gateway = spawn(process.env.TOLLGATE_BIN, ['serve', '--config', file], { env, stdio: ['ignore', 'inherit', 'inherit'] });
-    ends.push(() => gateway.kill());
-    for (let turn = 0; ; turn += 1) {
-      if (await fetch(`${admin}/livez`).then((answer) => answer.ok, () => false)) break;
-      assert.ok(turn < 200, 'the gateway does not start');
-      await new Promise((resolve) => setTimeout(resolve, 50));
-    }
+    issuer = `http://localhost:${port}`;
+    const back = `${admin}/console/oidc/back`;
+    const server = provided(issuer, back).listen(port);
+    left.add(() => server.close());
+    await start(at, config(at, { more: section(issuer, back) }), left, { OIDC_SECRET: 'secret-of-the-client' });
     browser = await launch();
-    ends.push(() => browser.close());
+    left.add(() => browser.close());
   });
-  after(async () => {
-    for (const end of ends.reverse()) await end();
-  });
+  after(left.clear);
 
   async function signIn(page, name) {
     await page.goto(`${admin}/`);

@@ -208,6 +208,30 @@ describe('a caller visits the page of the key', () => {
     await visit.context.close();
   });
 
+  it("takes the names of an owner's keys for text", async () => {
+    const evil = '<img src=x onerror=alert(1)>';
+    const admin = { authorization: `Bearer ${adminKey}`, 'content-type': 'application/json' };
+    const keys = [];
+    for (const wish of [{ name: evil, kind: 'owner' }, { name: evil, ceiling_rub: '1' }]) {
+      const made = await fetch(`${adminUrl}/admin/v1/accounts/demo/keys`, { method: 'POST', headers: admin, body: JSON.stringify(wish) });
+      keys.push((await made.json()).key);
+    }
+    const visit = await opened(browser);
+    const { page } = visit;
+    for (const shown of keys) {
+      await page.getByLabel('Ключ', { exact: true }).fill(shown);
+      await page.getByRole('button', { name: 'Показать' }).click();
+      await page.locator('#money').filter({ hasText: evil }).waitFor();
+      if (shown === keys[0]) {
+        await page.locator('#keys tbody tr').filter({ hasText: evil }).first().waitFor();
+        assert.ok((await page.locator('#key-chosen').innerText()).includes(evil));
+      }
+      assert.equal(await page.locator('main img').count(), 0);
+    }
+    assert.deepEqual(visit.complaints, []);
+    await visit.context.close();
+  });
+
   it('says without its script where the numbers are', async () => {
     const visit = await visitor(browser, { screen: 'phone', javaScriptEnabled: false });
     await visit.page.goto(`${url}/usage`);

@@ -171,10 +171,122 @@ fn with_operators(file: &Path) -> Setup {
     Setup::default().edit("[admin]\n", &operators_file_section(file))
 }
 
+/// Of calls to the model `chat` it is known what the vendor took.
+fn with_cost() -> Setup {
+    const COST: &str = "cost_usdt_mtok = { input = \"0.6\", cached_input = \"0.1\", output = \"0.9\", cache_write = \"0.5\" }";
+    Setup::default().edit(
+        "model = \"vendor-chat-1\" }",
+        &format!("model = \"vendor-chat-1\", {COST} }}"),
+    )
+}
+
+/// A call of a session that has the operation's name.
 async fn a_call(world: &World, key: &Key, op: Op) -> String {
-    let number = op.call(world, key, &op.body("x")).await.number();
+    let mut req = op.request(world, key, &op.body("x"));
+    let session = op.model().parse().unwrap();
+    req.headers_mut().insert("x-session-id", session);
+    let number = world.ask(req).await.number();
     world.receipt(&number).await;
     number
+}
+
+/// The row of a page that begins with this name.
+fn row<'a>(html: &'a str, name: &str) -> &'a str {
+    let begin = format!("<tr><th scope=\"row\">{name}</th>");
+    let behind = html.split_once(&begin);
+    let (_, behind) = behind.unwrap_or_else(|| panic!("{name}: {html}"));
+    behind.split("</tr>").next().unwrap()
+}
+
+/// What was left of charges, as the API says it, and as each page does: to the digit.
+async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
+    let api = async |query: &str| {
+        let path = format!("/admin/v1/usage{query}");
+        world.admin(Method::GET, &path, None).await.json()
+    };
+    let total = api("").await["total"]["margin_rub"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        !total.starts_with('-') && total != "0.00",
+        "something was left: {total}"
+    );
+    let cell = |margin: &Value| {
+        let margin = margin.as_str().unwrap_or("—");
+        format!("<td data-label=\"Margin, ₽\">{margin}</td>")
+    };
+    let overview = me.page(world, "/").await;
+    for time in ["Today", "This month", "In a year"] {
+        let row = row(&overview, time);
+        assert!(row.contains(&cell(&json!(total))), "{time} {total}: {row}");
+    }
+    for page in ["/console/usage", "/console/usage?account=acme"] {
+        let usage = me.page(world, page).await;
+        assert!(usage.contains(&format!("· margin {total} ₽")), "{usage}");
+        for group in ["day", "model"] {
+            let report = api(&format!("?group={group}")).await;
+            for of in report["rows"].as_array().unwrap() {
+                let row = row(&usage, of[group].as_str().unwrap());
+                assert!(row.contains(&cell(&of["margin_rub"])), "{of}: {row}");
+            }
+        }
+    }
+    let prices = me.page(world, "/console/prices?days=7").await;
+    let (_, sold) = prices.split_once("what-if-title").unwrap();
+    let mut unknown = 0;
+    for of in api("?group=model").await["rows"].as_array().unwrap() {
+        let row = row(sold, of["model"].as_str().unwrap());
+        assert!(row.contains(&cell(&of["margin_rub"])), "{of}: {row}");
+        unknown += usize::from(of["margin_rub"].is_null());
+    }
+    assert_eq!(unknown, 1, "of one model no cost is known");
+    let calls = me.page(world, "/console/calls").await;
+    for number in numbers {
+        let receipt = world.receipt(number).await;
+        let link = format!("<a href=\"/console/calls/{number}\">{number}</a>");
+        let row = row(&calls, &link);
+        assert!(
+            row.contains(&cell(&receipt["margin_rub"])),
+            "{receipt}: {row}"
+        );
+    }
+}
+
+/// Whoever asks for less is shown that and nothing else.
+async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[String]) {
+    let receipt = world.receipt(&numbers[0]).await;
+    let (vendor, at) = (
+        receipt["vendor"].as_str().unwrap(),
+        receipt["at"].as_str().unwrap(),
+    );
+    let other = world.receipt(&numbers[1]).await;
+    assert_ne!(vendor, other["vendor"]);
+    let day = &at[..10];
+    for (filter, found) in [
+        (format!("vendor={vendor}"), [true, false]),
+        ("session=chat".into(), [true, false]),
+        ("session=messages&model=messages".into(), [false, true]),
+        ("session=chat&model=messages".into(), [false, false]),
+        (format!("since={day}"), [true, true]),
+        (format!("until={day}"), [false, false]),
+        ("since=2020-01-01&until=2020-02-01".into(), [false, false]),
+        (
+            format!("account=acme&vendor={vendor}&session=chat&since={day}"),
+            [true, false],
+        ),
+    ] {
+        let html = me.page(world, &format!("/console/calls?{filter}")).await;
+        let (_, table) = html.split_once("</form>\n").unwrap();
+        for (number, found) in numbers.iter().zip(found) {
+            assert_eq!(table.contains(number.as_str()), found, "{filter}: {html}");
+        }
+        assert_eq!(
+            table.contains("Nothing was found"),
+            found == [false; 2],
+            "{filter}: {html}"
+        );
+    }
 }
 
 /// Every page, with what must stand on it.
@@ -301,6 +413,8 @@ async fn first_day(world: &World) {
             assert!(prices.contains(&cell), "{cell}: {prices}");
         }
     }
+    margins_are_the_apis(world, &me, &numbers).await;
+    filters_find_the_first_alone(world, &me, &numbers).await;
     let overview = me.page(world, "/").await;
     assert!(overview.contains(&format!("{charged} ₽")), "{overview}");
     for time in ["Today", "This month", "In a year"] {
@@ -326,15 +440,77 @@ async fn first_day(world: &World) {
         assert!(overview.contains(&plot), "{plot}: {overview}");
     }
 
+    let group = json!({ "id": "team", "name": "Team & Co", "ceiling_month_rub": "40" });
+    let groups = "/admin/v1/accounts/acme/groups";
+    let made = world.admin(Method::POST, groups, Some(group)).await;
+    assert_eq!(made.status, 200, "{made:?}");
     let limits = [
         ("do", "limits"),
         ("name", "ci"),
         ("ceiling_day_rub", "5"),
         ("models", "chat"),
         ("requests_per_minute", "7"),
+        ("concurrency", "3"),
+        ("group", "team"),
+        ("idempotency", "1"),
     ];
-    me.done(world, &format!("/console/keys/{id}"), &limits)
+    let shown = me
+        .done(world, &format!("/console/keys/{id}"), &limits)
         .await;
+    for part in [
+        "name=\"concurrency\" value=\"3\"",
+        "<option value=\"team\" selected>Team &#38; Co</option>",
+        "name=\"idempotency\" value=\"1\" checked",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let account = me.page(world, page).await;
+    let team = row(&account, "team");
+    for cell in [
+        "<td class=\"text\" data-label=\"Name\">Team &#38; Co</td>",
+        "<td data-label=\"Ceiling of a month, ₽\">40.00</td>",
+        "<td data-label=\"Ceiling of a day, ₽\">—</td>",
+    ] {
+        assert!(team.contains(cell), "{cell}: {team}");
+    }
+    for (path, of) in [
+        (format!("/console/keys/{id}"), format!("keys/{id}")),
+        (page.to_owned(), "accounts/acme".to_owned()),
+    ] {
+        let alerts = [("do", "alerts"), ("levels_rub", "2, 10.50")];
+        let shown = me.done(world, &path, &alerts).await;
+        assert!(
+            shown.contains("name=\"levels_rub\" value=\"10.50 2.00\""),
+            "{shown}"
+        );
+        let set = world.admin(Method::GET, &format!("/admin/v1/{of}/alerts"), None);
+        assert_eq!(set.await.json()["levels_rub"], json!(["10.50", "2.00"]));
+        let none = [("do", "alerts"), ("levels_rub", "")];
+        me.done(world, &path, &none).await;
+        let set = world.admin(Method::GET, &format!("/admin/v1/{of}/alerts"), None);
+        assert_eq!(set.await.json()["levels_rub"], json!([]));
+    }
+
+    // A key is found by its id, and by how it or its id begins.
+    let direct = me.get(world, &format!("/console/accounts?key={id}")).await;
+    assert_eq!(
+        direct.headers["location"],
+        format!("/console/keys/{id}").as_str()
+    );
+    let link = format!("<a href=\"/console/keys/{id}\">{id}</a>");
+    for (begins, found) in [
+        (&secret[..6], true),
+        (&secret[..16], true),
+        (&id[..8], true),
+        ("tg-!", false),
+    ] {
+        let html = me
+            .page(world, &format!("/console/accounts?key={begins}"))
+            .await;
+        assert_eq!(html.contains(&link), found, "{begins}: {html}");
+        assert_eq!(html.contains("None does."), !found, "{begins}: {html}");
+        assert!(!html.contains(&secret));
+    }
     let changed = world
         .admin(Method::GET, &format!("/admin/v1/keys/{id}"), None)
         .await
@@ -343,6 +519,14 @@ async fn first_day(world: &World) {
     assert_eq!(
         (&changed["ceiling_rub"], &changed["models"]),
         (&Value::Null, &json!(["chat"]))
+    );
+    assert_eq!(
+        (
+            &changed["concurrency"],
+            &changed["group"],
+            &changed["idempotency"]
+        ),
+        (&json!(3), &json!("team"), &json!(true))
     );
     for (path, action, says) in [
         (format!("/console/keys/{id}"), "disable", "disabled"),
@@ -371,20 +555,20 @@ async fn first_day(world: &World) {
 
 #[tokio::test]
 async fn in_memory_an_operators_first_day() {
-    first_day(&World::start().await).await;
+    first_day(&with_cost().start().await).await;
 }
 
 #[tokio::test]
 async fn in_sqlite_an_operators_first_day() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
-    first_day(&Setup::default().ledger(&url).start().await).await;
+    first_day(&with_cost().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
 async fn in_redis_an_operators_first_day() {
     let server = RedisServer::start().await;
-    first_day(&Setup::default().ledger(&server.url()).start().await).await;
+    first_day(&with_cost().ledger(&server.url()).start().await).await;
 }
 
 #[tokio::test]
@@ -740,6 +924,18 @@ async fn names_are_text_on_every_page() {
     world
         .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(rename))
         .await;
+    for (what, body) in [
+        ("groups", json!({ "id": "g", "name": EVIL })),
+        ("topups", json!({ "id": EVIL, "amount_rub": "1" })),
+        (
+            "adjustments",
+            json!({ "id": "c", "amount_rub": "1", "reason": EVIL }),
+        ),
+    ] {
+        let path = format!("/admin/v1/accounts/acme/{what}");
+        let made = world.admin(Method::POST, &path, Some(body)).await;
+        assert_eq!(made.status, 200, "{what}: {made:?}");
+    }
     let mut body = Op::Chat.body("x");
     body["model"] = EVIL.into();
     let number = world.chat(&key, &body).await.number();
@@ -759,13 +955,22 @@ async fn names_are_text_on_every_page() {
         "/console/usage?account=acme".into(),
         "/console/vendors".into(),
         "/console/prices".into(),
+        "/console/events".into(),
+        format!("/console/events?account={}", &evil[2..]),
+        format!("/console/events?kind={}", &evil[2..]),
         format!("/console/calls?account={}", &evil[2..]),
+        "/console/accounts?key=tg-".into(),
+        format!("/console/accounts?key={}", &evil[2..]),
     ] {
         let html = me.get(&world, &path).await.text();
         assert!(!html.contains("<img"), "{path}: {html}");
-        seen += usize::from(html.contains("img src=x"));
+        let is_shown = html.contains("img src=x");
+        if path == "/console/events" {
+            assert!(is_shown, "{path}: {html}");
+        }
+        seen += usize::from(is_shown);
     }
-    assert!(seen >= 8, "it is shown: {seen}");
+    assert!(seen >= 12, "it is shown: {seen}");
     let answer = Browser::try_in(&world, EVIL, "x").await;
     assert!(!answer.text().contains("<img"));
     let answer = me.post(&world, "/console/accounts", &[("id", EVIL)]).await;

@@ -491,7 +491,7 @@ async fn spoil(ledger: &RedisLedger) {
     let change = Change {
         version: ledger.marks().await.unwrap().version,
         rows: vec![(id, sums)],
-        places: Vec::new(),
+        ..Change::default()
     };
     assert!(ledger.change_sums(&change).await.unwrap());
 }

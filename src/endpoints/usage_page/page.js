@@ -49,6 +49,8 @@
     if (!(error instanceof Refused)) console.error(error);
     at('failed').textContent = error instanceof Refused ? error.message : say('Страница ошиблась.', 'The page is at fault.');
     at('failed').hidden = false;
+    // Whoever has sent a form far down sees it, too.
+    at('failed').scrollIntoView({ block: 'nearest' });
     at('said').textContent = '';
   }
 

@@ -1,0 +1,279 @@
+//! The pages of accounts, of one, and of its keys.
+
+use askama::Template;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use tollgate_layers::{Error, money::MicroRub, reserve::ledger::AccountView};
+
+use super::{
+    Answer, Visit,
+    api::Refused,
+    pages::{Frame, status_of, written},
+    see,
+    sessions::random,
+    views::{Account, Accounts, AutoTopup, Group, Groups, Key},
+};
+use crate::text::percent::encoded;
+
+/// How many accounts a page lists, and how many keys.
+const SHOWN_MAX: usize = 200;
+/// Of how many accounts the keys are looked at for one: each account is asked for its own.
+const KEYS_LOOKED_AT_MAX: usize = 500;
+
+/// At what is left somebody is told.
+#[derive(Deserialize)]
+struct Alerts {
+    levels_rub: Vec<MicroRub>,
+}
+
+#[derive(Deserialize)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+/// Keys that were searched for.
+#[derive(Default)]
+struct FoundKeys {
+    keys: Vec<Key>,
+    /// Of so many accounts, the first of those that were asked for, they were looked at.
+    of_accounts: usize,
+}
+
+#[derive(Template)]
+#[template(path = "accounts.html", config = "src/console/templates/askama.toml")]
+struct AccountsHtml<'a> {
+    page: Frame<'a>,
+    q: &'a str,
+    /// How the key begins that is searched for; empty: accounts are.
+    key: &'a str,
+    rows: Vec<AccountView>,
+    found: usize,
+    keys: FoundKeys,
+}
+
+#[derive(Template)]
+#[template(path = "account.html", config = "src/console/templates/askama.toml")]
+struct AccountHtml<'a> {
+    page: Frame<'a>,
+    account: Account,
+    auto: Option<AutoTopup>,
+    groups: Vec<Group>,
+    alerts: String,
+    entry: String,
+}
+
+#[derive(Template)]
+#[template(path = "key.html", config = "src/console/templates/askama.toml")]
+struct KeyHtml<'a> {
+    page: Frame<'a>,
+    key: Key,
+    ceiling: String,
+    ceiling_month: String,
+    ceiling_day: String,
+    models: String,
+    addresses: String,
+    per_second: String,
+    per_minute: String,
+    tokens: String,
+    at_once: String,
+    expires: String,
+    /// Those of the account.
+    groups: Vec<Group>,
+    alerts: String,
+}
+
+impl KeyHtml<'_> {
+    /// The groups that it may be put into: those that are there, and its own.
+    fn groups(&self) -> impl Iterator<Item = (&Group, bool)> {
+        let groups = self.groups.iter();
+        groups
+            .map(|group| (group, self.key.group.as_ref() == Some(&group.id)))
+            .filter(|(group, is_its_own)| *is_its_own || group.status == "active")
+    }
+}
+
+#[derive(Template)]
+#[template(path = "key_made.html", config = "src/console/templates/askama.toml")]
+struct KeyMadeHtml<'a> {
+    page: Frame<'a>,
+    key: Key,
+    secret: String,
+}
+
+impl Visit {
+    pub(super) async fn accounts(
+        &self,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Error> {
+        let mut rows = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
+            Ok(Accounts { accounts }) => accounts,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let q = if self.posted { "" } else { self.form.get("q") };
+        let wanted = q.to_lowercase();
+        rows.retain(|row| {
+            row.id.to_lowercase().contains(&wanted) || row.name.to_lowercase().contains(&wanted)
+        });
+        let key = if self.posted {
+            ""
+        } else {
+            self.form.get("key")
+        };
+        let mut keys = FoundKeys::default();
+        if !key.is_empty() {
+            let path = format!("/admin/v1/keys/{}", encoded(key));
+            if let Ok(found) = self.api.get::<Key>(&path).await? {
+                return Ok(Ok(see(&format!("/console/keys/{}", found.id))));
+            }
+            keys = match self.keys_like(key, &rows).await? {
+                Ok(keys) => keys,
+                Err(refused) => return Ok(Err(refused)),
+            };
+        }
+        let found = rows.len();
+        rows.truncate(SHOWN_MAX);
+        let page = self.frame("Accounts", "Accounts", problem);
+        Ok(Ok(written(
+            status_of(problem),
+            &AccountsHtml {
+                page,
+                q,
+                key,
+                rows,
+                found,
+                keys,
+            },
+        )))
+    }
+
+    /// Those keys of these accounts whose id or secret begins so.
+    async fn keys_like(
+        &self,
+        begins: &str,
+        accounts: &[AccountView],
+    ) -> Result<Result<FoundKeys, Refused>, Error> {
+        let mut found = FoundKeys::default();
+        for account in accounts.iter().take(KEYS_LOOKED_AT_MAX) {
+            let path = format!("/admin/v1/accounts/{}/keys", account.id);
+            let Keys { keys } = match self.api.get::<Keys>(&path).await? {
+                Ok(keys) => keys,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let keys = keys.into_iter().filter(|key| key.is_like(begins));
+            found.keys.extend(keys);
+            found.of_accounts += 1;
+            if found.keys.len() >= SHOWN_MAX {
+                found.keys.truncate(SHOWN_MAX);
+                break;
+            }
+        }
+        Ok(Ok(found))
+    }
+
+    async fn groups_of(&self, account: &str) -> Result<Result<Vec<Group>, Refused>, Error> {
+        let path = format!("/admin/v1/accounts/{account}/groups");
+        let groups = self.api.get::<Groups>(&path).await?;
+        Ok(groups.map(|Groups { groups }| groups))
+    }
+
+    /// The levels at which somebody is told of what is left, as the form has them.
+    async fn alerts_of(&self, what: &str) -> Result<Result<String, Refused>, Error> {
+        let path = format!("/admin/v1/{what}/alerts");
+        let alerts = self.api.get::<Alerts>(&path).await?;
+        Ok(alerts.map(|Alerts { levels_rub }| {
+            let levels: Vec<String> = levels_rub.iter().map(MicroRub::to_string).collect();
+            levels.join(" ")
+        }))
+    }
+
+    pub(super) async fn account(
+        &self,
+        id: &str,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Error> {
+        let path = format!("/admin/v1/accounts/{id}");
+        let account = match self.api.get::<Account>(&path).await? {
+            Ok(account) => account,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let groups = match self.groups_of(id).await? {
+            Ok(groups) => groups,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let alerts = match self.alerts_of(&format!("accounts/{id}")).await? {
+            Ok(alerts) => alerts,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        // Where there is none, that is no mistake of whoever asks for the page.
+        let auto = self
+            .api
+            .get::<AutoTopup>(&format!("{path}/auto_topup"))
+            .await?
+            .ok();
+        // Made before the form is: sent twice, it is booked once.
+        let entry = random().map_err(Error::Internal)?;
+        let title = format!("Account {}", account.view.id);
+        Ok(Ok(written(
+            status_of(problem),
+            &AccountHtml {
+                page: self.frame(title, "Accounts", problem),
+                account,
+                auto,
+                groups,
+                alerts,
+                entry: format!("console-{}", &entry[..16]),
+            },
+        )))
+    }
+
+    pub(super) async fn key(
+        &self,
+        id: &str,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Error> {
+        let path = format!("/admin/v1/keys/{id}");
+        let key = match self.api.get::<Key>(&path).await? {
+            Ok(key) => key,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let groups = match self.groups_of(&key.account).await? {
+            Ok(groups) => groups,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let alerts = match self.alerts_of(&format!("keys/{id}")).await? {
+            Ok(alerts) => alerts,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let text = |value: Option<MicroRub>| value.map_or_else(String::new, |it| it.to_string());
+        let count = |value: Option<u32>| value.map_or_else(String::new, |it| it.to_string());
+        Ok(Ok(written(
+            status_of(problem),
+            &KeyHtml {
+                page: self.frame(format!("Key {}", key.id), "Accounts", problem),
+                ceiling: text(key.ceiling_rub),
+                ceiling_month: text(key.ceiling_month_rub),
+                ceiling_day: text(key.ceiling_day_rub),
+                models: key.models.join(" "),
+                addresses: key.addresses.join(" "),
+                per_second: count(key.requests_per_second),
+                per_minute: count(key.requests_per_minute),
+                tokens: count(key.tokens_per_minute),
+                at_once: count(key.concurrency),
+                expires: key.expires_at.clone().unwrap_or_default(),
+                groups,
+                alerts,
+                key,
+            },
+        )))
+    }
+
+    /// The one page that shows a key.
+    pub(super) fn key_made(&self, answer: Value) -> Result<Answer, Error> {
+        let key: Key =
+            serde_json::from_value(answer).map_err(|error| Error::Internal(error.into()))?;
+        let page = self.frame(format!("Key {}", key.id), "Accounts", None);
+        let secret = key.key.clone().unwrap_or_default();
+        Ok(written(StatusCode::OK, &KeyMadeHtml { page, key, secret }))
+    }
+}
