@@ -318,7 +318,8 @@ impl<'a> Latest<'a> {
         Ok(latest)
     }
 
-    /// When the newest line of each was booked. Their lines are read now only where that takes no longer.
+    /// When the newest line of each was booked, or the newest call. Their lines are read now only where that takes no
+    /// longer.
     async fn begin_some(
         store: &'a AnyLedger,
         ways: &mut [Way<'a>],

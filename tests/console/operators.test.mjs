@@ -120,6 +120,11 @@ describe("an operator's first day", () => {
             await page.getByRole('button', { name: 'Run the audit' }).click();
             await page.getByText('Everything adds up.').waitFor();
           }
+          if (place === 'Overview') {
+            await page.getByRole('img', { name: /^How long calls took by hour/ }).waitFor();
+            await page.locator('summary', { hasText: 'The numbers by hour' }).click();
+            await page.locator('details[open] tbody tr').first().waitFor();
+          }
           await sound(visit, `console-${place.toLowerCase()}`);
         }
         for (const request of visit.requests) assert.ok(request.startsWith(`${admin}/`), request);

@@ -13,11 +13,12 @@ use hyper_util::{
 use serde_json::Value;
 use tokio::time::Instant;
 use tollgate::Gateway;
+use tollgate_layers::calendar::date_of_day;
 
 use crate::{filled::Filled, fixtures::support::process::ADMIN_KEY};
 
 const HALF_AN_HOUR_MS: u128 = 1_800_000;
-const MONTH_MS: u128 = 30 * 86_400_000;
+const DAY_MS: u128 = 86_400_000;
 
 pub(crate) struct Visitor {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -84,14 +85,16 @@ impl Visitor {
 
     /// Every page and route that has to do with receipts.
     pub(crate) fn pages(&self, filled: &Filled) -> Vec<Page> {
-        let Filled { account, key, .. } = filled;
+        let Filled {
+            account, key, days, ..
+        } = filled;
         let number = &self.number;
         let session = "s-7";
-        // As an answer's `next` says it, of the middle of the busy hour and of a month ago.
+        // As an answer's `next` says it, of the middle of the busy hour and of all days.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_epoch.map_or(0, |since| since.as_millis());
-        let [busy, old] =
-            [HALF_AN_HOUR_MS, MONTH_MS].map(|ago_ms| format!("{}-0", now_ms - ago_ms));
+        let [busy, old] = [HALF_AN_HOUR_MS, u128::from(*days) * DAY_MS / 2]
+            .map(|ago_ms| format!("{}-0", now_ms - ago_ms));
         let console = [
             "/".to_owned(),
             "/console/accounts".into(),
@@ -134,7 +137,20 @@ impl Visitor {
             origin: self.public.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
-        console.chain(own).collect()
+        // Of the month before this one: it is closed, and lies behind many later calls.
+        let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
+        let (year, month, _) = date_of_day(day);
+        let (year, month) = if month == 1 {
+            (year - 1, 12)
+        } else {
+            (year, month - 1)
+        };
+        let statement = Page {
+            path: format!("/admin/v1/accounts/{account}/statements/{year:04}-{month:02}"),
+            origin: self.admin.clone(),
+            header: (header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}")),
+        };
+        console.chain(own).chain([statement]).collect()
     }
 
     pub(crate) async fn time(&self, page: &Page) -> anyhow::Result<Duration> {

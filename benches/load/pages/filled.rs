@@ -50,6 +50,8 @@ pub(crate) struct Filled {
     /// The account with most receipts.
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
+    /// Over how many days they are.
+    pub(crate) days: u64,
     /// How many there are, where this run has written them.
     pub(crate) receipts: Option<u64>,
 }
@@ -63,7 +65,8 @@ impl Dice {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % end
+        // Of times too, which are more than 32 bits.
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % end
     }
 }
 
@@ -254,15 +257,16 @@ impl<'a> Plan<'a> {
     fn filled(self) -> Filled {
         Filled {
             receipts: Some(self.written.into_inner()),
-            ..Filled::before()
+            ..Filled::before(self.options)
         }
     }
 }
 
 impl Filled {
     /// By an earlier run.
-    pub(crate) fn before() -> Self {
+    pub(crate) fn before(options: &Options) -> Self {
         Self {
+            days: options.days,
             account: Plan::account(0),
             key: Plan::key(0, 0),
             receipts: None,

@@ -97,7 +97,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     };
     let server;
     let (url, filled) = match (store, &options.filled) {
-        (_, Some(url)) => (url.clone(), Filled::before()),
+        (_, Some(url)) => (url.clone(), Filled::before(options)),
         (Store::Sqlite, None) => {
             let file = folder.path().join("ledger.db");
             let filled = Filled::file(options, &file).await?;
@@ -151,6 +151,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         // What is not the same in each run is left out.
         let path = page.path.split('/').map(|part| match part {
             number if number.len() == 36 => "<number>",
+            month if page.path.contains("/statements/") && month.len() == 7 => "<month>",
             part => part,
         });
         let path: Vec<&str> = path.collect();

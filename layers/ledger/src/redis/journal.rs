@@ -186,7 +186,7 @@ impl RedisLedger {
             wanted.collect::<Result<_, BookError>>()?;
         let youngest = wanted.iter().flatten().filter_map(|(account, wanted)| {
             let nearer = wanted.nearer.as_ref().filter(|nearer| !nearer.is_known)?;
-            Some(entries_command(account, &nearer.youngest, ENTRIES_MAX))
+            Some(entries_command(account, &nearer.youngest, ENTRIES_FIRST))
         });
         let youngest: Vec<Vec<String>> = youngest.collect();
         let mut youngest = self.many_entries(&youngest).await?.into_iter();
@@ -196,7 +196,7 @@ impl RedisLedger {
             };
             let has_none = nearer.is_known || {
                 let entries = youngest.next().unwrap_or_default();
-                match entries.len() < ENTRIES_MAX {
+                match entries.len() < ENTRIES_FIRST {
                     true => !are_some_of(&entries, &wanted.times),
                     false => !(self.has_some_of(account, nearer.youngest, &wanted.times)).await?,
                 }

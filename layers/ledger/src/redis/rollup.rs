@@ -10,7 +10,6 @@
 //!
 //! Entries stand there since a journal has no way to find them among millions of calls.
 //!
-//!
 //! A block is 32 steps of its scope, or 32 days. It is forgotten when the youngest receipts that it may be of are.
 
 use std::{

@@ -227,8 +227,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// When the newest line of each of these parts was booked, which go back from a time; `None` of one that has none.
-    /// Without a list, where to know it takes as long as to read the line.
+    /// When the newest call in each of these parts was booked, which go back from a time; `None` of one that has none.
+    /// Without a list, where to know it takes as long as to read the call.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].

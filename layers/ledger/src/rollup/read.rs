@@ -10,7 +10,9 @@ use crate::{
 };
 
 /// How many accounts are asked at the same time.
-const ACCOUNTS_AT_ONCE: usize = 64;
+const ACCOUNTS_AT_ONCE: usize = 256;
+/// How many lines of each of them at first: most have none that are not rolled up.
+const LINES_FIRST: usize = 64;
 
 /// Whose calls are asked for.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +153,13 @@ async fn lines<L: Rollup + ?Sized>(
             some.retain(|_| newest.next().flatten().is_some());
         }
         let first = some.iter();
-        let first = first.map(|(id, after)| (*id, part(time, *after)));
+        let first = first.map(|(id, after)| {
+            let part = JournalPart {
+                limit: LINES_FIRST,
+                ..part(time, *after)
+            };
+            (*id, part)
+        });
         let first: Vec<(&AccountId, JournalPart<'_>)> = first.collect();
         let pages = ledger.journals(&first).await?;
         for ((id, _), first) in some.iter().zip(pages) {

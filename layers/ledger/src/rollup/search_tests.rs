@@ -79,7 +79,7 @@ fn numbers<'a>(receipts: impl IntoIterator<Item = &'a Receipt>) -> Vec<RequestNu
 }
 
 /// Where a ledger knows it without reading them.
-async fn newest_is_that_of_the_lines<L: Rollup>(
+async fn newest_is_that_of_the_calls<L: Rollup>(
     ledger: &L,
     account: &AccountId,
     time: &Range<u64>,
@@ -94,7 +94,10 @@ async fn newest_is_that_of_the_lines<L: Rollup>(
     };
     if let Some(newest) = ledger.newest_ms(&[(account, part)]).await.unwrap() {
         let lines = ledger.journal(account, &part).await.unwrap().lines;
-        let first = lines.first().map(JournalLine::at_ms);
+        let mut calls = lines
+            .iter()
+            .filter(|line| matches!(line, JournalLine::Call(_)));
+        let first = calls.next().map(JournalLine::at_ms);
         assert_eq!(newest, [first], "{time:?} {behind:?}");
     }
 }
@@ -137,7 +140,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
         let places = ledger.marks().await.unwrap().places;
         for time in times {
             for behind in [None, places.get(&acme).map(String::as_str)] {
-                newest_is_that_of_the_lines(ledger, &acme, time, behind).await;
+                newest_is_that_of_the_calls(ledger, &acme, time, behind).await;
             }
             for sought in wishes {
                 for (alone, limit) in [(true, 1000), (false, 7)] {

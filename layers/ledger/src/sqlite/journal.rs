@@ -6,7 +6,7 @@
 
 use std::{fmt, str::FromStr};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::file::{RECEIPT, amount, count, integer, read_receipt};
 use crate::{
@@ -210,29 +210,24 @@ impl JournalRange {
     }
 }
 
-/// When the newest line of each of these was booked, by the indexes alone. They are read newest first, from their ends.
+/// When the newest call of each of these was booked, by the index alone. They are read newest first, from their ends.
 pub(super) fn newest_ms(
     conn: &Connection,
     stretches: &[JournalRange],
 ) -> rusqlite::Result<Vec<Option<u64>>> {
-    let sql = "SELECT max(at_ms) FROM (
-                   SELECT * FROM (SELECT at_ms FROM receipts WHERE account = ?1 AND at_ms < ?2 AND at_ms >= ?3
-                       AND (at_ms > ?3 OR rowid > ?4) ORDER BY at_ms DESC LIMIT 1)
-                   UNION ALL
-                   SELECT * FROM (SELECT at_ms FROM entries WHERE account = ?1 AND at_ms < ?2 AND at_ms >= ?3
-                       AND (at_ms > ?3 OR id > ?5) ORDER BY at_ms DESC LIMIT 1))";
+    let sql = "SELECT at_ms FROM receipts WHERE account = ?1 AND at_ms < ?2 AND at_ms >= ?3
+                   AND (at_ms > ?3 OR rowid > ?4) ORDER BY at_ms DESC LIMIT 1";
     let mut select = conn.prepare_cached(sql)?;
     let newest = stretches.iter().map(|stretch| {
-        // Entries stand before calls; nothing is behind what has no place.
         let behind = stretch.behind.as_ref();
         let behind = behind.filter(|behind| behind.at_ms == stretch.since);
-        let (row, id) = match behind.map(|behind| &behind.line) {
-            None => (i64::MIN, Some("")),
-            Some(Line::Entry(id)) => (i64::MIN, Some(id.as_str())),
-            Some(Line::Call(row)) => (*row, None),
+        let row = match behind.map(|behind| &behind.line) {
+            Some(Line::Call(row)) => *row,
+            // Entries stand before calls.
+            Some(Line::Entry(_)) | None => i64::MIN,
         };
-        let asked = params![&*stretch.account, stretch.until, stretch.since, row, id];
-        let at_ms: Option<i64> = select.query_row(asked, |row| row.get(0))?;
+        let asked = params![&*stretch.account, stretch.until, stretch.since, row];
+        let at_ms: Option<i64> = select.query_row(asked, |row| row.get(0)).optional()?;
         Ok(at_ms.and_then(|at_ms| u64::try_from(at_ms).ok()))
     });
     newest.collect()
