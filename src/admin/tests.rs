@@ -197,6 +197,9 @@ async fn whole_admin() -> Api {
         max: "1000".parse().unwrap(),
         open_max: 9,
         poll: Duration::from_secs(60),
+        auto_check: Duration::from_secs(60),
+        auto_retry: Duration::from_secs(60),
+        auto_declines_max: 3,
         yookassa: Some(YooKassaConfig {
             shop_id: "1".into(),
             secret_key: "secret".into(),
@@ -217,16 +220,17 @@ async fn whole_admin() -> Api {
             keys: vec![vec![7; 32]],
             allow_private: true,
             answer_timeout: Duration::from_secs(5),
+            authorities: None,
         }),
     };
     let store = AnyLedger::Memory(MemoryLedger::new());
-    let told = store.tell(&Telling {
+    let stale = Telling {
         once: "1".into(),
         account: None,
         key: None,
         what: Happening::RateStale { since_ms: 1 },
-    });
-    assert!(told.await.unwrap());
+    };
+    assert!(store.tell(&stale).await.unwrap());
     admin_over(store, Some(payments), &[crm])
 }
 

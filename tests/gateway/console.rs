@@ -483,12 +483,14 @@ async fn first_day(world: &World) {
             shown.contains("name=\"levels_rub\" value=\"10.50 2.00\""),
             "{shown}"
         );
-        let set = world.admin(Method::GET, &format!("/admin/v1/{of}/alerts"), None);
-        assert_eq!(set.await.json()["levels_rub"], json!(["10.50", "2.00"]));
+        let path = format!("/admin/v1/{of}/alerts");
+        let set = world.admin(Method::GET, &path, None).await;
+        assert_eq!(set.json()["levels_rub"], json!(["10.50", "2.00"]));
         let none = [("do", "alerts"), ("levels_rub", "")];
         me.done(world, &path, &none).await;
-        let set = world.admin(Method::GET, &format!("/admin/v1/{of}/alerts"), None);
-        assert_eq!(set.await.json()["levels_rub"], json!([]));
+        let path = format!("/admin/v1/{of}/alerts");
+        let set = world.admin(Method::GET, &path, None).await;
+        assert_eq!(set.json()["levels_rub"], json!([]));
     }
 
     // A key is found by its id, and by how it or its id begins.
