@@ -19,13 +19,13 @@ use tollgate_layers::{
     money::MicroRub,
     reserve::{
         copy,
-        ledger::{AccountBooks, AccountView, JournalPages, LedgerAdmin, OpenHold},
+        ledger::{AccountBooks, AccountView, GroupView, JournalPages, LedgerAdmin, OpenHold},
     },
 };
 
 use super::{
     Admin, Answer,
-    answer::KeyAnswer,
+    answer::{GroupAnswer, KeyAnswer},
     body::AnswerBody,
     now_ms,
     query::{self, Query},
@@ -198,9 +198,28 @@ struct AccountLine<'a> {
     view: &'a AccountView,
     entered_rub: MicroRub,
     keys: Vec<KeyAnswer<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<GroupLine<'a>>,
     holds: &'a [OpenHold],
     journal_end: &'a str,
     journal_complete: bool,
+}
+
+/// A group of keys with what the audit needs beside what the API shows of it.
+#[derive(Serialize)]
+struct GroupLine<'a> {
+    #[serde(flatten)]
+    shown: GroupAnswer<'a>,
+    carried_rub: MicroRub,
+}
+
+impl<'a> From<&'a GroupView> for GroupLine<'a> {
+    fn from(view: &'a GroupView) -> Self {
+        Self {
+            shown: view.into(),
+            carried_rub: view.carried_rub,
+        }
+    }
 }
 
 impl<'a> From<&'a AccountBooks> for AccountLine<'a> {
@@ -210,6 +229,7 @@ impl<'a> From<&'a AccountBooks> for AccountLine<'a> {
             view: &books.view,
             entered_rub: books.entered_rub,
             keys: books.keys.iter().map(KeyAnswer::from).collect(),
+            groups: books.groups.iter().map(GroupLine::from).collect(),
             holds: &books.holds,
             journal_end: &books.journal_end,
             journal_complete: books.journal_complete,

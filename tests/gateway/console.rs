@@ -483,13 +483,13 @@ async fn first_day(world: &World) {
             shown.contains("name=\"levels_rub\" value=\"10.50 2.00\""),
             "{shown}"
         );
-        let path = format!("/admin/v1/{of}/alerts");
-        let set = world.admin(Method::GET, &path, None).await;
+        let asked = format!("/admin/v1/{of}/alerts");
+        let set = world.admin(Method::GET, &asked, None).await;
         assert_eq!(set.json()["levels_rub"], json!(["10.50", "2.00"]));
         let none = [("do", "alerts"), ("levels_rub", "")];
         me.done(world, &path, &none).await;
-        let path = format!("/admin/v1/{of}/alerts");
-        let set = world.admin(Method::GET, &path, None).await;
+        let asked = format!("/admin/v1/{of}/alerts");
+        let set = world.admin(Method::GET, &asked, None).await;
         assert_eq!(set.json()["levels_rub"], json!([]));
     }
 

@@ -149,6 +149,7 @@ on_every_store! {
     account_key_and_group_have_to_allow_a_hold
     of_many_calls_at_once_a_group_lets_in_those_that_fit
     a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there
+    receipts_of_a_group_come_to_what_it_has_spent
     holds_that_end_by_themselves_leave_their_group
     a_group_is_made_once_and_removed_when_its_keys_are_gone
     no_more_calls_of_a_key_are_open_than_may_be

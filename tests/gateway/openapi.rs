@@ -40,7 +40,7 @@ const PUBLIC_PATHS: [&str; 25] = [
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 37] = [
+const ADMIN_PATHS: [&str; 38] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
@@ -49,6 +49,7 @@ const ADMIN_PATHS: [&str; 37] = [
     "/admin/v1/accounts/{account}/auto_topup/resume",
     "/admin/v1/accounts/{account}/groups",
     "/admin/v1/accounts/{account}/groups/{group}",
+    "/admin/v1/accounts/{account}/groups/{group}/alerts",
     "/admin/v1/accounts/{account}/keys",
     "/admin/v1/accounts/{account}/statements/{month}",
     "/admin/v1/accounts/{account}/topups",
