@@ -46,6 +46,8 @@ export async function visitor(browser, { screen = 'desk', scheme = 'light', ...o
 /// Nothing stands out to the right, nothing serious to axe, no word of the console; and a picture to look at.
 export async function sound(visit, title) {
   const { page, complaints, name } = visit;
+  // What is waited for may be there before its styles are: they come with each page.
+  await page.waitForLoadState('load');
   // A heading is there before the style sheet is.
   await page.waitForLoadState();
   const out = await page.evaluate(() => {
@@ -70,4 +72,11 @@ export async function sound(visit, title) {
     `${title} ${name}`,
   );
   assert.deepEqual(complaints, [], `${title} ${name}`);
+}
+
+/// The one complaint of the browser's about an answer of this status, which comes beside the page and not before it.
+export async function complained(visit, status) {
+  for (let turn = 0; turn < 400 && visit.complaints.length === 0; turn += 1) await new Promise((resolve) => setTimeout(resolve, 25));
+  const found = visit.complaints.splice(0);
+  assert.ok(found.length === 1 && found[0].includes(String(status)), `${status}: ${JSON.stringify(found)}`);
 }

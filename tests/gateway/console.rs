@@ -483,13 +483,12 @@ async fn first_day(world: &World) {
             shown.contains("name=\"levels_rub\" value=\"10.50 2.00\""),
             "{shown}"
         );
-        let asked = format!("/admin/v1/{of}/alerts");
-        let set = world.admin(Method::GET, &asked, None).await;
+        let of = format!("/admin/v1/{of}/alerts");
+        let set = world.admin(Method::GET, &of, None).await;
         assert_eq!(set.json()["levels_rub"], json!(["10.50", "2.00"]));
         let none = [("do", "alerts"), ("levels_rub", "")];
         me.done(world, &path, &none).await;
-        let asked = format!("/admin/v1/{of}/alerts");
-        let set = world.admin(Method::GET, &asked, None).await;
+        let set = world.admin(Method::GET, &of, None).await;
         assert_eq!(set.json()["levels_rub"], json!([]));
     }
 
