@@ -6,10 +6,11 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
+use tokio::time::Instant;
 
 /// How long it may take to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
