@@ -1,6 +1,7 @@
 //! The pages: what each asks the API, and what it is written with.
 
 use askama::Template;
+use futures_util::future::try_join_all;
 use http::StatusCode;
 use rust_decimal::Decimal;
 use serde_json::Value;
@@ -281,14 +282,20 @@ impl Visit {
         let days_from = format!("{}-01", &year_ago[..7]);
         let month = &day(now)[..7];
         let recent = day(today.saturating_sub(DAYS_SUMMED_MS));
-        let (mut courses, mut reports) = (Vec::new(), Vec::new());
-        for (group, by, since) in [
+        let asked = [
             ("hour", "by hour, the last 24", &hours_from),
             ("day", "by day, the last 30", &recent),
             ("month", "by month, the last 12", &days_from),
-        ] {
+        ];
+        // Together: each waits for the ledger.
+        let reports = try_join_all(asked.map(|(group, by, since)| async move {
             let path = format!("/admin/v1/usage?group={group}&since={}", encoded(since));
-            let rows = match self.api.get::<Usages>(&path).await? {
+            Ok::<_, Error>((by, self.api.get::<Usages>(&path).await?))
+        }));
+        let (mut courses, told) = (Vec::new(), reports.await?);
+        let mut reports = Vec::new();
+        for (by, report) in told {
+            let rows = match report {
                 Ok(report) => report.rows,
                 Err(refused) => return Ok(Err(refused)),
             };

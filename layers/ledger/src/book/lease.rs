@@ -44,6 +44,18 @@ impl Book {
         self.watch(id);
     }
 
+    /// The result of a hold that ended lately.
+    pub(crate) fn buried(
+        &mut self,
+        number: RequestNumber,
+        id: &AccountId,
+        now: Millis,
+    ) -> Option<Settled> {
+        let account = self.accounts.get_mut(id)?;
+        account.forget_tombstones(now);
+        account.tombstones.get(&number).copied()
+    }
+
     /// Ends a hold of which nothing is remembered.
     pub(crate) fn end_hold(&mut self, number: RequestNumber, id: &AccountId) {
         if let Some(account) = self.accounts.get_mut(id) {
@@ -57,11 +69,6 @@ impl Account {
     pub(crate) fn hold(&self, number: RequestNumber) -> Option<(&KeyId, MicroRub, Millis)> {
         let open = self.open.get(&number)?;
         Some((&open.key, open.held, open.due))
-    }
-
-    /// The result of a hold that ended lately.
-    pub(crate) fn buried(&self, number: RequestNumber) -> Option<Settled> {
-        self.tombstones.get(&number).copied()
     }
 
     /// The key of a hold whose time is over.

@@ -223,9 +223,7 @@ impl LeaseBooks {
             fresh,
             ..
         } = settlement;
-        let buried = book
-            .account(account)
-            .and_then(|account| account.buried(*number));
+        let buried = book.buried(*number, account, now);
         let first = charged.filter(|first| first.booked != Booked::Stale);
         if let (None, Some(first)) = (buried, first) {
             book.end_hold(*number, account);
