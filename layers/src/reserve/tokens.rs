@@ -75,24 +75,38 @@ impl ByTokens {
     }
 
     /// The bound of input tokens that the hold is computed with. `apart` is what the request asks for that is billed apart.
-    fn input_bound(&self, input: &InputSize, apart: &Counts, context: Option<u64>) -> u64 {
+    fn input_bound(&self, input: &InputSize, apart: &Counts, context: Option<u64>) -> InputBound {
         let text = match self.mode {
             HoldMode::Usual => input.text_bytes.saturating_mul(2).div_ceil(3),
             HoldMode::Strict => input.text_bytes,
         } + input.tokens;
-        // Each input has the window for itself, and so has each step of a call.
-        let windows = input.inputs.max(1).saturating_mul(steps(apart));
-        let context = context.map(|tokens| tokens.saturating_mul(windows));
-        let searches = apart.get(Class::WebSearchCall);
         let parts = (input.images.saturating_mul(self.image_tokens)
             + input.documents.saturating_mul(self.document_tokens))
-        .saturating_add(apart.get(Class::InputAudio))
-        .saturating_add(searches.saturating_mul(self.search_tokens));
-        // Text that alone is past the context window is not cut down to it: whoever takes it has a
-        // larger one.
-        (text + overhead(input))
-            .saturating_add(parts)
-            .min(context.unwrap_or(u64::MAX).max(text))
+        .saturating_add(apart.get(Class::InputAudio));
+        // Each input has the window for itself. Text that alone is past it is not cut down to it: whoever takes it
+        // has a larger one.
+        let window = context.map_or(u64::MAX, |tokens| {
+            tokens.saturating_mul(input.inputs.max(1)).max(text)
+        });
+        let first = (text + overhead(input)).saturating_add(parts);
+        let searches = apart.get(Class::WebSearchCall);
+        if searches == 0 {
+            let tokens = first.min(window);
+            return InputBound {
+                tokens,
+                longest_step: tokens,
+            };
+        }
+        // Behind each search all is read again, with what all searches until then have found.
+        let steps = steps(apart);
+        let found = |times: u64| times.saturating_mul(self.search_tokens);
+        let all_steps = first.saturating_mul(steps);
+        InputBound {
+            tokens: all_steps
+                .saturating_add(found(searches.saturating_mul(steps) / 2))
+                .min(window.saturating_mul(steps)),
+            longest_step: first.saturating_add(found(searches)).min(window),
+        }
     }
 
     /// What no honest usage exceeds. Text is at least a byte a token; what else there is can weigh
@@ -117,6 +131,15 @@ impl ByTokens {
             .saturating_add(sound)
             .clamp(1, bound.max(1))
     }
+}
+
+/// The most input tokens that a call can be billed for, as far as a hold foresees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InputBound {
+    /// Those of all its steps.
+    tokens: u64,
+    /// Those of the longest of them: what a vendor's window and its prices of long calls are for.
+    longest_step: u64,
 }
 
 /// How often the vendor may read the input for one call: once, and again behind each search that it runs.
@@ -148,15 +171,18 @@ impl Tariff<Priced> for ByTokens {
             .as_ref()
             .map_or_else(Asked::default, |asks| *asks.asked());
         let sound = asked.classes.get(Class::InputAudio);
-        let input_bound = self.input_bound(&call.input, &asked.classes, model.input_tokens_max);
+        let InputBound {
+            tokens: input_bound,
+            longest_step,
+        } = self.input_bound(&call.input, &asked.classes, model.input_tokens_max);
         // What is held for is what may come: a call that may be dear is not sold at the cheap price, though it might
         // turn out to be short enough.
         if let Some(max) = model
             .input_tokens_priced_max
-            .filter(|max| input_bound > *max)
+            .filter(|max| longest_step > *max)
         {
             let problem = Problem::InputUnpriced {
-                tokens: input_bound,
+                tokens: longest_step,
                 max,
             };
             let field = match call.kind {
@@ -391,9 +417,10 @@ mod tests {
             (HoldMode::Usual, Some(10), 320),
         ] {
             let tariff = ByTokens::new(mode, 0, 0);
+            let found = tariff.input_bound(&vectors, &Counts::default(), context);
             assert_eq!(
-                tariff.input_bound(&vectors, &Counts::default(), context),
-                bound,
+                (found.tokens, found.longest_step),
+                (bound, bound),
                 "{context:?}"
             );
             let limit = tariff.input_limit(&vectors, &Counts::default(), context);
@@ -410,18 +437,36 @@ mod tests {
             ..InputSize::default()
         };
         let alone = 200 + CALL_TOKENS + MESSAGE_TOKENS;
-        // searches, window, bound, limit
-        for (searches, context, bound, limit) in [
-            (0, Some(2000), alone, 300 + CALL_TOKENS + MESSAGE_TOKENS),
-            (1, Some(2000), alone + 1000, 4000),
-            (5, Some(2000), alone + 5000, 12_000),
-            (5, Some(700), 4200, 4200),
-            (1, None, alone + 1000, 2 * CONTEXT_TOKENS_MAX),
-            (u64::MAX, None, u64::MAX, u64::MAX),
+        // searches, window, bound, longest step, limit
+        for (searches, context, bound, longest, limit) in [
+            (
+                0,
+                Some(2000),
+                alone,
+                alone,
+                300 + CALL_TOKENS + MESSAGE_TOKENS,
+            ),
+            (1, Some(2000), 2 * alone + 1000, alone + 1000, 4000),
+            (2, Some(6000), 3 * alone + 3000, alone + 2000, 18_000),
+            // No step is longer than the window.
+            (5, Some(2000), 12_000, 2000, 12_000),
+            (5, Some(700), 4200, 700, 4200),
+            (
+                1,
+                None,
+                2 * alone + 1000,
+                alone + 1000,
+                2 * CONTEXT_TOKENS_MAX,
+            ),
+            (u64::MAX, None, u64::MAX, u64::MAX, u64::MAX),
         ] {
             let apart = Counts::default().with(Class::WebSearchCall, searches);
             let tariff = ByTokens::new(HoldMode::Usual, 0, 0).search_tokens(1000);
             let found = tariff.input_bound(&question, &apart, context);
+            let bound = InputBound {
+                tokens: bound,
+                longest_step: longest,
+            };
             assert_eq!(found, bound, "{searches} {context:?}");
             let found = tariff.input_limit(&question, &apart, context);
             assert_eq!(found, limit, "{searches} {context:?}");

@@ -15,6 +15,7 @@ use prometheus_client::{
 use tollgate_ledger::{
     contract::{Settled, Settlement},
     money::MicroRub,
+    price,
     usage::{End, Usage},
 };
 
@@ -224,10 +225,15 @@ impl Sales {
         if item.unpriced {
             self.unpriced.inc();
         }
-        // No call was let in that could have so much, by what is known of text, images and documents.
+        // No call was let in of which a step could have so much, by what is known of text, images and documents.
+        let steps = item
+            .usage
+            .classes
+            .get(price::Class::WebSearchCall)
+            .saturating_add(1);
         if model
             .input_tokens_priced_max
-            .is_some_and(|max| item.usage.input_total() > max)
+            .is_some_and(|max| item.usage.input_total() > max.saturating_mul(steps))
         {
             self.unpriced_input.inc();
         }

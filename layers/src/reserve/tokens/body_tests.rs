@@ -196,8 +196,11 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
             if wishes.searches > 0 {
                 tools.push(json!({ "type": "web_search_20250305", "name": "web_search",
                     "max_uses": wishes.searches }));
+                // All is read again behind each search, and what the searches before it found.
+                let steps = wishes.searches + 1;
                 most.searches = wishes.searches;
-                most.input += wishes.searches * SEARCH_TOKENS;
+                most.images *= steps;
+                most.input = most.input * steps + SEARCH_TOKENS * wishes.searches * steps / 2;
             }
             if wishes.fast {
                 body["speed"] = json!("fast");
