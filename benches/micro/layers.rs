@@ -41,7 +41,9 @@ use tollgate_layers::{
     ceiling::Ceilings,
     facts::{Caller, ClientAddr, RequestNumber},
     failover::{FailoverLayer, FailoverSettings, Health},
-    idempotency::{AnswerKey, Fate, IDEMPOTENCY_KEY, IdempotencyLayer, IdempotencySettings, Money},
+    idempotency::{
+        AnswerKey, Fate, IDEMPOTENCY_KEY, Idempotency, IdempotencyLayer, IdempotencySettings, Money,
+    },
     in_flight::InFlightLayer,
     key::{AccountId, Funds, KeyId, KeyRecord},
     money::MicroRub,
@@ -53,6 +55,7 @@ use tollgate_layers::{
         HoldMode, ReserveLayer, Settler, SettlerSettings,
         ledger::{Entry, LedgerAdmin, TariffVersion},
         memory::MemoryLedger,
+        redis::{RedisLedger, RedisSettings},
         tokens::ByTokens,
     },
     respond::{Language, RespondLayer},
@@ -60,11 +63,14 @@ use tollgate_layers::{
     translate::TranslateLayer,
     usage::{End, Meter, Usage},
 };
-use tollgate_ledger::idempotency::{Bounds, MemoryAnswers};
+use tollgate_ledger::idempotency::{
+    AnswerStore, Bounds, MemoryAnswers, RedisAnswers, SqliteAnswers,
+};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::fixtures::{
-    Canned, answers::Answers, chat_events, chat_request, config, key_record, messages_request,
+    Canned, answers::Answers, chat_events, chat_request, config, directory, key_record,
+    messages_request, redis_server, support::redis::RedisServer,
 };
 
 /// Calls between two looks at the clock, and the most that the settler has to catch up with.
@@ -167,25 +173,20 @@ fn parsing(lines: &mut Lines<'_, '_>) {
 }
 
 /// A call without the header, which is every call whose key does not allow it, and one with it: claimed, run in a task of
-/// its own, sealed and stored in memory; and one that is sent again.
+/// its own, sealed and stored in each of the stores; and one that is sent again.
 fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let answers = ServiceBuilder::new()
         .map_response(|res: Response<_>| res.map(boxed))
         .service(Answers::json(400));
     lines.time("nothing, JSON of 400 bytes", &answers, || called.clone());
-    let store = MemoryAnswers::new(Bounds {
+    let bounds = Bounds {
         account_calls_max: u64::MAX,
         account_bytes_max: u64::MAX,
         bytes_max: u64::MAX,
-    });
-    let settings = IdempotencySettings {
-        kept: Duration::from_millis(100),
-        ..IdempotencySettings::default()
     };
-    let layer = IdempotencyLayer::new(store, NobodyDied, settings, |_| {});
-    let service = layer.layer(answers.clone());
-    lines.time("idempotency, no header", &service, || called.clone());
+    let of_memory = with_answers(MemoryAnswers::new(bounds), answers.clone());
+    lines.time("idempotency, no header", &of_memory, || called.clone());
     let keyed = |presented: &str| {
         let mut req = called.clone();
         let presented = HeaderValue::from_str(presented).expect("digits");
@@ -195,15 +196,40 @@ fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
         req
     };
     let next = AtomicU64::new(0);
-    lines.time("idempotency, a new key", &service, || {
-        keyed(&next.fetch_add(1, Ordering::Relaxed).to_string())
-    });
-    let settings = IdempotencySettings::default();
-    let store = MemoryAnswers::new(Bounds::default());
-    let service = IdempotencyLayer::new(store, NobodyDied, settings, |_| {}).layer(answers);
-    lines.time("idempotency, the same key again", &service, || {
+    let new = || keyed(&next.fetch_add(1, Ordering::Relaxed).to_string());
+    lines.time("idempotency, a new key", &of_memory, new);
+    lines.time("idempotency, the same key again", &of_memory, || {
         keyed("same")
     });
+
+    let place = directory().and_then(tempfile::tempdir_in);
+    let place = place.expect("there is room for its files");
+    let store = SqliteAnswers::new(&place.path().join("answers"), bounds);
+    let of_sqlite = with_answers(store, answers.clone());
+    lines.time("idempotency, a new key, sqlite", &of_sqlite, new);
+    if !RedisServer::is_installed() {
+        eprintln!("no redis-server on the PATH: no line of idempotency with it");
+        return;
+    }
+    let (conn, _server) = lines.runtime.block_on(async {
+        let server = redis_server().await.expect("there is room for its files");
+        let ledger = RedisLedger::connect(&server.url(), RedisSettings::default()).await;
+        (ledger.expect("the server is there").conn().clone(), server)
+    });
+    let of_redis = with_answers(RedisAnswers::new(conn, bounds), answers);
+    lines.time("idempotency, a new key, redis", &of_redis, new);
+}
+
+fn with_answers<A, S>(store: A, inner: S) -> Idempotency<S, A, NobodyDied>
+where
+    A: AnswerStore,
+{
+    let settings = IdempotencySettings {
+        // No millions of answers are kept, and a repeat in ten thousand is a call.
+        kept: Duration::from_millis(100),
+        ..IdempotencySettings::default()
+    };
+    IdempotencyLayer::new(store, NobodyDied, settings, |_| {}).layer(inner)
 }
 
 #[derive(Clone, Copy)]
