@@ -25,7 +25,7 @@ use crate::{
 const GATHER_MS: Millis = 5;
 /// Ends wait for so many of others, so that one turn tells them all; but no longer than this.
 const GATHER_ENDS: u64 = 32;
-const GATHER_MS_MAX: Millis = 25;
+const GATHER_MS_MAX: Millis = 32;
 /// A lease that is granted from is told of so often: so soon it is given back when others ask for it.
 const TURN_MS: Millis = 40;
 /// One that nothing is granted from lives on with its calls, and is told of so often at least.
