@@ -13,7 +13,7 @@ struct Tariffs {
 }
 
 #[derive(Deserialize)]
-struct Numbered {
+pub(super) struct Numbered {
     version: u64,
     since: String,
     #[serde(flatten)]
@@ -56,20 +56,30 @@ impl Cell {
 
 impl Visit {
     /// All tariff versions that are known, the newest first.
-    pub(super) async fn former_prices(&self) -> Result<Result<Vec<Former>, Refused>, Error> {
+    pub(super) async fn tariffs(&self) -> Result<Result<Vec<Numbered>, Refused>, Error> {
         let answer = self.api.get::<Tariffs>("/admin/v1/tariffs").await?;
-        Ok(answer.map(|Tariffs { tariffs }| {
-            let before = tariffs.iter().skip(1).map(Some).chain([None]);
-            let pairs = tariffs.iter().zip(before);
-            pairs
-                .map(|(it, before)| {
-                    // One between them may not have been noted.
-                    let before = before.filter(|before| before.version + 1 == it.version);
-                    former(it, before.map(|before| &before.tariff))
-                })
-                .collect()
-        }))
+        Ok(answer.map(|Tariffs { tariffs }| tariffs))
     }
+}
+
+/// What each of them changed, the newest first as they are.
+pub(super) fn former_prices(tariffs: &[Numbered]) -> Vec<Former> {
+    let before = tariffs.iter().skip(1).map(Some).chain([None]);
+    let pairs = tariffs.iter().zip(before);
+    pairs
+        .map(|(it, before)| {
+            // One between them may not have been noted.
+            let before = before.filter(|before| before.version + 1 == it.version);
+            former(it, before.map(|before| &before.tariff))
+        })
+        .collect()
+}
+
+/// The multipliers that came into force, and when, the earliest first.
+pub(super) fn multipliers(tariffs: &[Numbered]) -> Vec<(u64, Decimal)> {
+    let earliest_first = tariffs.iter().rev();
+    let changes = earliest_first.map(|it| (it.tariff.since_ms, it.tariff.multiplier));
+    changes.collect()
 }
 
 fn former(it: &Numbered, before: Option<&Tariff>) -> Former {

@@ -13,13 +13,13 @@ use super::{
     changes::{self, Change},
     events,
     form::Form,
-    history::Former,
+    history::{Former, Numbered, former_prices, multipliers},
     page, see,
     views::{
         Accounts, Calls, Counters, Course, Plot, Sums, Total, UsageRow, Usages, Vendor, Vendors,
         bars, sum_of,
     },
-    what_if::WhatIf,
+    what_if::{Reckoning, WhatIf, stretches},
 };
 use crate::{
     admin::{Right, now_ms},
@@ -31,7 +31,7 @@ use crate::{
 };
 
 const HOUR_MS: u64 = 3_600_000;
-const DAY_MS: u64 = 24 * HOUR_MS;
+pub(super) const DAY_MS: u64 = 24 * HOUR_MS;
 const DAYS_SUMMED_MS: u64 = 29 * DAY_MS;
 const YEAR_MS: u64 = 334 * DAY_MS;
 const HOURS_PLOTTED: u64 = 24;
@@ -425,16 +425,13 @@ impl Visit {
         let now_has = snapshot.multiplier();
         let then_has = form.get("multiplier").parse::<Decimal>().ok();
         let then_has = then_has.filter(|then| *then > Decimal::ZERO);
-        let since = day(now_ms().saturating_sub((days - 1) * DAY_MS));
-        let path = format!("/admin/v1/usage?group=model&since={since}");
-        let sold = match self.api.get::<Usages>(&path).await? {
-            Ok(report) => report.rows,
+        let tariffs = match self.tariffs().await? {
+            Ok(tariffs) => tariffs,
             Err(refused) => return Ok(Err(refused)),
         };
         let then = then_has.unwrap_or(now_has);
-        let sold = sold.iter().filter_map(|row| WhatIf::of(row, now_has, then));
-        let former = match self.former_prices().await? {
-            Ok(former) => former,
+        let sold = match self.sold_at(days, then, now_has, &tariffs).await? {
+            Ok(sold) => sold,
             Err(refused) => return Ok(Err(refused)),
         };
         let version = snapshot.version();
@@ -470,14 +467,51 @@ impl Visit {
                 days_max: DAYS_BACK_MAX,
                 now_has: now_has.to_string(),
                 then_has: then.to_string(),
-                sold: sold.collect(),
+                sold,
                 version: version.id,
                 since: rfc3339(version.effective_from_ms),
                 rate: snapshot.rate().map(|reading| reading.rate.to_string()),
                 rows: rows.collect(),
-                former,
+                former: former_prices(&tariffs),
             },
         )))
+    }
+
+    /// What was sold in the last days, and what it would have come to at another multiplier.
+    async fn sold_at(
+        &self,
+        days: u64,
+        then: Decimal,
+        now_has: Decimal,
+        tariffs: &[Numbered],
+    ) -> Result<Result<Vec<WhatIf>, Refused>, Error> {
+        let now = now_ms();
+        let today = now - now % DAY_MS;
+        let time = today.saturating_sub((days - 1) * DAY_MS)..today + DAY_MS;
+        let mut changes = multipliers(tariffs);
+        if changes.is_empty() {
+            changes.push((0, now_has));
+        }
+        let parts = stretches(time, &changes);
+        let asked = parts.into_iter().map(|(part, from)| async move {
+            let (since, until) = (rfc3339(part.start), rfc3339(part.end));
+            let path = format!("/admin/v1/usage?group=model&since={since}&until={until}");
+            let report = self.api.get::<Usages>(&path).await?;
+            Ok::<_, Error>(report.map(|report| (report.rows, from)))
+        });
+        let mut sold = Reckoning::default();
+        for part in try_join_all(asked).await? {
+            let (rows, from) = match part {
+                Ok(part) => part,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            for row in &rows {
+                if sold.add(row, from, then).is_none() {
+                    return Ok(Ok(Vec::new()));
+                }
+            }
+        }
+        Ok(Ok(sold.rows()))
     }
 
     fn audited(&self, answer: &Value) -> Answer {

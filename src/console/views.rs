@@ -292,6 +292,17 @@ pub(super) struct Plot {
     pub(super) table: &'static str,
 }
 
+impl Plot {
+    pub(super) fn width(&self) -> usize {
+        width(self.bars.len())
+    }
+}
+
+/// How wide a plot is drawn: a few bars do not fill it.
+fn width(bars: usize) -> usize {
+    10 * bars.max(12)
+}
+
 /// One time after the other: what was charged, how many calls there were, and how long they took.
 pub(super) struct Course {
     pub(super) charged: Plot,
@@ -300,6 +311,12 @@ pub(super) struct Course {
     /// Whether it is known of any call how long it took.
     pub(super) is_timed: bool,
     pub(super) times: Vec<Time>,
+}
+
+impl Course {
+    pub(super) fn width(&self) -> usize {
+        width(self.times.len())
+    }
 }
 
 /// An hour, a day or a month. Heights are parts of the highest, which is 100.

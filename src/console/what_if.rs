@@ -1,11 +1,17 @@
 //! What another multiplier would have brought: the charges of a time, by proportion.
 //!
 //! A price is the vendor's base price times the exchange rate times the multiplier, rounded up in its sixth digit, so a charge
-//! moves with the multiplier. Customers with a multiplier of their own count as if theirs moved along.
+//! moves with the multiplier. Each stretch of the time moves from the one that was in force in it. Customers with a multiplier
+//! of their own count as if theirs moved along.
+
+use std::{collections::BTreeMap, ops::Range};
 
 use rust_decimal::Decimal;
 
-use super::views::{UsageRow, micro};
+use super::{
+    pages::DAY_MS,
+    views::{UsageRow, micro},
+};
 use crate::text::rubles::Rubles;
 
 /// A model's sales, and what they would have come to.
@@ -19,27 +25,86 @@ pub(super) struct WhatIf {
     pub(super) then_margin: Option<String>,
 }
 
-impl WhatIf {
-    /// By the model, at the multiplier `to` in place of `from`; `None` where that is beyond what can be reckoned.
-    pub(super) fn of(row: &UsageRow, from: Decimal, to: Decimal) -> Option<Self> {
-        let sums = &row.sums;
-        let charged = micro(&sums.charged_rub);
-        let margin = sums.margin_rub.as_deref().map(micro);
-        let cost = sums.vendor_cost_rub.as_deref().map(micro);
+/// Parts of a time with the multiplier of each. `changes` are those that came into force, and when, the earliest first: before
+/// the first of them there was none else. The days in which it changes are apart, so that all others are read as whole days.
+pub(super) fn stretches(
+    time: Range<u64>,
+    changes: &[(u64, Decimal)],
+) -> Vec<(Range<u64>, Decimal)> {
+    let mut ends = vec![time.start, time.end];
+    for pair in changes.windows(2) {
+        let at = pair[1].0;
+        if pair[0].1 != pair[1].1 {
+            let day = at - at % DAY_MS;
+            ends.extend([day, at, day + DAY_MS]);
+        }
+    }
+    ends.retain(|end| time.contains(end) || *end == time.end);
+    ends.sort_unstable();
+    ends.dedup();
+    let in_force = |at: u64| {
+        let begun = changes.iter().rev().find(|(since, _)| *since <= at);
+        begun.or(changes.first()).map(|(_, multiplier)| *multiplier)
+    };
+    let pairs = ends.windows(2);
+    pairs
+        .filter_map(|pair| Some((pair[0]..pair[1], in_force(pair[0])?)))
+        .collect()
+}
+
+/// What was sold, by model, and what it would have come to.
+#[derive(Default)]
+pub(super) struct Reckoning {
+    by_model: BTreeMap<String, Sums>,
+}
+
+#[derive(Default)]
+struct Sums {
+    calls: u64,
+    charged: i128,
+    margin: Option<i128>,
+    then_charged: i128,
+    then_margin: Option<i128>,
+}
+
+impl Reckoning {
+    /// Adds what a model sold while the multiplier was `from`; `None` where what it would have been at `to` is beyond what
+    /// can be reckoned.
+    pub(super) fn add(&mut self, row: &UsageRow, from: Decimal, to: Decimal) -> Option<()> {
+        let charged = micro(&row.sums.charged_rub);
+        let margin = row.sums.margin_rub.as_deref().map(micro);
+        let cost = row.sums.vendor_cost_rub.as_deref().map(micro);
+        let then_charged = moved(charged, from, to)?;
         let then_margin = match margin.zip(cost) {
             // Of the same calls: those of which the cost is known.
             Some((margin, cost)) => Some(moved(margin + cost, from, to)? - cost),
             None => None,
         };
+        let more = |sum: Option<i128>, part: Option<i128>| match part {
+            Some(part) => Some(sum.unwrap_or_default() + part),
+            None => sum,
+        };
+        let model = row.model.clone().unwrap_or_default();
+        let sums = self.by_model.entry(model).or_default();
+        sums.calls += row.sums.calls;
+        sums.charged += charged;
+        sums.then_charged += then_charged;
+        sums.margin = more(sums.margin, margin);
+        sums.then_margin = more(sums.then_margin, then_margin);
+        Some(())
+    }
+
+    pub(super) fn rows(self) -> Vec<WhatIf> {
         let text = |micro: i128| Rubles(micro).to_string();
-        Some(Self {
-            model: row.model.clone().unwrap_or_default(),
+        let rows = self.by_model.into_iter().map(|(model, sums)| WhatIf {
+            model,
             calls: sums.calls,
-            charged: text(charged),
-            margin: margin.map(text),
-            then_charged: text(moved(charged, from, to)?),
-            then_margin: then_margin.map(text),
-        })
+            charged: text(sums.charged),
+            margin: sums.margin.map(text),
+            then_charged: text(sums.then_charged),
+            then_margin: sums.then_margin.map(text),
+        });
+        rows.collect()
     }
 }
 
@@ -72,26 +137,77 @@ mod tests {
         serde_json::from_value(row).unwrap()
     }
 
+    fn reckoned(parts: &[(UsageRow, &str)], to: &str) -> Option<WhatIf> {
+        let mut sold = Reckoning::default();
+        for (row, from) in parts {
+            sold.add(row, from.parse().unwrap(), to.parse().unwrap())?;
+        }
+        sold.rows().pop()
+    }
+
     #[test]
     fn charges_move_with_the_multiplier_and_costs_do_not() {
-        let (from, to) = ("1.15".parse().unwrap(), "1.265".parse().unwrap());
-        let then = WhatIf::of(&row(true), from, to).unwrap();
+        let then = reckoned(&[(row(true), "1.15")], "1.265").unwrap();
         assert_eq!(then.then_charged, "126.50");
         // 92 × 1.1 − 77
         assert_eq!(then.then_margin.as_deref(), Some("24.20"));
         assert_eq!(then.margin.as_deref(), Some("15.00"));
-        let same = WhatIf::of(&row(true), from, from).unwrap();
+        let same = reckoned(&[(row(true), "1.15")], "1.15").unwrap();
         assert_eq!(
             (same.then_charged, same.then_margin),
             (same.charged, same.margin)
         );
-        let unknown = WhatIf::of(&row(false), from, to).unwrap();
+        let unknown = reckoned(&[(row(false), "1.15")], "1.265").unwrap();
         assert_eq!((unknown.margin, unknown.then_margin), (None, None));
     }
 
     #[test]
+    fn each_stretch_moves_from_the_multiplier_that_was_in_force_in_it() {
+        let parts = [(row(true), "1.15"), (row(true), "2.30"), (row(false), "1")];
+        let then = reckoned(&parts, "2.30").unwrap();
+        assert_eq!((then.calls, &*then.charged), (9, "345.00"));
+        // 230 + 115 + 264.50
+        assert_eq!(then.then_charged, "609.50");
+        assert_eq!(then.margin.as_deref(), Some("30.00"));
+        // 184 − 77, and 92 − 77
+        assert_eq!(then.then_margin.as_deref(), Some("122.00"));
+    }
+
+    #[test]
+    fn a_time_is_cut_where_the_multiplier_changed_and_at_the_ends_of_that_day() {
+        let [one, two] = [Decimal::ONE, Decimal::TWO];
+        let noon = 10 * DAY_MS + DAY_MS / 2;
+        let days = |days: Range<u64>| days.start * DAY_MS..days.end * DAY_MS;
+        // What came into force when, what comes of ten days and a half from the fifth on.
+        for (changes, found) in [
+            (vec![], vec![]),
+            (vec![(noon, one)], vec![(days(5..15), one)]),
+            (vec![(0, one)], vec![(days(5..15), one)]),
+            // A version with other prices, at the same multiplier.
+            (vec![(0, two), (noon, two)], vec![(days(5..15), two)]),
+            (
+                vec![(0, one), (noon, two)],
+                vec![
+                    (days(5..10), one),
+                    (10 * DAY_MS..noon, one),
+                    (noon..11 * DAY_MS, two),
+                    (days(11..15), two),
+                ],
+            ),
+            // At midnight, and long ago.
+            (
+                vec![(0, one), (DAY_MS, two), (10 * DAY_MS, one)],
+                vec![(days(5..10), two), (days(10..11), one), (days(11..15), one)],
+            ),
+        ] {
+            assert_eq!(stretches(days(5..15), &changes), found, "{changes:?}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_reckoned_is_not_shown() {
-        assert!(WhatIf::of(&row(true), Decimal::ZERO, Decimal::ONE).is_none());
-        assert!(WhatIf::of(&row(true), Decimal::ONE, Decimal::MAX).is_none());
+        assert!(reckoned(&[(row(true), "0")], "1").is_none());
+        let max = Decimal::MAX.to_string();
+        assert!(reckoned(&[(row(true), "1")], &max).is_none());
     }
 }
