@@ -1,7 +1,12 @@
 //! The pages: what each asks the API, and what it is written with.
 
+use std::ops::Range;
+
 use askama::Template;
-use futures_util::future::try_join_all;
+use futures_util::{
+    future::try_join_all,
+    stream::{self, StreamExt as _, TryStreamExt as _},
+};
 use http::StatusCode;
 use rust_decimal::Decimal;
 use serde_json::Value;
@@ -19,7 +24,7 @@ use super::{
         Accounts, Calls, Counters, Course, Plot, Sums, Total, UsageRow, Usages, Vendor, Vendors,
         bars, sum_of,
     },
-    what_if::{Reckoning, WhatIf, stretches},
+    what_if::{Reckoning, Stretch, WhatIf, asked_for, beyond_reckoning, stretches},
 };
 use crate::{
     admin::{Right, now_ms},
@@ -30,7 +35,7 @@ use crate::{
     },
 };
 
-const HOUR_MS: u64 = 3_600_000;
+pub(super) const HOUR_MS: u64 = 3_600_000;
 pub(super) const DAY_MS: u64 = 24 * HOUR_MS;
 const DAYS_SUMMED_MS: u64 = 29 * DAY_MS;
 const YEAR_MS: u64 = 334 * DAY_MS;
@@ -38,6 +43,10 @@ const HOURS_PLOTTED: u64 = 24;
 /// How many days another multiplier is tried on.
 const DAYS_BACK: u64 = 30;
 const DAYS_BACK_MAX: u64 = 366;
+/// How many reports a page asks the ledger for at the same time.
+const REPORTS_AT_ONCE: usize = 4;
+/// How many receipts are summed up for an hour in which the multiplier changed.
+const RECEIPTS_SUMMED_MAX: u64 = 2_000;
 const ENDS: [&str; 5] = [
     "finished",
     "client_left",
@@ -423,13 +432,14 @@ impl Visit {
         let days = days.filter(|days| (1..=DAYS_BACK_MAX).contains(days));
         let days = days.unwrap_or(DAYS_BACK);
         let now_has = snapshot.multiplier();
-        let then_has = form.get("multiplier").parse::<Decimal>().ok();
-        let then_has = then_has.filter(|then| *then > Decimal::ZERO);
+        let (then, problem) = match asked_for(form.get("multiplier"), now_has) {
+            Ok(then) => (then, None),
+            Err(refused) => (now_has, Some(refused)),
+        };
         let tariffs = match self.tariffs().await? {
             Ok(tariffs) => tariffs,
             Err(refused) => return Ok(Err(refused)),
         };
-        let then = then_has.unwrap_or(now_has);
         let sold = match self.sold_at(days, then, now_has, &tariffs).await? {
             Ok(sold) => sold,
             Err(refused) => return Ok(Err(refused)),
@@ -460,9 +470,9 @@ impl Visit {
             }
         });
         Ok(Ok(written(
-            StatusCode::OK,
+            status_of(problem.as_ref()),
             &PricesHtml {
-                page: self.frame("Prices", "Prices", None),
+                page: self.frame("Prices", "Prices", problem.as_ref()),
                 days,
                 days_max: DAYS_BACK_MAX,
                 now_has: now_has.to_string(),
@@ -492,26 +502,55 @@ impl Visit {
         if changes.is_empty() {
             changes.push((0, now_has));
         }
-        let parts = stretches(time, &changes);
-        let asked = parts.into_iter().map(|(part, from)| async move {
-            let (since, until) = (rfc3339(part.start), rfc3339(part.end));
-            let path = format!("/admin/v1/usage?group=model&since={since}&until={until}");
-            let report = self.api.get::<Usages>(&path).await?;
-            Ok::<_, Error>(report.map(|report| (report.rows, from)))
-        });
+        let stretches = stretches(time, &changes);
+        let asked = stream::iter(stretches).map(|stretch| self.sold_in(stretch));
+        let mut asked = asked.buffered(REPORTS_AT_ONCE);
         let mut sold = Reckoning::default();
-        for part in try_join_all(asked).await? {
-            let (rows, from) = match part {
-                Ok(part) => part,
+        while let Some(parts) = asked.try_next().await? {
+            let parts = match parts {
+                Ok(parts) => parts,
                 Err(refused) => return Ok(Err(refused)),
             };
-            for row in &rows {
-                if sold.add(row, from, then).is_none() {
-                    return Ok(Ok(Vec::new()));
+            for (rows, from) in &parts {
+                for row in rows {
+                    if sold.add(row, *from, then).is_none() {
+                        return Ok(Err(beyond_reckoning()));
+                    }
                 }
             }
         }
         Ok(Ok(sold.rows()))
+    }
+
+    /// What was sold in a stretch, by model, and at which multipliers.
+    async fn sold_in(&self, stretch: Stretch) -> Result<Result<Vec<SoldAt>, Refused>, Error> {
+        let whole = match self.usage_by_model(&stretch.time()).await? {
+            Ok(rows) => rows,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let calls: u64 = whole.iter().map(|row| row.sums.calls).sum();
+        // A part of an hour is summed up from its receipts, which may be a million.
+        if stretch.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
+            return Ok(Ok(vec![(whole, stretch.mostly())]));
+        }
+        let mut sold = Vec::new();
+        for (part, from) in stretch.parts() {
+            match self.usage_by_model(part).await? {
+                Ok(rows) => sold.push((rows, *from)),
+                Err(refused) => return Ok(Err(refused)),
+            }
+        }
+        Ok(Ok(sold))
+    }
+
+    async fn usage_by_model(
+        &self,
+        time: &Range<u64>,
+    ) -> Result<Result<Vec<UsageRow>, Refused>, Error> {
+        let (since, until) = (rfc3339(time.start), rfc3339(time.end));
+        let path = format!("/admin/v1/usage?group=model&since={since}&until={until}");
+        let report = self.api.get::<Usages>(&path).await?;
+        Ok(report.map(|report| report.rows))
     }
 
     fn audited(&self, answer: &Value) -> Answer {
@@ -553,6 +592,9 @@ fn unknown() -> Refused {
 pub(super) fn status_of(problem: Option<&Refused>) -> StatusCode {
     problem.map_or(StatusCode::OK, |refused| refused.status)
 }
+
+/// Rows of what was sold, and the multiplier in force then.
+type SoldAt = (Vec<UsageRow>, Decimal);
 
 /// Sums of times, and how they came about.
 type Sold = (Vec<(&'static str, Total)>, Vec<Course>);

@@ -6,13 +6,18 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
+use http::StatusCode;
 use rust_decimal::Decimal;
 
 use super::{
-    pages::DAY_MS,
+    api::Refused,
+    pages::{DAY_MS, HOUR_MS},
     views::{UsageRow, micro},
 };
 use crate::text::rubles::Rubles;
+
+/// As a configuration may have it.
+const MULTIPLIER_MAX: Decimal = Decimal::ONE_THOUSAND;
 
 /// A model's sales, and what they would have come to.
 pub(super) struct WhatIf {
@@ -25,31 +30,86 @@ pub(super) struct WhatIf {
     pub(super) then_margin: Option<String>,
 }
 
-/// Parts of a time with the multiplier of each. `changes` are those that came into force, and when, the earliest first: before
-/// the first of them there was none else. The days in which it changes are apart, so that all others are read as whole days.
-pub(super) fn stretches(
-    time: Range<u64>,
-    changes: &[(u64, Decimal)],
-) -> Vec<(Range<u64>, Decimal)> {
-    let mut ends = vec![time.start, time.end];
+/// The multiplier that a form asks for, and where it names none, the one in force.
+pub(super) fn asked_for(text: &str, now_has: Decimal) -> Result<Decimal, Refused> {
+    if text.is_empty() {
+        return Ok(now_has);
+    }
+    let multiplier = text.parse().ok();
+    multiplier
+        .filter(|it| *it > Decimal::ZERO && *it <= MULTIPLIER_MAX)
+        .ok_or_else(|| Refused {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            text: format!("Multiplier: a number above 0, at most {MULTIPLIER_MAX}, such as 1.25."),
+        })
+}
+
+pub(super) fn beyond_reckoning() -> Refused {
+    Refused {
+        status: StatusCode::UNPROCESSABLE_ENTITY,
+        text: "Multiplier: its sums are beyond what can be reckoned.".into(),
+    }
+}
+
+/// A part of a time, and the multipliers of it, one after another: most have one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stretch(Vec<(Range<u64>, Decimal)>);
+
+impl Stretch {
+    pub(super) fn time(&self) -> Range<u64> {
+        let (first, last) = (&self.0[0].0, &self.0[self.0.len() - 1].0);
+        first.start..last.end
+    }
+
+    pub(super) fn parts(&self) -> &[(Range<u64>, Decimal)] {
+        &self.0
+    }
+
+    /// The multiplier that was in force for most of it.
+    pub(super) fn mostly(&self) -> Decimal {
+        let longest = self.0.iter().max_by_key(|(part, _)| part.end - part.start);
+        longest.expect("it has a part").1
+    }
+}
+
+/// A time with the multipliers of its stretches. `changes` are those that came into force, and when, the earliest first: before
+/// the first of them there was none else. Days and hours in which it changes are apart, so that all others are read as whole
+/// ones.
+pub(super) fn stretches(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<Stretch> {
+    let (mut ends, mut cuts) = (vec![time.start, time.end], Vec::new());
     for pair in changes.windows(2) {
         let at = pair[1].0;
         if pair[0].1 != pair[1].1 {
-            let day = at - at % DAY_MS;
-            ends.extend([day, at, day + DAY_MS]);
+            let (day, hour) = (at - at % DAY_MS, at - at % HOUR_MS);
+            ends.extend([day, hour, hour + HOUR_MS, day + DAY_MS]);
+            cuts.push(at);
         }
     }
-    ends.retain(|end| time.contains(end) || *end == time.end);
-    ends.sort_unstable();
-    ends.dedup();
     let in_force = |at: u64| {
         let begun = changes.iter().rev().find(|(since, _)| *since <= at);
         begun.or(changes.first()).map(|(_, multiplier)| *multiplier)
     };
+    let parts = |stretch: Range<u64>| {
+        let within = cuts.iter().copied().filter(|at| stretch.contains(at));
+        let cuts = ordered(within.chain([stretch.start, stretch.end]), &stretch);
+        let pairs = cuts.windows(2);
+        let parts = pairs.map(|pair| Some((pair[0]..pair[1], in_force(pair[0])?)));
+        parts.collect::<Option<Vec<_>>>().map(Stretch)
+    };
+    let ends = ordered(ends, &time);
     let pairs = ends.windows(2);
-    pairs
-        .filter_map(|pair| Some((pair[0]..pair[1], in_force(pair[0])?)))
-        .collect()
+    pairs.filter_map(|pair| parts(pair[0]..pair[1])).collect()
+}
+
+/// Those in a time and at its end, each once.
+fn ordered(ends: impl IntoIterator<Item = u64>, time: &Range<u64>) -> Vec<u64> {
+    let ends = ends.into_iter();
+    let mut ends: Vec<u64> = ends
+        .filter(|end| time.contains(end) || *end == time.end)
+        .collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
 }
 
 /// What was sold, by model, and what it would have come to.
@@ -174,33 +234,63 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_cut_where_the_multiplier_changed_and_at_the_ends_of_that_day() {
+    fn a_time_is_cut_where_the_multiplier_changed_and_at_the_ends_of_that_hour_and_day() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         let noon = 10 * DAY_MS + DAY_MS / 2;
+        let past_noon = noon + HOUR_MS / 4;
         let days = |days: Range<u64>| days.start * DAY_MS..days.end * DAY_MS;
-        // What came into force when, what comes of ten days and a half from the fifth on.
+        let whole = |time: Range<u64>, multiplier: Decimal| Stretch(vec![(time, multiplier)]);
+        // What came into force when, what comes of ten days from the fifth on.
         for (changes, found) in [
             (vec![], vec![]),
-            (vec![(noon, one)], vec![(days(5..15), one)]),
-            (vec![(0, one)], vec![(days(5..15), one)]),
+            (vec![(noon, one)], vec![whole(days(5..15), one)]),
+            (vec![(0, one)], vec![whole(days(5..15), one)]),
             // A version with other prices, at the same multiplier.
-            (vec![(0, two), (noon, two)], vec![(days(5..15), two)]),
+            (vec![(0, two), (noon, two)], vec![whole(days(5..15), two)]),
             (
                 vec![(0, one), (noon, two)],
                 vec![
-                    (days(5..10), one),
-                    (10 * DAY_MS..noon, one),
-                    (noon..11 * DAY_MS, two),
-                    (days(11..15), two),
+                    whole(days(5..10), one),
+                    whole(10 * DAY_MS..noon, one),
+                    whole(noon..noon + HOUR_MS, two),
+                    whole(noon + HOUR_MS..11 * DAY_MS, two),
+                    whole(days(11..15), two),
+                ],
+            ),
+            (
+                vec![(0, one), (past_noon, two)],
+                vec![
+                    whole(days(5..10), one),
+                    whole(10 * DAY_MS..noon, one),
+                    Stretch(vec![
+                        (noon..past_noon, one),
+                        (past_noon..noon + HOUR_MS, two),
+                    ]),
+                    whole(noon + HOUR_MS..11 * DAY_MS, two),
+                    whole(days(11..15), two),
                 ],
             ),
             // At midnight, and long ago.
             (
                 vec![(0, one), (DAY_MS, two), (10 * DAY_MS, one)],
-                vec![(days(5..10), two), (days(10..11), one), (days(11..15), one)],
+                vec![
+                    whole(days(5..10), two),
+                    whole(10 * DAY_MS..10 * DAY_MS + HOUR_MS, one),
+                    whole(10 * DAY_MS + HOUR_MS..11 * DAY_MS, one),
+                    whole(days(11..15), one),
+                ],
             ),
         ] {
             assert_eq!(stretches(days(5..15), &changes), found, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn a_stretch_has_mostly_the_multiplier_of_its_longest_part() {
+        let [one, two] = [Decimal::ONE, Decimal::TWO];
+        for (until, mostly) in [(10, two), (90, one)] {
+            let stretch = Stretch(vec![(0..until, one), (until..100, two)]);
+            assert_eq!((stretch.mostly(), stretch.time()), (mostly, 0..100));
         }
     }
 

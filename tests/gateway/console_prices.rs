@@ -2,11 +2,13 @@
 
 use http::Method;
 use serde_json::json;
+use tollgate_layers::money::MicroRub;
 
 use crate::{
     console::Browser,
     harness::{RedisServer, Setup, World},
     ledger::folder,
+    ops::Op,
 };
 
 async fn versions(world: &World) -> Vec<u64> {
@@ -14,6 +16,15 @@ async fn versions(world: &World) -> Vec<u64> {
     let tariffs = answer.json()["tariffs"].as_array().unwrap().clone();
     let versions = tariffs.iter().map(|it| it["version"].as_u64().unwrap());
     versions.collect()
+}
+
+/// What an account's call comes to.
+async fn charged_for_a_call(world: &World, account: &str) -> MicroRub {
+    let key = world.key_with(account, "1000", json!({})).await;
+    let body = Op::Chat.body("x");
+    let answer = world.ask(Op::Chat.request(world, &key, &body)).await;
+    let receipt = world.receipt(&answer.number()).await;
+    receipt["charged_rub"].as_str().unwrap().parse().unwrap()
 }
 
 /// Two gateways on one ledger after another, the second with other prices.
@@ -27,6 +38,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
         "{html}"
     );
     assert!(!html.contains("<ins>"), "{html}");
+    let at_one = charged_for_a_call(&first, "one").await;
     first.gateway.drain().await.unwrap();
 
     let dearer = || {
@@ -50,6 +62,32 @@ async fn prices_are_shown_by_version(ledger: &str) {
     let me = Browser::admin(&second).await;
     let html = me.page(&second, "/console/prices").await;
     assert!(html.contains("multiplier 1.3 (before 1)"), "{html}");
+    let at_more = charged_for_a_call(&second, "more").await;
+    assert!(at_more > at_one, "{at_more:?} {at_one:?}");
+    // Each call from the multiplier that it was charged with.
+    let html = me
+        .page(&second, "/console/prices?days=2&multiplier=2.6")
+        .await;
+    let then = MicroRub::new((at_one.micro() * 26 + at_more.micro() * 20) / 10);
+    for cell in [
+        format!(
+            "<td data-label=\"Charged, ₽\">{}</td>",
+            MicroRub::new(at_one.micro() + at_more.micro())
+        ),
+        format!("<td data-label=\"Charged at 2.6, ₽\">{then}</td>"),
+    ] {
+        assert!(html.contains(&cell), "{cell}: {html}");
+    }
+    for beyond in ["0", "-1", "1000.5", "1e9", "two"] {
+        let path = format!("/console/prices?multiplier={beyond}");
+        let answer = me.get(&second, &path).await;
+        assert_eq!(answer.status, 422, "{beyond}");
+        let html = answer.text();
+        assert!(
+            html.contains("Multiplier: a number above 0, at most 1000"),
+            "{html}"
+        );
+    }
     second.gateway.drain().await.unwrap();
 
     // The same prices again are the same version, noted once.

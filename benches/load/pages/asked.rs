@@ -116,6 +116,7 @@ impl Visitor {
             format!("/console/usage?account={account}"),
             "/console/vendors".into(),
             "/console/prices".into(),
+            "/console/prices?days=366&multiplier=1.5".into(),
         ];
         let own = [
             "/usage".to_owned(),

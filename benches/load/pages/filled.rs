@@ -11,6 +11,7 @@ use std::{
 };
 
 use futures_util::future::try_join_all;
+use serde_json::json;
 use tokio::time::Instant;
 use tollgate_layers::{
     auth::SecretKey,
@@ -25,6 +26,7 @@ use tollgate_layers::{
     usage::{End, Usage},
 };
 use tollgate_ledger::{
+    contract::Feed,
     memory::MemoryLedger,
     redis::{RedisCopy, RedisSettings},
     rollup::{Rollup, roll_up},
@@ -254,6 +256,23 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
+    /// As gateways note prices that they have in force: the multiplier changes three times in these days, in the middle of an
+    /// hour; the last time half an hour ago, in the busiest.
+    async fn tariffs<L: LedgerAdmin + Feed>(&self, ledger: &L) -> anyhow::Result<()> {
+        let ago = |days: u64| self.now_ms - days * DAY_MS - HOUR_MS / 2;
+        for (since_ms, multiplier) in [
+            (ago(self.options.days), "1"),
+            (ago(8), "1.2"),
+            (ago(0), "1.1"),
+        ] {
+            let version = ledger.tariff_version(multiplier).await?;
+            let tariff = json!({ "since_ms": since_ms, "multiplier": multiplier, "models": {} });
+            let name = format!("tariff/{:020}", version.id);
+            ledger.put_note(&name, 0, &tariff.to_string()).await?;
+        }
+        Ok(())
+    }
+
     fn filled(self) -> Filled {
         Filled {
             receipts: Some(self.written.into_inner()),
@@ -281,6 +300,7 @@ impl Filled {
         }
         let ledger = copy.filled().await?;
         plan.roll_up(&ledger).await?;
+        plan.tariffs(&ledger).await?;
         copy.publish(ledger).await?;
         Ok(plan.filled())
     }
@@ -302,6 +322,7 @@ impl Filled {
         let mut copy = RedisCopy::begin(url, RedisSettings::default()).await?;
         let ledger = copy.filled().await?;
         plan.roll_up(&ledger).await?;
+        plan.tariffs(&ledger).await?;
         copy.publish(ledger).await?;
         Ok(plan.filled())
     }
