@@ -4,7 +4,7 @@
 use std::{
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -26,6 +26,8 @@ pub(super) struct Socket {
     stalled: bool,
     activity: Activity,
     framing: Framing,
+    /// It has been looked which HTTP comes in.
+    is_told: bool,
     /// The end has come, and is kept back.
     half_closed: Option<Box<HalfClosed>>,
 }
@@ -44,6 +46,7 @@ impl Socket {
             stalled: false,
             activity,
             framing,
+            is_told: false,
             half_closed: None,
         }
     }
@@ -103,6 +106,15 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.is_told {
+            let is_http1 = ready!(self.inner.poll_is_http1(cx))?;
+            self.is_told = true;
+            if is_http1 {
+                // `auto` asks first, with a buffer for the preface of HTTP/2 alone: one that stays empty is HTTP/1 for it. Filled,
+                // it would go before all else into hyper's own buffer, which would have to grow by another page for the rest.
+                return Poll::Ready(Ok(()));
+            }
+        }
         if self.half_closed.is_some() {
             return self.poll_end(cx);
         }

@@ -24,7 +24,7 @@ use pin_project_lite::pin_project;
 use tokio::{sync::Notify, time::Instant};
 use tollgate_layers::{error::BoxError, self_wake::SelfWake};
 
-use super::{ConnectionLimits, socket::Socket};
+use super::{ConnectionLimits, socket::Socket, transport::PREFACE};
 
 /// After a gentle end was asked for, a connection without running answers has so long to be gone.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -98,8 +98,7 @@ impl Activity {
     /// These bytes have come.
     pub(super) fn has_read(&self, bytes: &[u8]) {
         if !self.0.read.load(Ordering::Relaxed) {
-            // No method of HTTP/1 begins so (RFC 9113, section 3.4).
-            let http2 = bytes.starts_with(b"PRI");
+            let http2 = bytes.starts_with(PREFACE);
             self.0.http2.store(http2, Ordering::Relaxed);
             self.0.read.store(true, Ordering::Relaxed);
         }

@@ -3,7 +3,7 @@
 use std::{
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use tokio::{
@@ -11,6 +11,9 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::server::TlsStream;
+
+/// No method of HTTP/1 begins so (RFC 9113, section 3.4).
+pub(super) const PREFACE: &[u8] = b"PRI";
 
 /// A connection on which bytes can be sent; TLS has been agreed on.
 #[derive(Debug)]
@@ -20,6 +23,20 @@ pub(super) enum Transport {
 }
 
 impl Transport {
+    /// Whether HTTP/1 is spoken here: TLS has agreed on it, or what comes first cannot be HTTP/2 (RFC 9113, section 3.4). Takes
+    /// nothing of it. `false` where that is not known yet.
+    pub(super) fn poll_is_http1(&self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        Poll::Ready(Ok(match self {
+            Self::Plain(socket) => {
+                let mut bytes = [0; PREFACE.len()];
+                let mut begin = ReadBuf::new(&mut bytes);
+                ready!(socket.poll_peek(cx, &mut begin))?;
+                !PREFACE.starts_with(begin.filled())
+            }
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"http/1.1"),
+        }))
+    }
+
     /// What has befallen the socket since it was asked last.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         match self {
