@@ -28,6 +28,11 @@ use crate::{
     },
 };
 
+// As in the `tollgate` binary.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Asks for every page of a gateway that has many receipts.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
