@@ -29,7 +29,7 @@ use tollgate_ledger::{
     contract::Feed,
     memory::MemoryLedger,
     redis::{RedisCopy, RedisSettings},
-    rollup::{Rollup, roll_up},
+    rollup::{Rollup, STANDS_MS, roll_up},
     sqlite::SqliteCopy,
     transfer::Target,
 };
@@ -38,6 +38,8 @@ use crate::{Options, fixtures::key_record};
 
 const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: u64 = 3_600_000;
+/// A gateway rolls up every five seconds what has stood for ten.
+const LEFT_MS: u64 = STANDS_MS + 5_000;
 /// A page of a journal.
 const LINES: usize = 1_000;
 /// How many write to a server at the same time.
@@ -249,8 +251,8 @@ impl<'a> Plan<'a> {
     /// Rolls the journals up, as the gateway would do by and by.
     async fn roll_up<L: Rollup>(&self, ledger: &L) -> anyhow::Result<()> {
         let begun = self.begun.elapsed();
-        // The last minute is left to the journals, as it would be.
-        let lines = roll_up(ledger, self.now_ms - 60_000).await?;
+        // The newest lines are left to the journals, as they would be.
+        let lines = roll_up(ledger, self.now_ms - LEFT_MS).await?;
         let seconds = (self.begun.elapsed() - begun).as_secs_f64();
         eprintln!("pages: {lines} lines rolled up in {seconds:.0} s");
         Ok(())
