@@ -274,3 +274,40 @@ async fn slow_client() {
     // The gateway's end is ours.
     while slow.join_next().await.is_some() {}
 }
+
+/// Which HTTP a client speaks is looked at in its first three bytes, and they may come one by one.
+#[tokio::test]
+async fn both_versions_of_http_are_served_however_little_comes_at_first() {
+    let world = limits("").start().await;
+    let http1 = "HTTP/1.1 ".as_bytes();
+    // A frame of settings.
+    let http2 = &b"\x04"[..];
+    for (said, begins, at) in [
+        ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", http1, 0),
+        (
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
+            http1,
+            0,
+        ),
+        ("PROPFIND / HTTP/1.1\r\nhost: x\r\n\r\n", http1, 0),
+        (
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0",
+            http2,
+            3,
+        ),
+    ] {
+        for first in 1..=4 {
+            let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+            socket.set_nodelay(true).unwrap();
+            for part in [&said[..first], &said[first..]] {
+                socket.write_all(part.as_bytes()).await.unwrap();
+                // It may come in one piece with what follows all the same: then it is served all the more.
+                sleep(Duration::from_millis(20)).await;
+            }
+            let mut answer = vec![0; at + begins.len()];
+            let read = timeout(SOON, socket.read_exact(&mut answer)).await;
+            read.expect("it is answered").unwrap();
+            assert_eq!(&answer[at..], begins, "{first} bytes of {said:?}");
+        }
+    }
+}
