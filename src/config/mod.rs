@@ -71,6 +71,7 @@ pub use self::{
 };
 
 pub(crate) use self::payments::{is_email, is_whole_kopecks};
+pub(crate) use self::prices::MULTIPLIER_MAX;
 
 /// The whole configuration.
 #[derive(Clone, Debug)]

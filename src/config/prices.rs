@@ -110,6 +110,9 @@ impl UsdtRates {
     }
 }
 
+/// The most that prices are multiplied by.
+pub(crate) const MULTIPLIER_MAX: u32 = 1_000;
+
 impl Check<'_> {
     pub(super) fn multiplier(&mut self, given: Option<&str>) -> Option<Decimal> {
         const PATH: &str = "tariff.sell_rate_multiplier";
@@ -123,7 +126,7 @@ impl Check<'_> {
     }
 
     pub(super) fn multiplier_at(&mut self, given: &str, path: &str) -> Option<Decimal> {
-        let multiplier = self.decimal(given, path, 6, 1_000)?;
+        let multiplier = self.decimal(given, path, 6, MULTIPLIER_MAX)?;
         if multiplier < Decimal::ONE {
             self.warnings.add(
                 path,

@@ -14,10 +14,7 @@ use super::{
     pages::{DAY_MS, HOUR_MS},
     views::{UsageRow, micro},
 };
-use crate::text::rubles::Rubles;
-
-/// As a configuration may have it.
-const MULTIPLIER_MAX: Decimal = Decimal::ONE_THOUSAND;
+use crate::{config::MULTIPLIER_MAX, text::rubles::Rubles};
 
 /// A model's sales, and what they would have come to.
 pub(super) struct WhatIf {
@@ -37,7 +34,7 @@ pub(super) fn asked_for(text: &str, now_has: Decimal) -> Result<Decimal, Refused
     }
     let multiplier = text.parse().ok();
     multiplier
-        .filter(|it| *it > Decimal::ZERO && *it <= MULTIPLIER_MAX)
+        .filter(|it| *it > Decimal::ZERO && *it <= MULTIPLIER_MAX.into())
         .ok_or_else(|| Refused {
             status: StatusCode::UNPROCESSABLE_ENTITY,
             text: format!("Multiplier: a number above 0, at most {MULTIPLIER_MAX}, such as 1.25."),
@@ -80,8 +77,9 @@ pub(super) fn stretches(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<Str
     for pair in changes.windows(2) {
         let at = pair[1].0;
         if pair[0].1 != pair[1].1 {
-            let (day, hour) = (at - at % DAY_MS, at - at % HOUR_MS);
-            ends.extend([day, hour, hour + HOUR_MS, day + DAY_MS]);
+            for step in [DAY_MS, HOUR_MS] {
+                ends.extend([at - at % step, at.next_multiple_of(step)]);
+            }
             cuts.push(at);
         }
     }
@@ -252,8 +250,7 @@ mod tests {
                 vec![
                     whole(days(5..10), one),
                     whole(10 * DAY_MS..noon, one),
-                    whole(noon..noon + HOUR_MS, two),
-                    whole(noon + HOUR_MS..11 * DAY_MS, two),
+                    whole(noon..11 * DAY_MS, two),
                     whole(days(11..15), two),
                 ],
             ),
@@ -273,12 +270,7 @@ mod tests {
             // At midnight, and long ago.
             (
                 vec![(0, one), (DAY_MS, two), (10 * DAY_MS, one)],
-                vec![
-                    whole(days(5..10), two),
-                    whole(10 * DAY_MS..10 * DAY_MS + HOUR_MS, one),
-                    whole(10 * DAY_MS + HOUR_MS..11 * DAY_MS, one),
-                    whole(days(11..15), one),
-                ],
+                vec![whole(days(5..10), two), whole(days(10..15), one)],
             ),
         ] {
             assert_eq!(stretches(days(5..15), &changes), found, "{changes:?}");
