@@ -3,7 +3,7 @@
 //! A scale has eight steps to each doubling: times below 16 ms are told apart by the millisecond, and later ones by an
 //! eighth at most. What is read off it is the last time of a step: never less than it was, and at most an eighth more.
 
-use std::{cmp::Ordering, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -27,47 +27,18 @@ impl Latency {
 
     /// Adds others.
     pub fn add(&mut self, other: &Self) {
-        if self.add_in_place(other) {
-            return;
-        }
-        let mut sum = Vec::with_capacity(self.0.len().max(other.0.len()) + 1);
-        let (mut own, mut others) = (self.0.iter().peekable(), other.0.iter().peekable());
-        loop {
-            let order = match (own.peek(), others.peek()) {
-                (None, None) => break,
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some((a, _)), Some((b, _))) => a.cmp(b),
-            };
-            let next = match order {
-                Ordering::Less => own.next().copied(),
-                Ordering::Greater => others.next().copied(),
-                Ordering::Equal => own
-                    .next()
-                    .zip(others.next())
-                    .map(|((step, a), (_, b))| (*step, a + b)),
-            };
-            sum.extend(next);
-        }
-        self.0 = sum;
-    }
-
-    /// Adds others, if all of their steps are there already: mostly they are. `false`: nothing was added.
-    fn add_in_place(&mut self, other: &Self) -> bool {
-        if other.0.len() > self.0.len() {
-            return false;
-        }
-        let mut steps = self.0.iter().map(|(step, _)| step);
-        if !other.0.iter().all(|(step, _)| steps.any(|own| own == step)) {
-            return false;
-        }
-        let mut own = self.0.iter_mut();
+        // Mostly all of their steps are there already.
+        let mut at = 0;
         for (step, calls) in &other.0 {
-            if let Some((_, sum)) = own.find(|(own, _)| own == step) {
-                *sum += calls;
+            at += self.0[at..]
+                .iter()
+                .take_while(|(own, _)| own < step)
+                .count();
+            match self.0.get_mut(at) {
+                Some((own, sum)) if own == step => *sum += calls,
+                _ => self.0.insert(at, (*step, *calls)),
             }
         }
-        true
     }
 
     /// Of how many calls it is.
