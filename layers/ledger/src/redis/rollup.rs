@@ -60,13 +60,22 @@ fn unexpected(what: &str) -> RedisFault {
     RedisFault::Unexpected(format!("sums: {what}"))
 }
 
-fn row_of(field: &str, sums: &str) -> Result<(u64, Words, Sums), RedisFault> {
-    let (at_ms, words) = field.split_once(' ').ok_or_else(|| unexpected(field))?;
-    Ok((
-        at_ms.parse().map_err(|_| unexpected(field))?,
-        serde_json::from_str(words).map_err(|_| unexpected(field))?,
-        serde_json::from_str(sums).map_err(|_| unexpected(sums))?,
-    ))
+/// What of a block is of a time; the rest is not even read.
+fn rows_of(
+    block: &HashMap<String, String>,
+    time: &Range<u64>,
+) -> Result<Vec<(u64, Words, Sums)>, RedisFault> {
+    let mut rows = Vec::new();
+    for (field, sums) in block {
+        let (at_ms, words) = field.split_once(' ').ok_or_else(|| unexpected(field))?;
+        let at_ms = at_ms.parse().map_err(|_| unexpected(field))?;
+        if time.contains(&at_ms) {
+            let words = serde_json::from_str(words).map_err(|_| unexpected(field))?;
+            let sums = serde_json::from_str(sums).map_err(|_| unexpected(sums))?;
+            rows.push((at_ms, words, sums));
+        }
+    }
+    Ok(rows)
 }
 
 /// The version and the places of journals.
@@ -161,12 +170,14 @@ impl Rollup for RedisLedger {
             .await?;
         let mut answer = answer.into_iter();
         let places = marks_of(answer.next().unwrap_or_default())?.places;
+        // A year is ten thousand rows and more: callers' tasks do not wait for them, and blocks are read side by side.
+        let blocks = answer.map(|block| {
+            let time = time.clone();
+            tokio::task::spawn_blocking(move || rows_of(&block, &time))
+        });
         let mut rows = Vec::new();
-        for (field, sums) in answer.flatten() {
-            let row = row_of(&field, &sums)?;
-            if time.contains(&row.0) {
-                rows.push(row);
-            }
+        for block in futures_util::future::join_all(blocks).await {
+            rows.extend(block.map_err(|_| unexpected("sums"))??);
         }
         Ok(Rolled { rows, places })
     }
