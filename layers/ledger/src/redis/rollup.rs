@@ -170,14 +170,9 @@ impl Rollup for RedisLedger {
             .await?;
         let mut answer = answer.into_iter();
         let places = marks_of(answer.next().unwrap_or_default())?.places;
-        // A year is ten thousand rows and more: callers' tasks do not wait for them, and blocks are read side by side.
-        let blocks = answer.map(|block| {
-            let time = time.clone();
-            tokio::task::spawn_blocking(move || rows_of(&block, &time))
-        });
         let mut rows = Vec::new();
-        for block in futures_util::future::join_all(blocks).await {
-            rows.extend(block.map_err(|_| unexpected("sums"))??);
+        for block in answer {
+            rows.extend(rows_of(&block, &time)?);
         }
         Ok(Rolled { rows, places })
     }
