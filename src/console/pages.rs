@@ -24,7 +24,7 @@ use super::{
         Accounts, Calls, Counters, Course, Plot, Sums, Total, UsageRow, Usages, Vendor, Vendors,
         bars, sum_of,
     },
-    what_if::{Reckoning, Stretch, WhatIf, asked_for, beyond_reckoning, stretches},
+    what_if::{PricedInterval, Reckoning, WhatIf, asked_for, beyond_reckoning, intervals},
 };
 use crate::{
     admin::{Right, now_ms},
@@ -502,8 +502,8 @@ impl Visit {
         if changes.is_empty() {
             changes.push((0, now_has));
         }
-        let stretches = stretches(time, &changes);
-        let asked = stream::iter(stretches).map(|stretch| self.sold_in(stretch));
+        let intervals = intervals(time, &changes);
+        let asked = stream::iter(intervals).map(|interval| self.sold_in(interval));
         let mut asked = asked.buffered(REPORTS_AT_ONCE);
         let mut sold = Reckoning::default();
         while let Some(parts) = asked.try_next().await? {
@@ -522,19 +522,22 @@ impl Visit {
         Ok(Ok(sold.rows()))
     }
 
-    /// What was sold in a stretch, by model, and at which multipliers.
-    async fn sold_in(&self, stretch: Stretch) -> Result<Result<Vec<SoldAt>, Refused>, Error> {
-        let whole = match self.usage_by_model(&stretch.time()).await? {
+    /// What was sold in an interval, by model, and at which multipliers.
+    async fn sold_in(
+        &self,
+        interval: PricedInterval,
+    ) -> Result<Result<Vec<SoldAt>, Refused>, Error> {
+        let whole = match self.usage_by_model(&interval.time()).await? {
             Ok(rows) => rows,
             Err(refused) => return Ok(Err(refused)),
         };
         let calls: u64 = whole.iter().map(|row| row.sums.calls).sum();
         // A part of an hour is summed up from its receipts, which may be a million.
-        if stretch.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
-            return Ok(Ok(vec![(whole, stretch.mostly())]));
+        if interval.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
+            return Ok(Ok(vec![(whole, interval.mostly())]));
         }
         let mut sold = Vec::new();
-        for (part, from) in stretch.parts() {
+        for (part, from) in interval.parts() {
             match self.usage_by_model(part).await? {
                 Ok(rows) => sold.push((rows, *from)),
                 Err(refused) => return Ok(Err(refused)),

@@ -1,7 +1,7 @@
 //! What another multiplier would have brought: the charges of a time, by proportion.
 //!
 //! A price is the vendor's base price times the exchange rate times the multiplier, rounded up in its sixth digit, so a charge
-//! moves with the multiplier. Each stretch of the time moves from the one that was in force in it. Customers with a multiplier
+//! moves with the multiplier. Each interval of the time moves from the one that was in force in it. Customers with a multiplier
 //! of their own count as if theirs moved along.
 
 use std::{collections::BTreeMap, ops::Range};
@@ -50,9 +50,9 @@ pub(super) fn beyond_reckoning() -> Refused {
 
 /// A part of a time, and the multipliers of it, one after another: most have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stretch(Vec<(Range<u64>, Decimal)>);
+pub(super) struct PricedInterval(Vec<(Range<u64>, Decimal)>);
 
-impl Stretch {
+impl PricedInterval {
     pub(super) fn time(&self) -> Range<u64> {
         let (first, last) = (&self.0[0].0, &self.0[self.0.len() - 1].0);
         first.start..last.end
@@ -69,10 +69,10 @@ impl Stretch {
     }
 }
 
-/// A time with the multipliers of its stretches. `changes` are those that came into force, and when, the earliest first: before
+/// A time with the multipliers of its intervals. `changes` are those that came into force, and when, the earliest first: before
 /// the first of them there was none else. Days and hours in which it changes are apart, so that all others are read as whole
 /// ones.
-pub(super) fn stretches(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<Stretch> {
+pub(super) fn intervals(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<PricedInterval> {
     let (mut ends, mut cuts) = (vec![time.start, time.end], Vec::new());
     for pair in changes.windows(2) {
         let at = pair[1].0;
@@ -87,12 +87,12 @@ pub(super) fn stretches(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<Str
         let begun = changes.iter().rev().find(|(since, _)| *since <= at);
         begun.or(changes.first()).map(|(_, multiplier)| *multiplier)
     };
-    let parts = |stretch: Range<u64>| {
-        let within = cuts.iter().copied().filter(|at| stretch.contains(at));
-        let cuts = ordered(within.chain([stretch.start, stretch.end]), &stretch);
+    let parts = |interval: Range<u64>| {
+        let within = cuts.iter().copied().filter(|at| interval.contains(at));
+        let cuts = ordered(within.chain([interval.start, interval.end]), &interval);
         let pairs = cuts.windows(2);
         let parts = pairs.map(|pair| Some((pair[0]..pair[1], in_force(pair[0])?)));
-        parts.collect::<Option<Vec<_>>>().map(Stretch)
+        parts.collect::<Option<Vec<_>>>().map(PricedInterval)
     };
     let ends = ordered(ends, &time);
     let pairs = ends.windows(2);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stretch_moves_from_the_multiplier_that_was_in_force_in_it() {
+    fn each_interval_moves_from_the_multiplier_that_was_in_force_in_it() {
         let parts = [(row(true), "1.15"), (row(true), "2.30"), (row(false), "1")];
         let then = reckoned(&parts, "2.30").unwrap();
         assert_eq!((then.calls, &*then.charged), (9, "345.00"));
@@ -237,7 +237,7 @@ mod tests {
         let noon = 10 * DAY_MS + DAY_MS / 2;
         let past_noon = noon + HOUR_MS / 4;
         let days = |days: Range<u64>| days.start * DAY_MS..days.end * DAY_MS;
-        let whole = |time: Range<u64>, multiplier: Decimal| Stretch(vec![(time, multiplier)]);
+        let whole = |time, multiplier| PricedInterval(vec![(time, multiplier)]);
         // What came into force when, what comes of ten days from the fifth on.
         for (changes, found) in [
             (vec![], vec![]),
@@ -259,7 +259,7 @@ mod tests {
                 vec![
                     whole(days(5..10), one),
                     whole(10 * DAY_MS..noon, one),
-                    Stretch(vec![
+                    PricedInterval(vec![
                         (noon..past_noon, one),
                         (past_noon..noon + HOUR_MS, two),
                     ]),
@@ -273,16 +273,16 @@ mod tests {
                 vec![whole(days(5..10), two), whole(days(10..15), one)],
             ),
         ] {
-            assert_eq!(stretches(days(5..15), &changes), found, "{changes:?}");
+            assert_eq!(intervals(days(5..15), &changes), found, "{changes:?}");
         }
     }
 
     #[test]
-    fn a_stretch_has_mostly_the_multiplier_of_its_longest_part() {
+    fn an_interval_has_mostly_the_multiplier_of_its_longest_part() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         for (until, mostly) in [(10, two), (90, one)] {
-            let stretch = Stretch(vec![(0..until, one), (until..100, two)]);
-            assert_eq!((stretch.mostly(), stretch.time()), (mostly, 0..100));
+            let interval = PricedInterval(vec![(0..until, one), (until..100, two)]);
+            assert_eq!((interval.mostly(), interval.time()), (mostly, 0..100));
         }
     }
 
