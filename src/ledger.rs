@@ -637,8 +637,8 @@ impl Rollup for AnyLedger {
         books!(self, ledger => ledger.marks().await)
     }
 
-    async fn rolled(&self, scope: &Scope, time: Range<u64>) -> Result<Rolled, BookError> {
-        books!(self, ledger => ledger.rolled(scope, time).await)
+    async fn rolled(&self, parts: &[(Scope, Range<u64>)]) -> Result<Rolled, BookError> {
+        books!(self, ledger => ledger.rolled(parts).await)
     }
 
     async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {

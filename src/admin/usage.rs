@@ -142,9 +142,10 @@ impl UsageQuery {
                 .any(|group| self.groups_by(group));
         let of_sessions = self.session.is_some() || self.groups_by(Dimension::Session);
         if !by_account && !of_sessions {
-            let whose = match self.groups_by(Dimension::Hour) {
-                true => Whose::AllByHour,
-                false => Whose::All,
+            let whose = match [Dimension::Hour, Dimension::Day].map(|step| self.groups_by(step)) {
+                [true, _] => Whose::AllByHour,
+                [false, true] => Whose::All,
+                [false, false] => Whose::AllByMonth,
             };
             self.read(store, whose, None, &mut report).await?;
         } else {

@@ -480,7 +480,7 @@ async fn a_stale_exchange_rate_is_told_once() {
 
 /// A sum of the roll-up that is a millionth of a ruble more than its receipts.
 async fn spoil(ledger: &RedisLedger) {
-    let rolled = ledger.rolled(&Scope::Days, 0..u64::MAX).await.unwrap();
+    let rolled = ledger.rolled(&[(Scope::Days, 0..u64::MAX)]).await.unwrap();
     let (at_ms, words, mut sums) = rolled.rows[0].clone();
     sums.charged_micro += 1;
     let id = RowId {

@@ -941,7 +941,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     // A sum that is wrong is a breach, and is made anew.
     let clean = tollgate(&world, &["audit"], "").await;
     said(&clean, 0);
-    let rolled = ledger.rolled(&Scope::Days, 0..u64::MAX).await.unwrap();
+    let rolled = ledger.rolled(&[(Scope::Days, 0..u64::MAX)]).await.unwrap();
     let (at_ms, words, mut sums) = rolled.rows[0].clone();
     sums.charged_micro += 1;
     let id = RowId {

@@ -14,7 +14,7 @@ impl Rollup for MemoryLedger {
         Ok(Marks::default())
     }
 
-    async fn rolled(&self, _: &Scope, _: Range<u64>) -> Result<Rolled, BookError> {
+    async fn rolled(&self, _: &[(Scope, Range<u64>)]) -> Result<Rolled, BookError> {
         Ok(Rolled::default())
     }
 

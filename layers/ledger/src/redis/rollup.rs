@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is in the sums; e:<account> the
-//!                                           same of the entries below
+//!                                           same of the entries below; m the end of the last month that has sums
 //! tg:sums:{sums}:keys                 SET   the names of the keys below
 //! tg:sums:{sums}:<scope>:<block>      HASH  "<when its time begins, ms> <words, JSON>" → sums, JSON
 //! tg:sums:{sums}:=entries:<account>:<block>  HASH  an entry's place in the journal → the entry, JSON
@@ -10,12 +10,11 @@
 //!
 //! Entries stand there since a journal has no way to find them among millions of calls.
 //!
-//! A block is 32 steps of its scope, or 32 days. It is forgotten when the youngest receipts that it may be of are.
+//! A block is 32 steps of its scope, or 32 days; of months, 32 days in which one begins, or two. It is forgotten when the youngest receipts that it may be of are.
 
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Range,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use super::{
@@ -26,7 +25,10 @@ use crate::{
     account::AccountId,
     conn::{OPERATOR_TIMEOUT, RedisFault},
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
-    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words, there},
+    rollup::{
+        Change, DAY_MS, HOUR_MS, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words,
+        account_of, now_ms, there,
+    },
 };
 
 const MARKS: &str = "tg:sums:{sums}";
@@ -38,8 +40,11 @@ const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
 /// How often it is tried to forget all while somebody writes.
 const TRIES: usize = 10;
 
-fn block_ms(scope: &Scope) -> u64 {
-    BLOCK * scope.step_ms()
+const fn block_ms(scope: &Scope) -> u64 {
+    match scope {
+        Scope::Account(_) | Scope::Days | Scope::Months => BLOCK * DAY_MS,
+        Scope::Hours => BLOCK * HOUR_MS,
+    }
 }
 
 fn block_key(scope: &Scope, block: u64) -> String {
@@ -89,6 +94,7 @@ fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
             "v" => marks.version = value.parse().map_err(|_| unexpected(&value))?,
             "p" => drop(marks.places.insert(account()?, value)),
             "e" => drop(entries.insert(account()?, value)),
+            "m" => marks.months_end_ms = value.parse().map_err(|_| unexpected(&value))?,
             _ => {}
         }
     }
@@ -99,9 +105,7 @@ fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
 impl RedisLedger {
     /// The blocks of a scope in a time, of those that the server may still have.
     fn blocks(scope: &Scope, time: &Range<u64>) -> Range<u64> {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = since_epoch.map_or(0, |since| since.as_millis());
-        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        let now_ms = now_ms();
         let block = block_ms(scope);
         let oldest = now_ms.saturating_sub(RECEIPT_MS) / block;
         let newest = now_ms.saturating_add(CLOCK_AHEAD_MS) / block;
@@ -158,23 +162,29 @@ impl Rollup for RedisLedger {
         Ok(marks_of(fields)?)
     }
 
-    async fn rolled(&self, scope: &Scope, time: Range<u64>) -> Result<Rolled, BookError> {
-        let mut keys = vec![MARKS.to_owned()];
-        keys.extend(Self::blocks(scope, &time).map(|block| block_key(scope, block)));
-        let of = match scope {
-            Scope::Account(id) => id.to_string(),
-            Scope::Days | Scope::Hours => String::new(),
-        };
+    async fn rolled(&self, parts: &[(Scope, Range<u64>)]) -> Result<Rolled, BookError> {
+        let (mut keys, mut times) = (vec![MARKS.to_owned()], Vec::new());
+        for (scope, time) in parts {
+            for block in Self::blocks(scope, time) {
+                keys.push(block_key(scope, block));
+                times.push(time);
+            }
+        }
+        let of = account_of(parts).map_or_else(String::new, AccountId::to_string);
         let answer: Vec<HashMap<String, String>> = self
             .ask_patiently(&self.0.scripts.read_sums, &keys, &[of])
             .await?;
         let mut answer = answer.into_iter();
-        let places = marks_of(answer.next().unwrap_or_default())?.places;
+        let marks = marks_of(answer.next().unwrap_or_default())?;
         let mut rows = Vec::new();
-        for block in answer {
-            rows.extend(rows_of(&block, &time)?);
+        for (block, time) in answer.zip(times) {
+            rows.extend(rows_of(&block, time)?);
         }
-        Ok(Rolled { rows, places })
+        Ok(Rolled {
+            rows,
+            places: marks.places,
+            months_end_ms: marks.months_end_ms,
+        })
     }
 
     /// Older ones the server has forgotten.
@@ -326,9 +336,11 @@ impl Rollup for RedisLedger {
         }
         let places = change.places.iter().map(|place| ("p", place));
         let places = places.chain(change.entry_places.iter().map(|place| ("e", place)));
-        let places: Vec<String> = places
-            .flat_map(|(kind, (account, place))| [format!("{kind}:{account}"), place.clone()])
-            .collect();
+        let places = places
+            .flat_map(|(kind, (account, place))| [format!("{kind}:{account}"), place.clone()]);
+        let months_end = change.months_end_ms.iter();
+        let months_end = months_end.flat_map(|end_ms| ["m".to_owned(), end_ms.to_string()]);
+        let places: Vec<String> = places.chain(months_end).collect();
         let mut args = vec![change.version.to_string(), (places.len() / 2).to_string()];
         args.extend(places);
         let mut keys = vec![MARKS.to_owned(), KEYS.to_owned()];

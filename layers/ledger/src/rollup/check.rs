@@ -1,11 +1,8 @@
 //! The sums beside the journals that they were made of.
 
-use std::{
-    collections::BTreeMap,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
 
-use super::{DAY_MS, Rolled, Rollup, Scope, Sums, Words, sums::counted};
+use super::{DAY_MS, KEPT_MS, Rolled, Rollup, Scope, Sums, Words, now_ms, sums::counted};
 use crate::{
     account::AccountId,
     calendar::date_of_day,
@@ -16,8 +13,6 @@ use crate::{
 const TRIES: usize = 3;
 /// So many differences are named.
 const NAMED_MAX: usize = 100;
-/// Stores may forget what is older.
-const KEPT_MS: u64 = 400 * DAY_MS;
 
 /// Sums by day and words.
 type Table = BTreeMap<(u64, Words), Sums>;
@@ -54,7 +49,7 @@ async fn check_account<L: Rollup + ?Sized>(
 ) -> Result<(), BookError> {
     let scope = Scope::Account(id.clone());
     // Before the books: they go at least as far.
-    let Rolled { rows, places } = ledger.rolled(&scope, 0..u64::MAX).await?;
+    let Rolled { rows, places, .. } = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await?;
     if rows.is_empty() && places.is_empty() {
         return Ok(());
     }
@@ -123,35 +118,48 @@ const fn is_entry(line: &JournalLine) -> bool {
 async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
     let mut accounts = Table::new();
     for id in ledger.account_ids().await? {
-        let rolled = ledger.rolled(&Scope::Account(id), 0..u64::MAX).await?;
-        add_all(&mut accounts, rolled);
+        let rolled = ledger.rolled(&[(Scope::Account(id), 0..u64::MAX)]).await?;
+        add_all(&mut accounts, &Scope::Days, rolled.rows);
     }
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now_ms = since_epoch.map_or(0, |since| since.as_millis());
-    let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
     let mut found = Vec::new();
+    let since_ms = now_ms().saturating_sub(KEPT_MS);
+    // How long calls took may be missing in any of them.
+    let agree = Sums::same_but_for_times;
     for (scope, name) in [
         (Scope::Days, "all accounts by day"),
         (Scope::Hours, "all accounts by hour"),
     ] {
         let mut told = Table::new();
-        add_all(&mut told, ledger.rolled(&scope, 0..u64::MAX).await?);
-        let since_ms = now_ms.saturating_sub(KEPT_MS);
-        // How long calls took may be missing in any of them.
-        let agree = Sums::same_but_for_times;
+        let rolled = ledger.rolled(&[(scope, 0..u64::MAX)]).await?;
+        add_all(&mut told, &Scope::Days, rolled.rows);
         compare(name, &told, &accounts, since_ms, agree, &mut found);
     }
+    let rolled = ledger.rolled(&[(Scope::Months, 0..u64::MAX)]).await?;
+    let (mut told, mut by_month) = (Table::new(), Table::new());
+    accounts.retain(|(at_ms, _), _| *at_ms < rolled.months_end_ms);
+    let of_days = accounts.into_iter();
+    let of_days = of_days.map(|((at_ms, words), sums)| (at_ms, words, sums));
+    add_all(&mut by_month, &Scope::Months, of_days);
+    add_all(&mut told, &Scope::Months, rolled.rows);
+    compare(
+        "all accounts in the month that begins",
+        &told,
+        &by_month,
+        since_ms,
+        agree,
+        &mut found,
+    );
     Ok(found)
 }
 
-fn add_all(table: &mut Table, rolled: Rolled) {
-    for (at_ms, words, sums) in rolled.rows {
+fn add_all(table: &mut Table, step: &Scope, rows: impl IntoIterator<Item = (u64, Words, Sums)>) {
+    for (at_ms, words, sums) in rows {
         let words = Words {
             key: None,
             group: None,
             ..words
         };
-        let row = table.entry((at_ms - at_ms % DAY_MS, words));
+        let row = table.entry((step.begin_ms(at_ms), words));
         row.or_default().add(&sums);
     }
 }

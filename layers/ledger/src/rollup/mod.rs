@@ -3,7 +3,8 @@
 //!
 //! Nothing of it stands in the way of a call. A task reads what journals have got since it was there last
 //! ([`roll_up`]) and adds that to sums: of each account by day, key and group, of all accounts by day and by hour, each by
-//! model, vendor and endpoint. How far each journal is in the sums is written in the same step. Whoever asks
+//! model, vendor and endpoint. How far each journal is in the sums is written in the same step. When a month is over, its days
+//! are added up once more, so that a year is not read day by day. Whoever asks
 //! ([`read`]) gets the sums, and behind them what the journals have got since: so an answer is never older than the
 //! journal, and it is the same that all receipts one by one would give.
 //!
@@ -30,7 +31,11 @@ mod sums;
 #[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
 pub(crate) mod tests;
 
-use std::{collections::HashMap, ops::Range};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -46,6 +51,7 @@ pub use self::{
 pub(crate) use self::{read::whole_within, sums::counted};
 use crate::{
     account::{AccountId, GroupId, KeyId},
+    calendar::{month_begins_ms, month_of},
     contract::{BookError, JournalLine, JournalPage, JournalPart, LedgerAdmin, Receipt},
     endpoint::{self, Endpoint},
 };
@@ -53,6 +59,9 @@ use crate::{
 /// A line is rolled up when it is so old. A server that fails over loses what its replica had not heard, which is
 /// younger.
 pub const STANDS_MS: u64 = 10_000;
+
+/// Stores may forget what is older.
+const KEPT_MS: u64 = 400 * DAY_MS;
 
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
@@ -66,25 +75,49 @@ pub enum Scope {
     Days,
     /// All accounts', by the hour.
     Hours,
+    /// All accounts', by the month: of months that are over, out of their days.
+    Months,
 }
 
 impl Scope {
-    /// How long a time one sum is of.
+    /// When the time of a sum begins that a moment is in.
     #[must_use]
-    pub const fn step_ms(&self) -> u64 {
+    pub fn begin_ms(&self, at_ms: u64) -> u64 {
         match self {
-            Self::Account(_) | Self::Days => DAY_MS,
-            Self::Hours => HOUR_MS,
+            Self::Account(_) | Self::Days => at_ms - at_ms % DAY_MS,
+            Self::Hours => at_ms - at_ms % HOUR_MS,
+            Self::Months => month_begins_ms(month_of(at_ms)),
         }
     }
 
-    /// The word that stores have for it. No account is called like the other two.
+    /// The times of whole sums within a time. One without an end has all of them.
+    #[must_use]
+    pub fn whole_within(&self, time: &Range<u64>) -> Range<u64> {
+        match self {
+            Self::Account(_) | Self::Days => whole_within(DAY_MS, time),
+            Self::Hours => whole_within(HOUR_MS, time),
+            Self::Months => {
+                let begin = match self.begin_ms(time.start) {
+                    begin if begin == time.start => begin,
+                    _ => month_begins_ms(month_of(time.start) + 1),
+                };
+                let end = match time.end {
+                    u64::MAX => u64::MAX,
+                    end => self.begin_ms(end),
+                };
+                begin..end
+            }
+        }
+    }
+
+    /// The word that stores have for it. No account is called like the others.
     #[must_use]
     pub fn word(&self) -> &str {
         match self {
             Self::Account(id) => id,
             Self::Days => "=days",
             Self::Hours => "=hours",
+            Self::Months => "=months",
         }
     }
 }
@@ -148,6 +181,8 @@ pub struct Marks {
     pub places: HashMap<AccountId, String>,
     /// The same of the payments and corrections that are kept beside them; `None` of a ledger that finds them without.
     pub entries: Option<HashMap<AccountId, String>>,
+    /// The end of the last month whose days are added up.
+    pub months_end_ms: u64,
 }
 
 /// Sums, and how far they go: read at one moment.
@@ -157,6 +192,8 @@ pub struct Rolled {
     pub rows: Vec<(u64, Words, Sums)>,
     /// As [`Marks::places`]; of an account's sums, its own alone.
     pub places: HashMap<AccountId, String>,
+    /// As [`Marks::months_end_ms`]; not told where an account's sums were asked for.
+    pub months_end_ms: u64,
 }
 
 /// Lines of a journal that stand for good.
@@ -185,6 +222,22 @@ pub struct Change {
     pub entries: Vec<(String, JournalLine)>,
     /// How far journals are in these then.
     pub entry_places: Vec<(AccountId, String)>,
+    /// [`Marks::months_end_ms`] from then on, where that moves.
+    pub months_end_ms: Option<u64>,
+}
+
+/// The account of which these parts are; `None` where they are of all accounts.
+pub(crate) fn account_of(parts: &[(Scope, Range<u64>)]) -> Option<&AccountId> {
+    parts.iter().find_map(|(scope, _)| match scope {
+        Scope::Account(id) => Some(id),
+        Scope::Days | Scope::Hours | Scope::Months => None,
+    })
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ms = since_epoch.map_or(0, |since| since.as_millis());
+    u64::try_from(now_ms).unwrap_or(u64::MAX)
 }
 
 /// A page, if its account is there.
@@ -245,14 +298,14 @@ pub trait Rollup: LedgerAdmin {
     /// See [`BookError`].
     fn marks(&self) -> impl Future<Output = Result<Marks, BookError>> + Send;
 
-    /// The sums whose times begin in `time`.
+    /// The sums of scopes whose times begin in these times, all of them read at one moment. Scopes are an account's alone,
+    /// or of all accounts.
     ///
     /// # Errors
     /// See [`BookError`].
     fn rolled(
         &self,
-        scope: &Scope,
-        time: Range<u64>,
+        parts: &[(Scope, Range<u64>)],
     ) -> impl Future<Output = Result<Rolled, BookError>> + Send;
 
     /// When the oldest sums of a scope may begin; `None` where it has none.

@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{DAY_MS, Rollup, Scope, Sums, sums::counted, there};
+use super::{DAY_MS, KEPT_MS, Rolled, Rollup, Scope, Sums, now_ms, sums::counted, there};
 use crate::{
     account::{AccountId, GroupId, KeyId},
     contract::{BookError, JournalPart, Receipt},
@@ -19,16 +19,18 @@ const LINES_FIRST: usize = 64;
 pub enum Whose<'a> {
     /// An account's: each part tells its key and its group.
     Account(&'a AccountId),
-    /// All accounts': no part tells whose it is.
+    /// All accounts', by the day: no part tells whose it is.
     All,
     /// The same, by the hour where that is what parts have to tell apart.
     AllByHour,
+    /// The same, where parts need tell no more apart than months.
+    AllByMonth,
 }
 
 /// A part of what was asked for: a sum of many calls, or one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The day, or the hour, in which the calls were booked: any time in it.
+    /// The day, the hour or the month in which the calls were booked: any time in it.
     pub at_ms: u64,
     /// The key, where an account's calls were asked for.
     pub key: Option<&'a KeyId>,
@@ -73,20 +75,21 @@ pub async fn read<L: Rollup + ?Sized>(
     if time.is_empty() {
         return Ok(());
     }
-    let scope = match whose {
-        Whose::Account(id) => Scope::Account(id.clone()),
-        Whose::All if is_of_whole(DAY_MS, &time) => Scope::Days,
-        Whose::All | Whose::AllByHour => Scope::Hours,
+    let (scopes, accounts) = match whose {
+        Whose::Account(id) => (vec![Scope::Account(id.clone())], vec![id.clone()]),
+        Whose::All => (vec![Scope::Days, Scope::Hours], ledger.account_ids().await?),
+        Whose::AllByHour => (vec![Scope::Hours], ledger.account_ids().await?),
+        Whose::AllByMonth => {
+            let scopes = vec![Scope::Months, Scope::Days, Scope::Hours];
+            (scopes, ledger.account_ids().await?)
+        }
     };
-    let accounts = match whose {
-        Whose::Account(id) => vec![id.clone()],
-        Whose::All | Whose::AllByHour => ledger.account_ids().await?,
-    };
-    let whole = whole_within(scope.step_ms(), &time);
+    let finest = scopes.last().expect("there is one");
+    let whole = finest.whole_within(&time);
     if whole.is_empty() {
         return lines(ledger, &accounts, |_| None, &time, &mut add).await;
     }
-    let rolled = ledger.rolled(&scope, whole.clone()).await?;
+    let rolled = rolled(ledger, &scopes, &whole).await?;
     for (at_ms, words, sums) in &rolled.rows {
         let part = Part {
             at_ms: *at_ms,
@@ -111,9 +114,48 @@ pub async fn read<L: Rollup + ?Sized>(
     Ok(())
 }
 
-/// Whether a time begins and ends with a step.
-fn is_of_whole(step_ms: u64, time: &Range<u64>) -> bool {
-    whole_within(step_ms, time) == *time
+/// What the roll-up has of a time, in the coarsest sums that lie in it.
+async fn rolled<L: Rollup + ?Sized>(
+    ledger: &L,
+    scopes: &[Scope],
+    time: &Range<u64>,
+) -> Result<Rolled, BookError> {
+    let now_ms = now_ms();
+    let mut months = now_ms.saturating_sub(KEPT_MS - DAY_MS)..Scope::Months.begin_ms(now_ms);
+    loop {
+        let mut parts = Vec::new();
+        cover(scopes, time.clone(), &months, &mut parts);
+        let rolled = ledger.rolled(&parts).await?;
+        // The last month may not be added up yet, and after all was forgotten none is.
+        let by_month = parts.iter().filter(|(scope, _)| *scope == Scope::Months);
+        if by_month.map(|(_, time)| time.end).max() <= Some(rolled.months_end_ms) {
+            return Ok(rolled);
+        }
+        months.end = rolled.months_end_ms;
+    }
+}
+
+/// The sums that come to a time, the coarsest of which are those of `months`.
+fn cover(
+    scopes: &[Scope],
+    time: Range<u64>,
+    months: &Range<u64>,
+    parts: &mut Vec<(Scope, Range<u64>)>,
+) {
+    let Some((scope, finer)) = scopes.split_first().filter(|_| !time.is_empty()) else {
+        return;
+    };
+    let within = match scope {
+        Scope::Months => time.start.max(months.start)..time.end.min(months.end),
+        _ => time.clone(),
+    };
+    let whole = scope.whole_within(&within);
+    if whole.is_empty() {
+        return cover(finer, time, months, parts);
+    }
+    cover(finer, time.start..whole.start, months, parts);
+    cover(finer, whole.end..time.end, months, parts);
+    parts.push((scope.clone(), whole));
 }
 
 /// The whole steps in a time. One without an end has all of them.
@@ -195,6 +237,7 @@ fn part<'a>(time: &Range<u64>, after: Option<&'a str>) -> JournalPart<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rollup::HOUR_MS;
 
     #[test]
     fn a_time_has_the_steps_that_lie_wholly_in_it() {
@@ -208,6 +251,66 @@ mod tests {
             (11..u64::MAX, 20..u64::MAX),
         ] {
             assert_eq!(whole_within(10, &time), whole, "{time:?}");
+        }
+    }
+
+    /// 1970: its months begin on the days 0, 31, 59, 90 and 120.
+    #[test]
+    fn a_time_is_covered_by_the_coarsest_sums_that_are_within_it() {
+        let hour = |hour: u64| hour * HOUR_MS;
+        let day = |day: u64| day * DAY_MS;
+        let (months, days, hours) = (Scope::Months, Scope::Days, Scope::Hours);
+        for (time, summed, parts) in [
+            (
+                day(31)..day(90),
+                0..day(90),
+                vec![(&months, day(31)..day(90))],
+            ),
+            (
+                day(30)..day(91),
+                0..day(120),
+                vec![
+                    (&days, day(30)..day(31)),
+                    (&months, day(31)..day(90)),
+                    (&days, day(90)..day(91)),
+                ],
+            ),
+            (
+                day(31) + hour(1)..day(120) + hour(2),
+                day(1)..day(90),
+                vec![
+                    (&hours, day(31) + hour(1)..day(32)),
+                    (&days, day(32)..day(59)),
+                    (&months, day(59)..day(90)),
+                    (&days, day(90)..day(120)),
+                    (&hours, day(120)..day(120) + hour(2)),
+                ],
+            ),
+            (
+                0..u64::MAX,
+                day(1)..day(59),
+                vec![
+                    (&days, 0..day(31)),
+                    (&months, day(31)..day(59)),
+                    (&days, day(59)..u64::MAX),
+                ],
+            ),
+            (
+                day(31)..day(90),
+                day(31)..day(31),
+                vec![(&days, day(31)..day(90))],
+            ),
+            (hour(1)..hour(3), 0..0, vec![(&hours, hour(1)..hour(3))]),
+        ] {
+            let mut found = Vec::new();
+            let scopes = [Scope::Months, Scope::Days, Scope::Hours];
+            cover(&scopes, time.clone(), &summed, &mut found);
+            found.sort_by_key(|(_, time)| time.start);
+            let parts: Vec<(Scope, Range<u64>)> = parts
+                .into_iter()
+                .map(|(scope, time)| (scope.clone(), time))
+                .collect();
+            assert_eq!(found, parts, "{time:?} {summed:?}");
         }
     }
 }

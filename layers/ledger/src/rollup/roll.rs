@@ -3,12 +3,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     mem,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{Change, Marks, Rollup, RowId, STANDS_MS, Scope, Sums, Words, sums::counted};
+use super::{
+    Change, KEPT_MS, Marks, Rollup, RowId, STANDS_MS, Scope, Sums, Words, now_ms, sums::counted,
+};
 use crate::{
     account::AccountId,
+    calendar::{month_begins_ms, month_of},
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine},
     money::MicroRub,
 };
@@ -34,10 +36,9 @@ impl Roller {
     /// # Errors
     /// See [`BookError`].
     pub async fn round<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<u64, BookError> {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = since_epoch.map_or(0, |since| since.as_millis());
-        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
-        if self.rounds == 0 {
+        let now_ms = now_ms();
+        let of_all = self.rounds == 0;
+        if of_all {
             // Free calls change no account.
             self.seen.clear();
         }
@@ -55,9 +56,12 @@ impl Roller {
                 accounts.push(view.id);
             }
         }
-        let (rolled, alone) = roll(ledger, &accounts, now_ms.saturating_sub(STANDS_MS)).await?;
+        let before_ms = now_ms.saturating_sub(STANDS_MS);
+        let (rolled, alone) = roll(ledger, &accounts, before_ms).await?;
         if !alone {
             self.seen.clear();
+        } else if of_all {
+            add_up_months(ledger, before_ms).await?;
         }
         Ok(rolled)
     }
@@ -69,7 +73,46 @@ impl Roller {
 /// See [`BookError`].
 pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u64, BookError> {
     let accounts = ledger.account_ids().await?;
-    Ok(roll(ledger, &accounts, before_ms).await?.0)
+    let (rolled, alone) = roll(ledger, &accounts, before_ms).await?;
+    if alone {
+        add_up_months(ledger, before_ms).await?;
+    }
+    Ok(rolled)
+}
+
+/// Adds up the days of the months that are over, once: all that was booked in them is in the sums. What comes to them after
+/// that, because a clock went back, is added to both.
+async fn add_up_months<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<(), BookError> {
+    let (marks, now_ms) = (ledger.marks().await?, now_ms());
+    let end_ms = Scope::Months.begin_ms(before_ms.min(now_ms));
+    let since_ms = marks.months_end_ms.max(now_ms.saturating_sub(KEPT_MS));
+    if marks.months_end_ms >= end_ms {
+        return Ok(());
+    }
+    let mut rows: BTreeMap<RowId, Sums> = BTreeMap::new();
+    let mut month = Scope::Months.begin_ms(since_ms);
+    while month < end_ms {
+        let next = month_begins_ms(month_of(month) + 1);
+        let rolled = ledger.rolled(&[(Scope::Days, month..next)]).await?;
+        for (_, words, sums) in rolled.rows {
+            let id = RowId {
+                scope: Scope::Months,
+                at_ms: month,
+                words,
+            };
+            rows.entry(id).or_default().add(&sums);
+        }
+        month = next;
+    }
+    let change = Change {
+        version: marks.version,
+        rows: rows.into_iter().collect(),
+        months_end_ms: Some(end_ms),
+        ..Change::default()
+    };
+    // Whoever was here meanwhile makes it necessary once more, the next time.
+    ledger.change_sums(&change).await?;
+    Ok(())
 }
 
 /// How many lines, and whether nobody else was at it meanwhile.
@@ -162,12 +205,21 @@ impl Batch {
     }
 
     fn add(&mut self, account: &AccountId, lines: &[JournalLine], place: String) {
-        let scopes = [Scope::Account(account.clone()), Scope::Days, Scope::Hours];
+        let scopes = [
+            Scope::Account(account.clone()),
+            Scope::Days,
+            Scope::Hours,
+            Scope::Months,
+        ];
         for receipt in lines.iter().filter_map(counted) {
             let sums = Sums::of(receipt);
-            for scope in &scopes {
+            let in_month = receipt.at_ms < self.marks.months_end_ms;
+            let scopes = scopes
+                .iter()
+                .filter(|scope| in_month || **scope != Scope::Months);
+            for scope in scopes {
                 let id = RowId {
-                    at_ms: receipt.at_ms - receipt.at_ms % scope.step_ms(),
+                    at_ms: scope.begin_ms(receipt.at_ms),
                     words: Words::of(receipt, scope),
                     scope: scope.clone(),
                 };
@@ -216,6 +268,7 @@ impl Batch {
             places: mem::take(&mut self.places).into_iter().collect(),
             entries: mem::take(&mut self.entries),
             entry_places: mem::take(&mut self.entry_places).into_iter().collect(),
+            months_end_ms: None,
         };
         self.lines = 0;
         self.marks.version += 1;

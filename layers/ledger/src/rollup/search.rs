@@ -4,10 +4,9 @@
 use std::{
     collections::{BTreeSet, HashMap},
     ops::Range,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{DAY_MS, Rollup, Scope, Sums, Words};
+use super::{DAY_MS, Rollup, Scope, Sums, Words, now_ms};
 use crate::{
     account::{AccountId, KeyId},
     contract::BookError,
@@ -156,10 +155,7 @@ impl<'a> Search<'a> {
         if end_ms <= self.time.start {
             return Ok(None);
         }
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = since_epoch.map_or(0, |since| since.as_millis());
-        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
-        let last_ms = (end_ms - 1).min(now_ms.saturating_add(CLOCK_AHEAD_MS));
+        let last_ms = (end_ms - 1).min(now_ms().saturating_add(CLOCK_AHEAD_MS));
         let mut begin_ms = (last_ms - last_ms % STEP_MS).max(self.time.start);
         if begin_ms <= self.oldest_ms {
             begin_ms = self.time.start;
@@ -172,7 +168,7 @@ impl<'a> Search<'a> {
         }
         // The day in which it begins counts, too.
         let rolled = ledger
-            .rolled(&self.scope, begin_ms - begin_ms % DAY_MS..end_ms)
+            .rolled(&[(self.scope.clone(), begin_ms - begin_ms % DAY_MS..end_ms)])
             .await?;
         if end_ms == self.time.end {
             let places = rolled.places.into_iter();

@@ -23,7 +23,8 @@ use crate::{
 
 pub(crate) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
 const KEYS: usize = 2;
-pub(crate) const DAYS: u64 = 40;
+/// A month is whole among them in any case.
+pub(crate) const DAYS: u64 = 70;
 /// Enough for all that is charged.
 const PAID: i64 = 1_000_000_000_000;
 /// What else moves an account's money: its id, before now, how much, why.
@@ -195,22 +196,22 @@ async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> 
 }
 
 /// What all receipts of a time come to, one by one.
-fn one_by_one(receipts: &[Receipt], whose: &Whose<'_>, time: &Range<u64>, step_ms: u64) -> Table {
+fn one_by_one(receipts: &[Receipt], whose: &Whose<'_>, time: &Range<u64>, step: &Scope) -> Table {
     let mut table = Table::new();
     for receipt in receipts {
         let asked = match whose {
             Whose::Account(id) => receipt.account == **id,
-            Whose::All | Whose::AllByHour => true,
+            Whose::All | Whose::AllByHour | Whose::AllByMonth => true,
         };
         if asked && receipt.booked != Booked::Stale && time.contains(&receipt.at_ms) {
             let sums = Sums::of(receipt);
-            add(&mut table, whose, &Part::of(receipt, &sums), step_ms);
+            add(&mut table, whose, &Part::of(receipt, &sums), step);
         }
     }
     table
 }
 
-fn add(table: &mut Table, whose: &Whose<'_>, part: &Part<'_>, step_ms: u64) {
+fn add(table: &mut Table, whose: &Whose<'_>, part: &Part<'_>, step: &Scope) {
     let of_one = matches!(whose, Whose::Account(_));
     let words = Words {
         key: part.key.filter(|_| of_one).cloned(),
@@ -219,8 +220,8 @@ fn add(table: &mut Table, whose: &Whose<'_>, part: &Part<'_>, step_ms: u64) {
         vendor: part.vendor.to_owned(),
         endpoint: part.endpoint,
     };
-    let at_ms = part.at_ms - part.at_ms % step_ms;
-    let row = table.entry((None, at_ms, words)).or_default();
+    let row = table.entry((None, step.begin_ms(part.at_ms), words));
+    let row = row.or_default();
     row.add(part.sums);
 }
 
@@ -228,11 +229,11 @@ async fn asked<L: Rollup>(
     ledger: &L,
     whose: Whose<'_>,
     time: &Range<u64>,
-    step_ms: u64,
+    step: &Scope,
 ) -> (Table, usize) {
     let (mut table, mut parts) = (Table::new(), 0);
     let told = read(ledger, whose, time.clone(), |part| {
-        add(&mut table, &whose, part, step_ms);
+        add(&mut table, &whose, part, step);
         parts += 1;
         ControlFlow::Continue(())
     });
@@ -246,25 +247,31 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     for before_ms in [0, now_ms - 2 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
         roll_up(ledger, before_ms).await.unwrap();
         for time in times {
-            for (whose, step_ms) in [
-                (Whose::Account(&acme), DAY_MS),
-                (Whose::All, DAY_MS),
-                (Whose::AllByHour, HOUR_MS),
+            for (whose, step) in [
+                (Whose::Account(&acme), Scope::Days),
+                (Whose::All, Scope::Days),
+                (Whose::AllByHour, Scope::Hours),
+                (Whose::AllByMonth, Scope::Months),
             ] {
-                let (told, _) = asked(ledger, whose, time, step_ms).await;
-                let expected = one_by_one(receipts, &whose, time, step_ms);
+                let (told, _) = asked(ledger, whose, time, &step).await;
+                let expected = one_by_one(receipts, &whose, time, &step);
                 assert_eq!(told, expected, "{whose:?} {time:?} {before_ms}");
             }
         }
         assert_eq!(check(ledger).await.unwrap(), Vec::<String>::new());
     }
     assert_eq!(roll_up(ledger, u64::MAX).await.unwrap(), 0, "all is in it");
+    let added_up_ms = ledger.marks().await.unwrap().months_end_ms;
+    assert!(
+        added_up_ms >= Scope::Months.begin_ms(now_ms),
+        "the months, too"
+    );
     ledger.clear_sums().await.unwrap();
-    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
-    let whole = one_by_one(receipts, &Whose::All, &(0..u64::MAX), DAY_MS);
+    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
+    let whole = one_by_one(receipts, &Whose::All, &(0..u64::MAX), &Scope::Days);
     assert_eq!(told, whole, "nothing is rolled up");
     roll_up(ledger, u64::MAX).await.unwrap();
-    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
+    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
     assert_eq!(told, whole, "made anew");
 }
 
@@ -358,10 +365,10 @@ async fn what_is_rolled_up_is_not_read_again() {
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
-    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
+    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
     assert_eq!(parts, 500);
     roll_up(&ledger, u64::MAX).await.unwrap();
-    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
+    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
     assert!((1..=2).contains(&parts), "{parts}");
 }
 
@@ -409,7 +416,11 @@ async fn a_sum_that_is_wrong_is_named_and_made_anew() {
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
     roll_up(&ledger, u64::MAX).await.unwrap();
     let scope = Scope::Account(given::account("acme"));
-    let (at_ms, words, mut sums) = (ledger.rolled(&scope, 0..u64::MAX).await.unwrap().rows)
+    let (at_ms, words, mut sums) = (ledger
+        .rolled(&[(scope.clone(), 0..u64::MAX)])
+        .await
+        .unwrap()
+        .rows)
         .pop()
         .unwrap();
     sums.charged_micro += 1;
@@ -448,7 +459,11 @@ async fn sums_without_times_are_no_breach_and_times_that_no_receipt_has_are() {
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
     roll_up(&ledger, u64::MAX).await.unwrap();
     let scope = Scope::Account(given::account("acme"));
-    let rows = ledger.rolled(&scope, 0..u64::MAX).await.unwrap().rows;
+    let rows = ledger
+        .rolled(&[(scope.clone(), 0..u64::MAX)])
+        .await
+        .unwrap()
+        .rows;
     let timed: u64 = rows.iter().map(|(_, _, sums)| sums.whole.calls()).sum();
     assert_eq!(timed, 500);
     for (whole, found) in [
@@ -493,4 +508,60 @@ fn sums_without_a_group_are_read_and_written_as_before_there_were_any() {
     };
     let json = json.replace(r#""k1""#, r#""k1","g":"g1""#);
     assert_eq!(serde_json::to_string(&words).unwrap(), json);
+}
+
+/// A clock may go back, or another version may have added up the months.
+#[tokio::test]
+async fn what_comes_to_a_month_that_is_added_up_already_is_added_to_it() {
+    // In a month that is over.
+    let then_ms = now() - 40 * DAY_MS;
+    let receipts = sorted(&some_calls(), then_ms);
+    let dir = tempfile::tempdir().unwrap();
+    let file = in_file(dir.path(), &receipts, then_ms - 3 * DAY_MS).await;
+    added_late(&file, &receipts).await;
+    let server = Server::start().await;
+    let redis = in_redis(&server, &receipts, then_ms - 3 * DAY_MS).await;
+    added_late(&redis, &receipts).await;
+}
+
+async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
+    let change = Change {
+        version: ledger.marks().await.unwrap().version,
+        months_end_ms: Some(Scope::Months.begin_ms(now())),
+        ..Change::default()
+    };
+    assert!(ledger.change_sums(&change).await.unwrap());
+    roll_up(ledger, u64::MAX).await.unwrap();
+    let rolled = ledger.rolled(&[(Scope::Months, 0..u64::MAX)]);
+    let rows = rolled.await.unwrap().rows;
+    let calls: u64 = rows.iter().map(|(_, _, sums)| sums.calls).sum();
+    let counted = receipts
+        .iter()
+        .filter(|receipt| receipt.booked != Booked::Stale);
+    assert_eq!(calls, counted.count() as u64);
+    assert_eq!(check(ledger).await.unwrap(), Vec::<String>::new());
+    let (at_ms, words, mut sums) = rows.into_iter().next().unwrap();
+    sums.charged_micro += 1;
+    let id = RowId {
+        scope: Scope::Months,
+        at_ms,
+        words,
+    };
+    let change = Change {
+        version: ledger.marks().await.unwrap().version,
+        rows: vec![(id, sums)],
+        ..Change::default()
+    };
+    assert!(ledger.change_sums(&change).await.unwrap());
+    let found = check(ledger).await.unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let named = "U1 sums of all accounts in the month that begins on ";
+    assert!(found[0].starts_with(named), "{found:?}");
+    let (told, _) = asked(ledger, Whose::AllByMonth, &(0..u64::MAX), &Scope::Months).await;
+    let [told, due] = [
+        told,
+        one_by_one(receipts, &Whose::All, &(0..u64::MAX), &Scope::Months),
+    ]
+    .map(|table| table.values().map(|sums| sums.charged_micro).sum::<i128>());
+    assert_eq!(told, due + 1, "months are read");
 }

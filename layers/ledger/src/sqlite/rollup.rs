@@ -13,11 +13,14 @@ use crate::{
     account::AccountId,
     contract::{BookError, JournalLine, JournalPage, JournalPart},
     durable::file::{from_json, parsed, to_json},
-    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, account_of},
 };
 
 /// Where the version stands among the places: no account is called so.
 const VERSION: &str = "";
+/// The scope of a row without words or sums whose time is that up to which there are sums of months. A version that knows of
+/// none leaves it alone.
+const MONTHS_END: &str = "=months end";
 
 pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {
     let sql = "SELECT CAST(place AS INTEGER) FROM sums_places WHERE account = ?1";
@@ -40,7 +43,18 @@ pub(super) fn write(conn: &Connection, change: &Change, version: u64) -> rusqlit
     for (account, place) in &change.places {
         write_place(conn, account, place)?;
     }
+    if let Some(end_ms) = change.months_end_ms {
+        let sql = "INSERT OR IGNORE INTO sums (scope, at_ms, words, sums) VALUES (?1, ?2, '', '')";
+        conn.execute(sql, params![MONTHS_END, integer(end_ms)])?;
+    }
     write_place(conn, VERSION, &version.to_string())
+}
+
+fn months_end_ms(conn: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT at_ms FROM sums WHERE scope = ?1 ORDER BY at_ms DESC LIMIT 1";
+    let mut select = conn.prepare_cached(sql)?;
+    let end_ms = select.query_row([MONTHS_END], |row| count(row, 0));
+    Ok(end_ms.optional()?.unwrap_or_default())
 }
 
 fn write_place(conn: &Connection, account: &str, place: &str) -> rusqlite::Result<()> {
@@ -72,23 +86,26 @@ fn places(
     }
 }
 
-fn rolled(conn: &Connection, scope: &Scope, time: &Range<u64>) -> rusqlite::Result<Rolled> {
+fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> rusqlite::Result<Rolled> {
     // All at one moment.
     let moment = conn.unchecked_transaction()?;
-    let of = match scope {
-        Scope::Account(id) => Some(id),
-        Scope::Days | Scope::Hours => None,
+    let mut rolled = Rolled {
+        rows: Vec::new(),
+        places: places(&moment, account_of(parts))?,
+        months_end_ms: months_end_ms(&moment)?,
     };
-    let places = places(&moment, of)?;
     let sql = "SELECT at_ms, words, sums FROM sums WHERE scope = ?1 AND at_ms >= ?2 AND at_ms < ?3";
-    let rows = moment
-        .prepare_cached(sql)?
-        .query_map(
-            params![scope.word(), integer(time.start), integer(time.end)],
-            |row| Ok((count(row, 0)?, from_json(row, 1)?, from_json(row, 2)?)),
-        )?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
-    Ok(Rolled { rows, places })
+    let mut select = moment.prepare_cached(sql)?;
+    for (scope, time) in parts {
+        let times = params![scope.word(), integer(time.start), integer(time.end)];
+        let found = select.query_map(times, |row| {
+            Ok((count(row, 0)?, from_json(row, 1)?, from_json(row, 2)?))
+        })?;
+        for row in found {
+            rolled.rows.push(row?);
+        }
+    }
+    Ok(rolled)
 }
 
 fn sums_at(conn: &Connection, ids: &[RowId]) -> rusqlite::Result<Vec<Option<Sums>>> {
@@ -141,14 +158,15 @@ impl Rollup for SqliteLedger {
                 version: version(&moment)?,
                 places: places(&moment, None)?,
                 entries: None,
+                months_end_ms: months_end_ms(&moment)?,
             })
         });
         marks.await.map_err(BookError::Unavailable)
     }
 
-    async fn rolled(&self, scope: &Scope, time: Range<u64>) -> Result<Rolled, BookError> {
-        let scope = scope.clone();
-        let rolled = self.read(move |conn| rolled(conn, &scope, &time)).await;
+    async fn rolled(&self, parts: &[(Scope, Range<u64>)]) -> Result<Rolled, BookError> {
+        let parts = parts.to_vec();
+        let rolled = self.read(move |conn| rolled(conn, &parts)).await;
         rolled.map_err(BookError::Unavailable)
     }
 

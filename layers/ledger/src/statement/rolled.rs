@@ -25,8 +25,9 @@ pub(super) async fn read<L: Rollup + ?Sized>(
     }
     let behind = whole_within(DAY_MS, &(time.end..u64::MAX));
     // Before the books: they go at least as far.
-    let Rolled { rows, places } =
-        (ledger.rolled(&Scope::Account(account.clone()), 0..u64::MAX)).await?;
+    let Rolled { rows, places, .. } = ledger
+        .rolled(&[(Scope::Account(account.clone()), 0..u64::MAX)])
+        .await?;
     let Some(place) = places.get(account) else {
         return Ok(None);
     };

@@ -124,7 +124,11 @@ async fn sums_that_are_wrong_are_on_no_statement() {
     let (acme, time) = (given::account("acme"), 0..u64::MAX);
     let right = rolled::read(&ledger, &acme, &time).await.unwrap().unwrap();
     let scope = Scope::Account(acme.clone());
-    let rows = ledger.rolled(&scope, time.clone()).await.unwrap().rows;
+    let rows = ledger
+        .rolled(&[(scope.clone(), time.clone())])
+        .await
+        .unwrap()
+        .rows;
     let (at_ms, words, mut sums) = rows.into_iter().next().unwrap();
     sums.charged_micro += 1;
     let id = RowId {
