@@ -27,7 +27,7 @@ use crate::{
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
     rollup::{
         Change, DAY_MS, HOUR_MS, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words,
-        account_of, now_ms, there,
+        now_ms, there,
     },
 };
 
@@ -170,7 +170,8 @@ impl Rollup for RedisLedger {
                 times.push(time);
             }
         }
-        let of = account_of(parts).map_or_else(String::new, AccountId::to_string);
+        let of = parts.iter().find_map(|(scope, _)| scope.account());
+        let of = of.map_or_else(String::new, AccountId::to_string);
         let answer: Vec<HashMap<String, String>> = self
             .ask_patiently(&self.0.scripts.read_sums, &keys, &[of])
             .await?;

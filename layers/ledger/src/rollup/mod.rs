@@ -110,6 +110,15 @@ impl Scope {
         }
     }
 
+    /// Whose account's it is; none's where it is of all.
+    #[must_use]
+    pub const fn account(&self) -> Option<&AccountId> {
+        match self {
+            Self::Account(id) => Some(id),
+            Self::Days | Self::Hours | Self::Months => None,
+        }
+    }
+
     /// The word that stores have for it. No account is called like the others.
     #[must_use]
     pub fn word(&self) -> &str {
@@ -224,14 +233,6 @@ pub struct Change {
     pub entry_places: Vec<(AccountId, String)>,
     /// [`Marks::months_end_ms`] from then on, where that moves.
     pub months_end_ms: Option<u64>,
-}
-
-/// The account of which these parts are; `None` where they are of all accounts.
-pub(crate) fn account_of(parts: &[(Scope, Range<u64>)]) -> Option<&AccountId> {
-    parts.iter().find_map(|(scope, _)| match scope {
-        Scope::Account(id) => Some(id),
-        Scope::Days | Scope::Hours | Scope::Months => None,
-    })
 }
 
 pub(crate) fn now_ms() -> u64 {

@@ -57,11 +57,11 @@ impl Roller {
             }
         }
         let before_ms = now_ms.saturating_sub(STANDS_MS);
-        let (rolled, alone) = roll(ledger, &accounts, before_ms).await?;
-        if !alone {
-            self.seen.clear();
-        } else if of_all {
-            add_up_months(ledger, before_ms).await?;
+        let (rolled, marks) = roll(ledger, &accounts, before_ms).await?;
+        match marks {
+            None => self.seen.clear(),
+            Some(marks) if of_all => add_up_months(ledger, &marks, before_ms).await?,
+            Some(_) => {}
         }
         Ok(rolled)
     }
@@ -73,17 +73,21 @@ impl Roller {
 /// See [`BookError`].
 pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u64, BookError> {
     let accounts = ledger.account_ids().await?;
-    let (rolled, alone) = roll(ledger, &accounts, before_ms).await?;
-    if alone {
-        add_up_months(ledger, before_ms).await?;
+    let (rolled, marks) = roll(ledger, &accounts, before_ms).await?;
+    if let Some(marks) = marks {
+        add_up_months(ledger, &marks, before_ms).await?;
     }
     Ok(rolled)
 }
 
-/// Adds up the days of the months that are over, once: all that was booked in them is in the sums. What comes to them after
-/// that, because a clock went back, is added to both.
-async fn add_up_months<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<(), BookError> {
-    let (marks, now_ms) = (ledger.marks().await?, now_ms());
+/// Adds up the days of the months that are over, once: all that was booked in them is in the sums, as `marks` say. What comes to
+/// them after that, because a clock went back, is added to both.
+pub(super) async fn add_up_months<L: Rollup + ?Sized>(
+    ledger: &L,
+    marks: &Marks,
+    before_ms: u64,
+) -> Result<(), BookError> {
+    let now_ms = now_ms();
     let end_ms = Scope::Months.begin_ms(before_ms.min(now_ms));
     let since_ms = marks.months_end_ms.max(now_ms.saturating_sub(KEPT_MS));
     if marks.months_end_ms >= end_ms {
@@ -110,22 +114,22 @@ async fn add_up_months<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result
         months_end_ms: Some(end_ms),
         ..Change::default()
     };
-    // Whoever was here meanwhile makes it necessary once more, the next time.
+    // Where somebody else was here meanwhile, the next time.
     ledger.change_sums(&change).await?;
     Ok(())
 }
 
-/// How many lines, and whether nobody else was at it meanwhile.
+/// How many lines, and how far the sums are then; none where somebody else was at it meanwhile.
 async fn roll<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],
     before_ms: u64,
-) -> Result<(u64, bool), BookError> {
+) -> Result<(u64, Option<Marks>), BookError> {
     let mut batch = Batch::new(ledger.marks().await?);
     let mut rolled = 0;
     for account in accounts {
         if !catch_up(ledger, &mut batch, account, before_ms).await? {
-            return Ok((rolled, false));
+            return Ok((rolled, None));
         }
         loop {
             let after = batch.marks.places.get(account).map(String::as_str);
@@ -139,7 +143,7 @@ async fn roll<L: Rollup + ?Sized>(
             if batch.lines >= LINES_AT_ONCE {
                 rolled += batch.lines as u64;
                 if !batch.write(ledger).await? {
-                    return Ok((rolled, false));
+                    return Ok((rolled, None));
                 }
             }
             if !standing.more {
@@ -150,7 +154,8 @@ async fn roll<L: Rollup + ?Sized>(
         }
     }
     rolled += batch.lines as u64;
-    Ok((rolled, batch.write(ledger).await?))
+    let alone = batch.write(ledger).await?;
+    Ok((rolled, alone.then_some(batch.marks)))
 }
 
 /// Notes the entries of an account whose sums go further than they do: an earlier version has made those. Says whether

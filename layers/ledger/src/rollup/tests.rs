@@ -565,3 +565,22 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
     .map(|table| table.values().map(|sums| sums.charged_micro).sum::<i128>());
     assert_eq!(told, due + 1, "months are read");
 }
+
+/// Another gateway forgets all sums, or makes some, while one adds up the months.
+#[tokio::test]
+async fn months_are_added_up_of_the_sums_that_were_seen_or_not_at_all() {
+    let then_ms = now() - 40 * DAY_MS;
+    let receipts = sorted(&some_calls(), then_ms);
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = in_file(dir.path(), &receipts, then_ms - 3 * DAY_MS).await;
+    let seen = ledger.marks().await.unwrap();
+    ledger.clear_sums().await.unwrap();
+    roll::add_up_months(&ledger, &seen, u64::MAX).await.unwrap();
+    let marks = ledger.marks().await.unwrap();
+    assert_eq!(marks.months_end_ms, 0);
+    roll::add_up_months(&ledger, &marks, u64::MAX)
+        .await
+        .unwrap();
+    let end_ms = ledger.marks().await.unwrap().months_end_ms;
+    assert_eq!(end_ms, Scope::Months.begin_ms(now()));
+}

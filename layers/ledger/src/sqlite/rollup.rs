@@ -13,7 +13,7 @@ use crate::{
     account::AccountId,
     contract::{BookError, JournalLine, JournalPage, JournalPart},
     durable::file::{from_json, parsed, to_json},
-    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, account_of},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
 };
 
 /// Where the version stands among the places: no account is called so.
@@ -89,9 +89,10 @@ fn places(
 fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> rusqlite::Result<Rolled> {
     // All at one moment.
     let moment = conn.unchecked_transaction()?;
+    let of = parts.iter().find_map(|(scope, _)| scope.account());
     let mut rolled = Rolled {
         rows: Vec::new(),
-        places: places(&moment, account_of(parts))?,
+        places: places(&moment, of)?,
         months_end_ms: months_end_ms(&moment)?,
     };
     let sql = "SELECT at_ms, words, sums FROM sums WHERE scope = ?1 AND at_ms >= ?2 AND at_ms < ?3";
