@@ -10,7 +10,8 @@
 //!
 //! Entries stand there since a journal has no way to find them among millions of calls.
 //!
-//! A block is 32 steps of its scope, or 32 days; of months, 32 days in which one begins, or two. It is forgotten when the youngest receipts that it may be of are.
+//! A block is 32 steps of its scope, or 32 days. It is forgotten when the youngest receipts that it may be of are; of months, in
+//! which one begins, or two, it may be when the oldest are: months that began so long ago are not read.
 
 use std::{
     collections::{BTreeMap, HashMap},

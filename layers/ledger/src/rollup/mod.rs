@@ -8,7 +8,7 @@
 //! ([`read`]) gets the sums, and behind them what the journals have got since: so an answer is never older than the
 //! journal, and it is the same that all receipts one by one would give.
 //!
-//! A time that begins or ends within a day is made of whole days, and of the receipts of what is left. What was
+//! A time is made of the whole months, days and hours in it, an account's of days, and of the receipts of what is left. What was
 //! taken back by nobody is all that is rolled up: the youngest lines are left alone ([`STANDS_MS`]), since a server
 //! that takes over may not have them.
 //!

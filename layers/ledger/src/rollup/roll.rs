@@ -37,14 +37,15 @@ impl Roller {
     /// See [`BookError`].
     pub async fn round<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<u64, BookError> {
         let now_ms = now_ms();
-        let of_all = self.rounds == 0;
-        if of_all {
+        if self.rounds == 0 {
             // Free calls change no account.
             self.seen.clear();
         }
         self.rounds = (self.rounds + 1) % ROUNDS_TO_ALL;
         let mut accounts = Vec::new();
-        for view in ledger.accounts().await? {
+        let views = ledger.accounts().await?;
+        let count = views.len();
+        for view in views {
             let (spent, lost) = (view.spent_rub, view.loss_rub);
             let before = self.seen.get(&view.id).copied();
             let since_ms = match before {
@@ -60,7 +61,9 @@ impl Roller {
         let (rolled, marks) = roll(ledger, &accounts, before_ms).await?;
         match marks {
             None => self.seen.clear(),
-            Some(marks) if of_all => add_up_months(ledger, &marks, before_ms).await?,
+            Some(marks) if accounts.len() == count => {
+                add_up_months(ledger, &marks, before_ms).await?
+            }
             Some(_) => {}
         }
         Ok(rolled)
@@ -80,16 +83,19 @@ pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u
     Ok(rolled)
 }
 
-/// Adds up the days of the months that are over, once: all that was booked in them is in the sums, as `marks` say. What comes to
-/// them after that, because a clock went back, is added to both.
+/// Adds up the days of the months that are over, once: all that was booked in them is in the sums, as `marks` say, and so is
+/// something that was booked later. What comes to them after that, because a clock of the ledger's went back, is added to both.
 pub(super) async fn add_up_months<L: Rollup + ?Sized>(
     ledger: &L,
     marks: &Marks,
     before_ms: u64,
 ) -> Result<(), BookError> {
-    let now_ms = now_ms();
-    let end_ms = Scope::Months.begin_ms(before_ms.min(now_ms));
-    let since_ms = marks.months_end_ms.max(now_ms.saturating_sub(KEPT_MS));
+    // The ledger's clock tells when calls were booked, and this one's may be another.
+    let places = marks.places.values();
+    let newest_ms = places.map(|place| ledger.place_ms(place)).max();
+    let newest_ms = newest_ms.unwrap_or_default().min(before_ms);
+    let end_ms = Scope::Months.begin_ms(newest_ms);
+    let since_ms = marks.months_end_ms.max(newest_ms.saturating_sub(KEPT_MS));
     if marks.months_end_ms >= end_ms {
         return Ok(());
     }

@@ -13,7 +13,8 @@
 //! levels     account, key, levels                                when it is told that money runs low
 //! group_levels  account, id, levels                             the same of groups
 //! notes      name, version, text                                 of those who pass events on
-//! sums       scope, at_ms, words (JSON), sums (JSON)             the roll-up: no books, made anew when they are gone
+//! sums       scope, at_ms, words (JSON), sums (JSON)             the roll-up: no books, made anew when they are gone;
+//!                                                                a row without words: up to when months are added up
 //! sums_places  account, place                                    how far each journal is in them; '' the version
 //! ```
 //! Money is in micro-rubles, times are Unix milliseconds.
