@@ -75,6 +75,9 @@ use crate::fixtures::{
 
 /// Calls between two looks at the clock, and the most that the settler has to catch up with.
 const BATCH: u64 = 256;
+/// More than two caches have of their own, and less than all share.
+const OTHERS_BYTES: usize = 4 << 20;
+const LINE_BYTES: usize = 64;
 const HOLD_TTL: Duration = Duration::from_secs(960);
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -354,9 +357,9 @@ fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
                 req.body().meter.dispatched();
                 ready(Ok::<_, Error>(answers.answer()))
             }));
-        lines.time_settled(name, &service, || {
-            desk.request(Full::new(body.clone()), canned)
-        });
+        let request = || desk.request(Full::new(body.clone()), canned);
+        lines.time_settled(name, &service, request);
+        lines.time_cold(&format!("{name}, settled, caches cold"), &service, request);
     }
 }
 
@@ -438,11 +441,62 @@ impl Lines<'_, '_> {
                 });
             });
     }
+
+    /// Times the same calls with their settling, each of them after others have had the processor's first and second cache: so
+    /// it is in a gateway, whose calls come between those of the system, of other layers and of other programs.
+    fn time_cold<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
+    where
+        S: Service<Request<B>, Response = Response<A>> + Clone,
+        S::Error: Debug,
+        A: Body,
+        A::Error: Debug,
+    {
+        let (runtime, ended) = (self.runtime, self.ended);
+        let mut others = vec![1u8; OTHERS_BYTES];
+        self.group.bench_function(name, |bencher| {
+            bencher.iter_custom(|calls| {
+                runtime.block_on(async {
+                    let mut took = Duration::ZERO;
+                    for _ in 0..calls {
+                        let req = request();
+                        others
+                            .iter_mut()
+                            .step_by(LINE_BYTES)
+                            .for_each(|byte| *byte ^= 1);
+                        black_box(&mut others);
+                        let began = Instant::now();
+                        answered(service, req).await;
+                        while ended.load(Ordering::Relaxed) == 0 {
+                            tokio::task::yield_now().await;
+                        }
+                        took += began.elapsed();
+                        ended.store(0, Ordering::Relaxed);
+                    }
+                    took
+                })
+            });
+        });
+    }
 }
 
 struct Took {
     calls: Duration,
     settling: Duration,
+}
+
+async fn answered<S, B, A>(service: &S, req: Request<B>)
+where
+    S: Service<Request<B>, Response = Response<A>> + Clone,
+    S::Error: Debug,
+    A: Body,
+    A::Error: Debug,
+{
+    let res = service.clone().oneshot(req).await;
+    let res = res.expect("the bench's own call is answered");
+    let mut body = pin!(res.into_body());
+    while let Some(frame) = body.frame().await {
+        black_box(frame.expect("the bench's own answer does not fail"));
+    }
 }
 
 async fn timed<S, B, A>(
@@ -467,12 +521,7 @@ where
         let requests: Vec<_> = (0..batch).map(|_| request()).collect();
         let began = Instant::now();
         for req in requests {
-            let res = service.clone().oneshot(req).await;
-            let res = res.expect("the bench's own call is answered");
-            let mut body = pin!(res.into_body());
-            while let Some(frame) = body.frame().await {
-                black_box(frame.expect("the bench's own answer does not fail"));
-            }
+            answered(service, req).await;
         }
         took.calls += began.elapsed();
         let began = Instant::now();

@@ -53,6 +53,11 @@ const LEASE_MAX: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 /// More are not under way at a time: Redis has not kept up.
 const UNDER_WAY_MAX: u64 = 20_000;
+/// As many ends as a turn tells at most.
+const ENDS_ALONE: usize = 256;
+const TURNS_ALONE: usize = 500;
+/// Of an entry in the journal.
+const PLACE: &str = "1795713301418-0";
 
 /// Measures what calls on one busy account cost Redis.
 #[derive(Debug, Parser)]
@@ -112,11 +117,59 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
             }
         }
     }
+    let alone_us = runtime.block_on(commands_alone(options.rounds))?;
+    println!("the commands of a turn alone, {ENDS_ALONE} ends at a time: {alone_us:.2} µs an end");
     let mut run = results::machine();
     run["rounds"] = options.rounds.into();
     run["round_seconds"] = figure(options.seconds);
     let entry = json!({ "run": run, "results": rows });
-    results::keep("leases.json", [("busy".to_owned(), entry)])
+    let alone = json!({ "ends": ENDS_ALONE, "redis_us": figure(alone_us) });
+    results::keep(
+        "leases.json",
+        [
+            ("busy".to_owned(), entry),
+            ("commands_alone".to_owned(), alone),
+        ],
+    )
+}
+
+/// What Redis takes for an end when it is sent the commands of a turn and no script around them: whether its number is
+/// known, in a turn or alone, its line in the journal, and where that is. No script can take less.
+async fn commands_alone(rounds: u32) -> anyhow::Result<f64> {
+    let server = redis_server().await.context("redis-server")?;
+    let mut conn = server.connection().await?;
+    let item = serde_json::to_string(&books::item(&books::price()))?;
+    let mut taken = Vec::new();
+    // The first one warms up and does not count.
+    for round in 0..=rounds {
+        let used_before = used_us(&server).await?;
+        for turn in 0..TURNS_ALONE {
+            let places = format!("tg:{{busy}}:n:{round}:{}", turn / 64);
+            let mut commands = redis::pipe();
+            let [mut known, mut alone, mut found] = ["HMGET", "EXISTS", "HSET"].map(redis::cmd);
+            known.arg(&places);
+            found.arg(&places);
+            let mut lines = String::new();
+            for _ in 0..ENDS_ALONE {
+                let number = RequestNumber::now_v7().to_string();
+                known.arg(&number);
+                alone.arg(format!("tg:{{busy}}:r:{number}"));
+                found.arg(&number).arg(PLACE);
+                lines.push_str(&format!("{number} 200000 7100 7100 0 held {item}\n"));
+            }
+            let mut entry = redis::cmd("XADD");
+            entry.arg(&["tg:{busy}:j", "MINID", "~", "0", "*", "calls", &lines]);
+            for command in [known, alone, entry, found] {
+                commands.add_command(command).ignore();
+            }
+            let () = commands.query_async(&mut conn).await?;
+        }
+        if round > 0 {
+            let used = used_us(&server).await? - used_before;
+            taken.push(used / (TURNS_ALONE * ENDS_ALONE) as f64);
+        }
+    }
+    Ok(median(taken))
 }
 
 async fn measure(
