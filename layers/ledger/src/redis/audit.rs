@@ -1,12 +1,14 @@
 //! What the ledger in Redis shows to an [audit](crate::audit): each account as it stands on the server, keys without
 //! a record among it, and its journal with the index of receipts beside it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{
     RedisLedger,
     journal::{JournalRange, Placed},
-    names::{account_key, place_field, places_key, receipt_key, tombstone_key},
+    names::{
+        NUMBER_BYTES, account_key, place_field, places_key, receipt_key, tombstone_key, turns_key,
+    },
 };
 use crate::{
     account::AccountId,
@@ -77,14 +79,17 @@ impl RedisLedger {
         for (number, last) in alone.iter().zip(self.places_alone(account, &alone).await?) {
             twice.extend(elsewhere(number, last.as_deref()));
         }
-        for (number, last) in of_turns
-            .iter()
-            .zip(self.places_of_turns(account, &of_turns).await?)
-        {
+        let apart = self.places_apart(account, &of_turns).await?;
+        let turns = self.turns_with(account, &of_turns).await?;
+        for (number, apart) in of_turns.iter().zip(apart) {
             // A turn that charged a call twice has both in one place.
             let again = (!seen.insert((&number.0.place, number.1))).then_some(number.1);
-            let last = Some(last).filter(|last| !last.is_empty());
-            twice.extend(again.or(elsewhere(number, last.as_deref())));
+            let turns = turns.get(&number.1).map_or(&[][..], Vec::as_slice);
+            let several = (turns.len() > 1).then_some(number.1);
+            let apart = Some(apart).filter(|apart| !apart.is_empty());
+            let last = turns.first().or(apart.as_ref());
+            let found = again.or(several);
+            twice.extend(found.or(elsewhere(number, last.map(String::as_str))));
         }
         Ok(twice)
     }
@@ -104,7 +109,39 @@ impl RedisLedger {
         self.0.conn.command(&words, OPERATOR_TIMEOUT).await
     }
 
-    async fn places_of_turns(
+    /// The turns that have told these numbers among others, by their places.
+    async fn turns_with(
+        &self,
+        account: &AccountId,
+        settled: &[(&Placed, RequestNumber)],
+    ) -> Result<HashMap<RequestNumber, Vec<String>>, RedisFault> {
+        let mut asked: HashMap<String, HashMap<&[u8], RequestNumber>> = HashMap::new();
+        for (_, number) in settled {
+            let of_hash = asked.entry(turns_key(account, *number)).or_default();
+            of_hash.insert(place_field(number), *number);
+        }
+        let mut found: HashMap<RequestNumber, Vec<String>> = HashMap::new();
+        for (hash, asked) in &asked {
+            let turns: Vec<(String, Vec<u8>)> = self
+                .0
+                .conn
+                .command(&["HGETALL", hash], OPERATOR_TIMEOUT)
+                .await?;
+            for (field, numbers) in &turns {
+                let place = field.rsplit(':').next().unwrap_or_default();
+                for number in numbers
+                    .chunks(NUMBER_BYTES)
+                    .filter_map(|rest| asked.get(rest))
+                {
+                    found.entry(*number).or_default().push(place.to_owned());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where those of them stand that a turn has told by themselves, or empty texts.
+    async fn places_apart(
         &self,
         account: &AccountId,
         settled: &[(&Placed, RequestNumber)],
@@ -122,7 +159,7 @@ impl RedisLedger {
                 keys.len() - 1
             });
             args.push(nth.to_string().into_bytes());
-            args.push(place_field(*number));
+            args.push(place_field(number).to_vec());
         }
         let places = &self.0.scripts.places;
         self.0

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use super::{
     ACCOUNTS_AT_ONCE, RedisLedger, booked_of, digits,
     journal::receipt_in_entry,
-    names::{account_key, place_field, places_key, receipt_key},
+    names::{account_key, place_field, places_key, receipt_key, turns_key},
     retention_ms,
 };
 use crate::{
@@ -307,6 +307,7 @@ impl RedisLedger {
             receipt_key(account, number),
             account_key(account, ":j"),
             places_key(account, number),
+            turns_key(account, number),
         ];
         let entry: Option<HashMap<String, String>> = self
             .0
@@ -314,7 +315,7 @@ impl RedisLedger {
             .eval(
                 &self.0.scripts.receipt,
                 &keys,
-                place_field(number),
+                place_field(&number),
                 OPERATOR_TIMEOUT,
             )
             .await?;

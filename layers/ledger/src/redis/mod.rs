@@ -13,8 +13,9 @@
 //! tg:{A}:t          HASH    entry id → amount, for ever
 //! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money
 //! tg:{A}:r:<number> STRING  the receipt's place in the journal
-//! tg:{A}:n:<digits> HASH    of numbers that begin with these digits, the rest of the number → the place in the journal of
-//!                           the turn of a lease that charged it
+//! tg:{A}:n:<digits> HASH    of numbers that turns of leases have charged and that begin with these digits: of nine digits,
+//!                           "<first>:<last>:<place of the turn in the journal>" → the rest of each; of eight, the rest
+//!                           of a number → its turn's place
 //! tg:{A}:ev         STREAM  what the account tells, written in the step that moves the money
 //! tg:{A}:l          HASH    a lease's number → "<last turn> <grants until, ms> <since, ms> <owner>"; what it has is a hold
 //! tg:id:<key>       STRING  the key's account
@@ -75,7 +76,9 @@ pub use self::{copy::RedisCopy, turn::LeaseView, watch::Watch};
 use self::{
     days::Days,
     identity::KeyCache,
-    names::{account_key, call_keys, hold_keys, place_field, places_key, receipt_key, text_of},
+    names::{
+        account_key, call_keys, hold_keys, place_field, places_key, receipt_key, text_of, turns_key,
+    },
     scripts::Scripts,
     watch::DataSet,
 };
@@ -290,6 +293,7 @@ impl RedisLedger {
             receipt_key(account, *number),
             account_key(account, ":ev"),
             places_key(account, *number),
+            turns_key(account, *number),
         ]);
         let mut json: Vec<u8> = Vec::with_capacity(ITEM_SIZE);
         serde_json::to_writer(&mut json, item)
@@ -303,7 +307,7 @@ impl RedisLedger {
             held.micro(),
             json.as_slice(),
             RECEIPT_MS,
-            place_field(*number),
+            place_field(number),
         );
         let answer: Value = self.ask(&self.0.scripts.settle, &keys, args).await?;
         let (booked, charged, loss, repeated) = match answer {

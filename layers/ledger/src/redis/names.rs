@@ -45,21 +45,34 @@ pub(super) fn receipt_key(account: &AccountId, number: RequestNumber) -> String 
     number_key(account, "}:r:", number)
 }
 
-/// Where the places of receipts are that leases were charged for: of all numbers of the same 65 s.
+/// Where the turns of leases stand that have told numbers of the same 4 s.
+pub(super) fn turns_key(account: &AccountId, number: RequestNumber) -> String {
+    let account: &str = account;
+    format!("tg:{{{account}}}:n:{:09x}", begins(number))
+}
+
+/// Where numbers of the same 65 s stand by themselves, with the places of the turns that have told them.
 pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
-    format!("tg:{{{account}}}:n:{:08x}", begins(number))
+    format!("tg:{{{account}}}:n:{:08x}", begins(number) >> 4)
 }
 
-/// What all those have in common.
-pub(crate) fn begins(number: RequestNumber) -> u32 {
-    let [a, b, c, d, ..] = *number.uuid().as_bytes();
-    u32::from_be_bytes([a, b, c, d])
+/// What all those of the same 4 s have in common.
+pub(crate) const fn begins(number: RequestNumber) -> u64 {
+    (number.uuid().as_u128() >> 92) as u64
 }
 
-/// The number's field there: what it does not share with the others.
-pub(super) fn place_field(number: RequestNumber) -> Vec<u8> {
-    number.uuid().as_bytes()[4..].to_vec()
+/// Its time within the 4 s, in ms.
+pub(super) const fn time_within(number: RequestNumber) -> u16 {
+    (number.uuid().as_u128() >> 80) as u16 & 0xfff
+}
+
+/// How much of a number it does not share with the others of its 65 s.
+pub(super) const NUMBER_BYTES: usize = 12;
+
+/// What that is.
+pub(super) fn place_field(number: &RequestNumber) -> &[u8] {
+    &number.uuid().as_bytes()[16 - NUMBER_BYTES..]
 }
 
 pub(super) fn digest_key(digest: &KeyDigest) -> String {
@@ -81,6 +94,7 @@ mod tests {
         let mut keys = call_keys(&account, number);
         keys.push(receipt_key(&account, number));
         keys.push(places_key(&account, number));
+        keys.push(turns_key(&account, number));
         for key in keys {
             assert!(key.starts_with("tg:{acme}"), "{key}");
         }
@@ -94,7 +108,9 @@ mod tests {
         );
         let number: RequestNumber = "0190163d-8694-739b-aea5-966c26f8ad91".parse().unwrap();
         assert_eq!(places_key(&account, number), "tg:{acme}:n:0190163d");
-        assert_eq!(place_field(number)[..3], [0x86, 0x94, 0x73]);
-        assert_eq!(place_field(number).len(), 12);
+        assert_eq!(turns_key(&account, number), "tg:{acme}:n:0190163d8");
+        assert_eq!(time_within(number), 0x694);
+        assert_eq!(place_field(&number)[..3], [0x86, 0x94, 0x73]);
+        assert_eq!(place_field(&number).len(), 12);
     }
 }

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use super::{
     RECEIPT_MS, RedisLedger, booked_of, digits,
-    names::{account_key, begins, hold_keys, place_field, places_key, receipt_key},
+    names::{
+        NUMBER_BYTES, account_key, begins, hold_keys, place_field, places_key, receipt_key,
+        time_within, turns_key,
+    },
 };
 use crate::{
     account::{AccountId, KeyId},
@@ -47,11 +50,17 @@ impl RedisLedger {
     pub(super) async fn turn_of(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
         self.0.data.present()?;
         let ends = in_order(&turn.ends);
-        let (hashes, counts) = hashes_of(turn, &ends);
-        let mut keys = Vec::with_capacity(7 + hashes.len() + ends.len());
+        let batches = batches_of(&ends);
+        let mut keys = Vec::with_capacity(7 + 2 * batches.len() + ends.len());
         keys.extend(hold_keys(&turn.account));
         keys.extend([":j", ":l", ":ev"].map(|part| account_key(&turn.account, part)));
-        keys.extend(hashes);
+        for key_of in [turns_key, places_key] {
+            keys.extend(
+                batches
+                    .iter()
+                    .map(|batch| key_of(&turn.account, batch.begins_as)),
+            );
+        }
         let alone = ends
             .iter()
             .map(|end| receipt_key(&turn.account, end.settlement.number));
@@ -78,10 +87,8 @@ impl RedisLedger {
             format!("{}:{}", cover.micro(), u8::from(settlement.fresh))
         });
         args.push(covers.collect::<Vec<_>>().join(" ").into_bytes());
-        args.push(counts.len().to_string().into_bytes());
-        args.extend(counts.iter().map(|count| count.to_string().into_bytes()));
-        let fields = ends.iter().map(|end| place_field(end.settlement.number));
-        args.extend(fields);
+        args.push(batches.len().to_string().into_bytes());
+        args.extend(batches.into_iter().flat_map(Batch::into_args));
         let reply: Reply = self.ask(&self.0.scripts.turn, &keys, &args).await?;
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
@@ -148,20 +155,38 @@ fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
     ordered
 }
 
-/// The hashes that their numbers stand in, and how many in each.
-fn hashes_of(turn: &Turn, ends: &[&TurnEnd]) -> (Vec<String>, Vec<usize>) {
-    let (mut hashes, mut counts) = (Vec::<String>::new(), Vec::<usize>::new());
-    for end in ends {
-        let hash = places_key(&turn.account, end.settlement.number);
-        match counts.last_mut() {
-            Some(count) if hashes.last() == Some(&hash) => *count += 1,
-            _ => {
-                hashes.push(hash);
-                counts.push(1);
-            }
-        }
+/// Ends whose numbers are of the same 4 s.
+struct Batch {
+    begins_as: RequestNumber,
+    count: usize,
+    /// The times of the first and of the last, in ms.
+    span: (u16, u16),
+    numbers: Vec<u8>,
+}
+
+impl Batch {
+    fn into_args(self) -> [Vec<u8>; 3] {
+        let (first, last) = self.span;
+        let [count, span] = [self.count.to_string(), format!("{first}:{last}")];
+        [count.into_bytes(), span.into_bytes(), self.numbers]
     }
-    (hashes, counts)
+}
+
+fn batches_of(ends: &[&TurnEnd]) -> Vec<Batch> {
+    let batches = ends.chunk_by(|a, b| begins(a.settlement.number) == begins(b.settlement.number));
+    let batches = batches.map(|batch| {
+        let numbers = || batch.iter().map(|end| end.settlement.number);
+        let times = || numbers().map(time_within);
+        let mut rest = Vec::with_capacity(NUMBER_BYTES * batch.len());
+        numbers().for_each(|number| rest.extend_from_slice(place_field(&number)));
+        Batch {
+            begins_as: batch[0].settlement.number,
+            count: batch.len(),
+            span: (times().min().unwrap_or(0), times().max().unwrap_or(0)),
+            numbers: rest,
+        }
+    });
+    batches.collect()
 }
 
 /// What the ends cost together, where the lease has all of each.

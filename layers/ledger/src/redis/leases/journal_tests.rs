@@ -102,11 +102,12 @@ async fn a_turns_calls_are_lines_of_the_journal_as_if_they_had_come_alone() {
     ledger.enter(&acme(), &topup("second", 7)).await.unwrap();
     ledger.reserve(&hold(900, "k1", 50)).await.unwrap();
     ledger.settle(&settlement(900, "k1", 50)).await.unwrap();
-    // One is told again, among others: it was charged.
-    let again = ledger
-        .turn(&turn(lease, ["b", "c"], &ends[3..]))
-        .await
-        .unwrap();
+    // One is told again, among others, by whoever has them from an outbox: it was charged.
+    let left = Turn {
+        step: Step::Tell,
+        ..turn(lease, ["b", "c"], &ends[3..])
+    };
+    let again = ledger.turn(&left).await.unwrap();
     assert_eq!(first.word, Word::Done);
     assert_eq!(again.ends[0].charged, first.ends[3].charged);
     assert!(again.ends[0].repeated && again.ends[1..].iter().all(|end| !end.repeated));
@@ -162,7 +163,8 @@ local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
 for _, hash in ipairs(redis.call('KEYS', 'tg:{acme}:n:*')) do
   for _, field in ipairs(redis.call('HKEYS', hash)) do
-    redis.call('HSET', hash, field, place)
+    local span = string.match(field, '^%d+:%d+:')
+    redis.call('HSET', hash, span .. place, redis.call('HGET', hash, field))
   end
 end
 return 1";
@@ -340,4 +342,77 @@ async fn what_a_turn_found_stale_and_was_charged_alone_is_not_charged_again() {
     }
     assert_eq!(ledger.account(&acme()).await.unwrap().spent_rub, micro(60));
     crate::testing::is_sound(&ledger).await;
+}
+
+/// What an owner tells is found by the number's time, and by nothing that looks like it.
+#[tokio::test]
+async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let lease = RequestNumber::now_v7();
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    // Of 20 s, one each 50 ms; all of a number's other digits are the same, so that one ends as the next begins.
+    let at = |n: u128| {
+        let time = (1_795_713_301_418 + 50 * n) << 80;
+        RequestNumber::from_uuid(uuid::Uuid::from_u128(time | 0x7_694d_694d_694d_694d_694d))
+    };
+    let (mut word, mut told) = ("a".to_owned(), Vec::new());
+    for round in 0..4 {
+        // Calls that ended together began long apart.
+        let numbers: Vec<RequestNumber> = (0..100).map(|n| at(4 * n + round)).collect();
+        let ends: Vec<Settlement> = numbers.iter().map(|number| ended(*number, 1)).collect();
+        let this = round.to_string();
+        let answer = ledger.turn(&turn(lease, [&word, &this], &ends)).await;
+        assert!(answer.unwrap().ends.iter().all(|end| !end.repeated));
+        (word, told) = (this, [told, ends].concat());
+    }
+    let fields: Vec<String> = server.ask(&["KEYS", "tg:{acme}:n:*"]).await;
+    // 4 s of numbers each, and no number by itself.
+    assert!((5..=6).contains(&fields.len()), "{fields:?}");
+    for end in &told {
+        let receipt = ledger.receipt(end.number).await.unwrap();
+        assert_eq!(
+            (receipt.number, receipt.charged_rub),
+            (end.number, micro(1))
+        );
+        let settled = ledger.settle(end).await.unwrap();
+        assert_eq!((settled.charged, settled.repeated), (micro(1), true));
+    }
+    for never in [at(400), at(10_000)] {
+        assert!(ledger.receipt(never).await.is_err());
+    }
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+/// Turns of earlier versions left each number by itself.
+#[tokio::test]
+async fn what_earlier_versions_told_in_turns_is_known() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let lease = RequestNumber::now_v7();
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    let ends = [7, 8].map(|cost| ended(RequestNumber::now_v7(), cost));
+    ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
+    let script = "
+for _, hash in ipairs(redis.call('KEYS', 'tg:{acme}:n:?????????')) do
+  for _, field in ipairs(redis.call('HKEYS', hash)) do
+    local numbers, place = redis.call('HGET', hash, field), string.match(field, '[^:]+$')
+    for at = 1, #numbers, 12 do
+      redis.call('HSET', string.sub(hash, 1, -2), string.sub(numbers, at, at + 11), place)
+    end
+  end
+  redis.call('DEL', hash)
+end
+return 1";
+    let _: i64 = server.ask(&["EVAL", script, "0"]).await;
+    for end in &ends {
+        let receipt = ledger.receipt(end.number).await.unwrap();
+        assert_eq!(receipt.charged_rub, end.cost);
+        assert!(ledger.settle(end).await.unwrap().repeated);
+    }
+    let again = ledger.turn(&turn(lease, ["b", "c"], &ends)).await.unwrap();
+    assert!(again.ends.iter().all(|end| end.repeated), "{again:?}");
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }

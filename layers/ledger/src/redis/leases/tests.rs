@@ -210,10 +210,10 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
             "if first and first[1] == 'stale' then",
         ),
         // A call is found by its number.
-        (
-            "      call('HSET', KEYS[HASHES + hash], unpack(found))\n",
-            "",
-        ),
+        ("      call('HSET', hash, unpack(fields))\n", ""),
+        // So are those of a turn that was told already.
+        ("goes_on and {} or turns_in(batch.turns)", "{}"),
+        ("word == 'ok' and not again and", "word == 'ok' and"),
         // A call has its line.
         (
             "    some[#some + 1] = lined[i]",

@@ -3,9 +3,10 @@
 -- with: amounts, calendar, clock, state, money, holds, telling, turns
 -- Charges a call and ends its hold, once: I3, I5.
 -- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it,
--- KEYS[8] = what the account tells, KEYS[9] = where numbers stand that turns of leases have charged.
--- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms, the number's field
--- in KEYS[9].
+-- KEYS[8] = what the account tells; of numbers that turns of leases have charged, KEYS[9] = where they stand by
+-- themselves, KEYS[10] = where the turns stand.
+-- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms, what the number does
+-- not share with others in KEYS[9] and KEYS[10].
 -- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves
 -- one entry to look into.
 -- Answers what was charged, in the usual case; or how it was booked, charged, loss, whether that is the first
@@ -24,8 +25,9 @@ if first then
   return {booked, tonumber(charged), tonumber(loss), 1}
 end
 
--- Told before in a turn of a lease, by whoever knows nothing more of the lease.
-local turn = call('HGET', KEYS[9], ARGV[8])
+-- Told before in a turn of a lease, by whoever knows nothing more of the lease. What has a hold of its own was in none that
+-- stands there: a lease pays for what is held by nothing else.
+local turn = not row[4] and turn_with(ARGV[8], KEYS[10], turns_in(KEYS[10])) or call('HGET', KEYS[9], ARGV[8])
 local charged_before = turn and calls_at(KEYS[6], turn)[number]
 if charged_before and charged_before[1] ~= 'stale' then
   if row[4] then

@@ -2,17 +2,22 @@
 -- with: amounts, calendar, clock, state, money, holds, telling, turns
 -- A turn of a lease: ends of calls that it held money for are charged, and it is opened, made larger or smaller, given
 -- back. To all other scripts a lease is a hold of its key: what they keep true of holds is true of leases.
--- All that a turn charges is one entry of the journal: a line for each call. Where a call's entry is stands in a hash of
--- all numbers that begin alike, so that nothing is written for each call alone.
--- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then those hashes; then for each
--- end its receipt's place, where it was settled by itself.
+-- All that a turn charges is one entry of the journal: a line for each call. Where the calls of an entry are that its lease
+-- paid whole is one field of a hash of numbers that begin alike, so that nothing is written for each call alone; where any
+-- other is stands under its number.
+-- A lease's owner tells each end in one turn, and turns are known by their words: what its own turns have told is not looked
+-- for again. What anybody else has told is known by its number.
+-- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then for each batch of ends whose
+-- numbers begin alike where turns stand that have told such numbers; then for each batch where numbers stand by
+-- themselves; then for each end its receipt's place, where it was settled by itself.
 -- ARGV: the lease's number, its key; what is done ('open', 'go on', 'close', or 'tell': the ends alone); the word of
 -- the turn before this one, and this one's; how much is given back, how much more is asked for, with how little left
 -- beside it nobody gets more; how long the hold lives, for how long more may be granted from it (0: nothing is), both in
 -- ms; whose it is; retention in ms; of the ends, each with a number of its own: their costs together, or nothing where the
 -- lease has not all of each; the lines of the entry as they are if each is charged its cost, "<number> <held> <cost>
--- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; how many hashes there are; for each
--- how many of them stand in it; and their fields there, in the order of the lines.
+-- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; how many batches
+-- there are; for each how many ends, the span of their numbers, and of each number what it does not share with the others, in
+-- the order of the lines.
 -- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1; 2: somebody asks
 -- for it); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or nothing
 -- where each was charged its cost; then how many events its charges told.
@@ -20,9 +25,17 @@ local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[
 local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
 local total, lines, covers = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15]
-local HASHES, COUNTS, hashes = 7, 16, amount(ARGV[16])
-local FIELDS, ALONE = COUNTS + hashes, HASHES + hashes
-local count = #ARGV - FIELDS
+local batches, count = {}, 0
+do
+  local HASHES, BATCHES, many = 7, 16, amount(ARGV[16])
+  for i = 1, many do
+    local at = BATCHES + 3 * i - 2
+    batches[i] = {turns = KEYS[HASHES + i], apart = KEYS[HASHES + many + i], behind = count,
+      count = amount(ARGV[at]), span = ARGV[at + 1], numbers = ARGV[at + 2]}
+    count = count + batches[i].count
+  end
+end
+local ALONE = #KEYS - count
 
 local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'loss', 'rc', 'o:' .. lease, 'lo', key .. '.lo', money_fields(key))
 if not row[1] then
@@ -31,27 +44,6 @@ if not row[1] then
     answers[i] = {'no_account', 0, 0, 0}
   end
   return {'gone', 0, 0, 1, answers, 0}
-end
--- Where the entries of those are that were told before: in a turn, or alone.
-local places, alone, known = {}, {}, false
-do
-  local at = FIELDS
-  for hash = 1, hashes do
-    local stretch = amount(ARGV[COUNTS + hash])
-    for i, place in ipairs(call('HMGET', KEYS[HASHES + hash], unpack(ARGV, at + 1, at + stretch))) do
-      places[at - FIELDS + i] = place
-      known = known or place
-    end
-    at = at + stretch
-  end
-  -- Hardly ever one of them was settled by itself.
-  if count > 0 and call('EXISTS', unpack(KEYS, ALONE + 1, ALONE + count)) > 0 then
-    for i = 1, count do
-      alone[i] = call('GET', KEYS[ALONE + i])
-      places[i] = places[i] or alone[i]
-      known = known or places[i]
-    end
-  end
 end
 local now = now_ms()
 local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 9, now)
@@ -71,13 +63,11 @@ else
     booked_here, holder = 'late', string.match(expired, '^([^:]+):')
   end
 end
-local word, again, record_of, since = 'ok', false, nil, text(now)
+local word, again, since, last = 'ok', false, text(now), nil
+local record_of = step ~= 'tell' and call('HGET', KEYS[6], lease)
 if step ~= 'tell' then
-  record_of = call('HGET', KEYS[6], lease)
-  local last, _, began
   if record_of then
-    last, _, began = string.match(record_of, '^(%S+) (%d+) (%d+) ')
-    since = began
+    last, since = string.match(record_of, '^(%S+) %d+ (%d+) ')
   end
   again = last == this
   if holder ~= key then
@@ -101,6 +91,23 @@ if step ~= 'tell' then
     word = 'gone'
   elseif last ~= before then
     word = 'fenced'
+  end
+end
+
+-- The owner goes on: nobody but him has had these ends, unless they stand under their numbers.
+local goes_on = word == 'ok' and not again and (step == 'go on' or step == 'close')
+-- Where the entries of those are that were told before.
+local places, alone, known = {}, {}, false
+if count > 0 and not (goes_on and call('EXISTS', unpack(KEYS, ALONE - #batches + 1)) == 0) then
+  alone = call('MGET', unpack(KEYS, ALONE + 1))
+  for _, batch in ipairs(batches) do
+    local numbers, turns = numbers_in(batch.numbers), goes_on and {} or turns_in(batch.turns)
+    local apart = call('HMGET', batch.apart, unpack(numbers))
+    for i, number in ipairs(numbers) do
+      local at = batch.behind + i
+      places[at] = turn_with(number, batch.turns, turns) or apart[i] or alone[at]
+      known = known or places[at]
+    end
   end
 end
 
@@ -256,20 +263,21 @@ if entry then
     fields[9], fields[10] = 'group', group.id
   end
   local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(fields))
-  local at = FIELDS
-  for hash = 1, hashes do
-    local found, stretch = {}, tonumber(ARGV[COUNTS + hash])
-    for i = at + 1, at + stretch do
-      if not lined or lined[i - FIELDS] then
-        found[#found + 1] = ARGV[i]
-        found[#found + 1] = place
+  for _, batch in ipairs(batches) do
+    local hash, fields = batch.turns, {batch.span .. ':' .. place, batch.numbers}
+    if lined or not goes_on then
+      hash, fields = batch.apart, {}
+      for i, number in ipairs(numbers_in(batch.numbers)) do
+        if not lined or lined[batch.behind + i] then
+          fields[#fields + 1] = number
+          fields[#fields + 1] = place
+        end
       end
     end
-    if #found > 0 then
-      call('HSET', KEYS[HASHES + hash], unpack(found))
-      call('PEXPIRE', KEYS[HASHES + hash], text(retention))
+    if #fields > 0 then
+      call('HSET', hash, unpack(fields))
+      call('PEXPIRE', hash, text(retention))
     end
-    at = at + stretch
   end
 end
 local changed = {}

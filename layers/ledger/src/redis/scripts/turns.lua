@@ -20,3 +20,42 @@ local function calls_at(journal, place)
   end
   return calls
 end
+
+-- What each of so many numbers does not share with the others of its batch; they stand one behind the other.
+local NUMBER = 12
+local function numbers_in(text)
+  local numbers = {}
+  for at = 1, #text, NUMBER do
+    numbers[#numbers + 1] = string.sub(text, at, at + NUMBER - 1)
+  end
+  return numbers
+end
+
+-- The turns in a hash, "<first>:<last>:<place>": the times of the first and of the last of their numbers, in ms.
+local function turns_in(hash)
+  local turns = {}
+  for i, field in ipairs(call('HKEYS', hash)) do
+    local first, last, place = string.match(field, '^(%d+):(%d+):(.+)$')
+    turns[i] = {field = field, first = tonumber(first), last = tonumber(last), place = place}
+  end
+  return turns
+end
+
+-- The place of the turn that has told a number, or nothing.
+local function turn_with(number, hash, turns)
+  -- The lowest 12 bits of its time.
+  local high, low = string.byte(number, 1, 2)
+  local time = high % 16 * 256 + low
+  for _, turn in ipairs(turns) do
+    if turn.first <= time and time <= turn.last then
+      turn.numbers = turn.numbers or call('HGET', hash, turn.field)
+      local at = string.find(turn.numbers, number, 1, true)
+      while at and at % NUMBER ~= 1 do
+        at = string.find(turn.numbers, number, at + 1, true)
+      end
+      if at then
+        return turn.place
+      end
+    end
+  end
+end

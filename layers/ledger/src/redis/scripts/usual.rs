@@ -443,7 +443,7 @@ impl<'a> Run<'a> {
             format!(":r:{}", text(number)),
         );
         let parts = [
-            "", ":x", ":e", ":ex", &tombstone, ":j", &place, ":ev", ":n:0",
+            "", ":x", ":e", ":ex", &tombstone, ":j", &place, ":ev", ":n:0", ":n:00",
         ];
         self.compare(1, &parts, &args).await.map(drop)
     }
