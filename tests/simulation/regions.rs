@@ -417,7 +417,9 @@ impl Region {
         if self.leases.settle(&settlement).await.is_none() {
             self.ask(|books, now| {
                 let known = books.charged.get(&settlement.number).copied();
-                LeaseBooks::settle(&mut books.book, &settlement, now, known)
+                books
+                    .leases
+                    .settle(&mut books.book, &settlement, now, known)
             })
             .await;
         }

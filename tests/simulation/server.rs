@@ -399,7 +399,7 @@ impl Books {
             lease: None,
             item: Item::new("", "", End::Finished),
         };
-        let settled = LeaseBooks::settle(&mut self.book, &settlement, now, first);
+        let settled = self.leases.settle(&mut self.book, &settlement, now, first);
         self.charged(number, account, cost, settled)
     }
 

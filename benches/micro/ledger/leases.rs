@@ -27,10 +27,11 @@ use tollgate_layers::{
     money::MicroRub,
     price::Price,
     reserve::{
-        ledger::{Entry, Hold, Ledger, LedgerAdmin, Settlement},
+        ledger::{Booked, Entry, Hold, Ledger, LedgerAdmin, Settled, Settlement},
         redis::{LeaseSettings, RedisLedger, RedisSettings},
     },
 };
+use tollgate_ledger::leases::{LeaseLedger, Step, Turn, TurnEnd, Word};
 
 use crate::{
     books,
@@ -53,11 +54,13 @@ const LEASE_MAX: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 /// More are not under way at a time: Redis has not kept up.
 const UNDER_WAY_MAX: u64 = 20_000;
-/// As many ends as a turn tells at most.
-const ENDS_ALONE: usize = 256;
-const TURNS_ALONE: usize = 500;
-/// Of an entry in the journal.
-const PLACE: &str = "1795713301418-0";
+/// Ends of a turn; no turn tells more than the last.
+const ENDS_AT_THE_LIMIT: [usize; 5] = [1, 4, 16, 64, 256];
+const LEASES_AT_THE_LIMIT: u8 = 4;
+/// In one round.
+const CALLS_AT_THE_LIMIT: usize = 131_072;
+const TURNS_AT_THE_LIMIT: usize = 2_048;
+const LEASED: MicroRub = MicroRub::new(1_000_000_000);
 
 /// Measures what calls on one busy account cost Redis.
 #[derive(Debug, Parser)]
@@ -117,59 +120,158 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
             }
         }
     }
-    let alone_us = runtime.block_on(commands_alone(options.rounds))?;
-    println!("the commands of a turn alone, {ENDS_ALONE} ends at a time: {alone_us:.2} µs an end");
+    let at_the_limit = runtime.block_on(turns_at_the_limit(options.rounds))?;
+    println!("{LIMIT_HEAD}");
+    for row in &at_the_limit {
+        println!("{}", limit_text(row));
+    }
     let mut run = results::machine();
     run["rounds"] = options.rounds.into();
     run["round_seconds"] = figure(options.seconds);
     let entry = json!({ "run": run, "results": rows });
-    let alone = json!({ "ends": ENDS_ALONE, "redis_us": figure(alone_us) });
     results::keep(
         "leases.json",
         [
             ("busy".to_owned(), entry),
-            ("commands_alone".to_owned(), alone),
+            ("limit".to_owned(), json!({ "results": at_the_limit })),
         ],
     )
 }
 
-/// What Redis takes for an end when it is sent the commands of a turn and no script around them: whether its number is
-/// known, in a turn or alone, its line in the journal, and where that is. No script can take less.
-async fn commands_alone(rounds: u32) -> anyhow::Result<f64> {
-    let server = redis_server().await.context("redis-server")?;
-    let mut conn = server.connection().await?;
-    let item = serde_json::to_string(&books::item(&books::price()))?;
-    let mut taken = Vec::new();
-    // The first one warms up and does not count.
-    for round in 0..=rounds {
-        let used_before = used_us(&server).await?;
-        for turn in 0..TURNS_ALONE {
-            let places = format!("tg:{{busy}}:n:{round}:{}", turn / 64);
-            let mut commands = redis::pipe();
-            let [mut known, mut alone, mut found] = ["HMGET", "EXISTS", "HSET"].map(redis::cmd);
-            known.arg(&places);
-            found.arg(&places);
-            let mut lines = String::new();
-            for _ in 0..ENDS_ALONE {
-                let number = RequestNumber::now_v7().to_string();
-                known.arg(&number);
-                alone.arg(format!("tg:{{busy}}:r:{number}"));
-                found.arg(&number).arg(PLACE);
-                lines.push_str(&format!("{number} 200000 7100 7100 0 held {item}\n"));
-            }
-            let mut entry = redis::cmd("XADD");
-            entry.arg(&["tg:{busy}:j", "MINID", "~", "0", "*", "calls", &lines]);
-            for command in [known, alone, entry, found] {
-                commands.add_command(command).ignore();
-            }
-            let () = commands.query_async(&mut conn).await?;
+/// What turns cost Redis when there is always another one, as where nothing but Redis is the limit: of one account, by four
+/// leases on a key each, so that no turn waits for the answer to another.
+async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for ends in ENDS_AT_THE_LIMIT {
+        let server = redis_server().await.context("redis-server")?;
+        let ledger = RedisLedger::connect(&server.url(), RedisSettings::default()).await?;
+        let account = paid_account(&ledger).await?;
+        let mut owners = Vec::new();
+        for n in 0..LEASES_AT_THE_LIMIT {
+            let key: KeyId = format!("key-{n}").parse()?;
+            let record = key_record(&account, &key, KeyDigest::new([n; 32]));
+            ledger.create_key(&record, Ceilings::NONE).await?;
+            let mut owner = Owner::of(&account, key);
+            owner.turn(&ledger, Vec::new()).await?;
+            owners.push(owner);
         }
-        if round > 0 {
-            let used = used_us(&server).await? - used_before;
-            taken.push(used / (TURNS_ALONE * ENDS_ALONE) as f64);
+        let turns = (CALLS_AT_THE_LIMIT / ends / owners.len()).clamp(1, TURNS_AT_THE_LIMIT);
+        let price = books::price();
+        let mut taken = Vec::new();
+        // The first one warms up and does not count.
+        for round in 0..=rounds {
+            let told = owners.iter().map(|owner| {
+                let turns = (0..turns).map(|_| (0..ends).map(|_| owner.end(&price)).collect());
+                turns.collect::<Vec<Vec<TurnEnd>>>()
+            });
+            let told: Vec<_> = told.collect();
+            let used_before = used_us(&server).await?;
+            let began = Instant::now();
+            let all = owners.iter_mut().zip(told).map(|(owner, told)| async {
+                for ends in told {
+                    owner.turn(&ledger, ends).await?;
+                }
+                anyhow::Ok(())
+            });
+            futures_util::future::try_join_all(all).await?;
+            let elapsed = began.elapsed().as_secs_f64() * 1e6;
+            if round > 0 {
+                let used = used_us(&server).await? - used_before;
+                let calls = (turns * ends * owners.len()) as f64;
+                taken.push((used / calls, 100.0 * used / elapsed, calls / elapsed * 1e6));
+            }
+        }
+        let each = |part: fn(&(f64, f64, f64)) -> f64| figure(median(taken.iter().map(part)));
+        rows.push(json!({
+            "ends": ends,
+            "redis_us": each(|taken| taken.0),
+            "busy_percent": each(|taken| taken.1),
+            "calls_per_second": each(|taken| taken.2),
+        }));
+    }
+    Ok(rows)
+}
+
+/// The gateway that has a lease, as far as Redis sees it.
+struct Owner {
+    lease: RequestNumber,
+    account: AccountId,
+    key: KeyId,
+    word: String,
+}
+
+impl Owner {
+    fn of(account: &AccountId, key: KeyId) -> Self {
+        Self {
+            lease: RequestNumber::now_v7(),
+            account: account.clone(),
+            key,
+            word: String::new(),
         }
     }
-    Ok(median(taken))
+
+    fn end(&self, price: &Arc<Price>) -> TurnEnd {
+        let settlement = Settlement {
+            number: RequestNumber::now_v7(),
+            account: self.account.clone(),
+            key: self.key.clone(),
+            held: HELD,
+            cost: COST,
+            fresh: true,
+            lease: None,
+            item: books::item(price),
+        };
+        TurnEnd {
+            settlement: Arc::new(settlement),
+            cover: COST,
+        }
+    }
+
+    /// Opens the lease, or tells these ends and gets as much again.
+    async fn turn(&mut self, ledger: &RedisLedger, ends: Vec<TurnEnd>) -> anyhow::Result<()> {
+        let opens = self.word.is_empty();
+        let this = RequestNumber::now_v7().to_string();
+        let told = ends.len();
+        let turn = Turn {
+            lease: self.lease,
+            account: self.account.clone(),
+            key: self.key.clone(),
+            step: if opens { Step::Open } else { Step::GoOn },
+            before: self.word.clone(),
+            this: this.clone(),
+            give: MicroRub::ZERO,
+            more: if opens {
+                LEASED
+            } else {
+                MicroRub::new(COST.micro() * i64::try_from(told)?)
+            },
+            short_of: MicroRub::ZERO,
+            ttl_ms: 960_000,
+            grants_ms: 1_000,
+            ends,
+        };
+        let answer = ledger.turn(&turn).await?;
+        let paid = |settled: &Settled| settled.booked == Booked::Held && settled.charged == COST;
+        anyhow::ensure!(
+            answer.word == Word::Done && answer.left == LEASED && answer.ends.iter().all(paid),
+            "{told} ends, answered {answer:?}"
+        );
+        self.word = this;
+        Ok(())
+    }
+}
+
+/// One with more money than any run takes.
+async fn paid_account(ledger: &RedisLedger) -> anyhow::Result<AccountId> {
+    let account: AccountId = ACCOUNT.parse()?;
+    ledger.create_account(&account, "").await?;
+    let payment = Entry {
+        id: "first".into(),
+        amount: PAID,
+        reason: None,
+    };
+    ledger.enter(&account, &payment).await?;
+    Ok(account)
 }
 
 async fn measure(
@@ -194,15 +296,8 @@ async fn measure(
         }
         fleet.push(ledger);
     }
-    let account: AccountId = ACCOUNT.parse()?;
     let key: KeyId = "key".parse()?;
-    fleet[0].create_account(&account, "").await?;
-    let payment = Entry {
-        id: "first".into(),
-        amount: PAID,
-        reason: None,
-    };
-    fleet[0].enter(&account, &payment).await?;
+    let account = paid_account(&fleet[0]).await?;
     let record = key_record(&account, "key", KeyDigest::new([1; 32]));
     fleet[0].create_key(&record, Ceilings::NONE).await?;
 
@@ -409,5 +504,19 @@ fn text(row: &Value) -> String {
         figure("p50_us"),
         figure("p99_us"),
         figure("bytes_a_receipt"),
+    )
+}
+
+const LIMIT_HEAD: &str = "\
+always another turn: ends a turn   Redis µs an end   busy %   calls/s";
+
+fn limit_text(row: &Value) -> String {
+    let figure = |name: &str| row[name].as_f64().unwrap_or_default();
+    format!(
+        "{:>32} {:>17.2} {:>8.0} {:>9.0}",
+        row["ends"],
+        figure("redis_us"),
+        figure("busy_percent"),
+        figure("calls_per_second"),
     )
 }

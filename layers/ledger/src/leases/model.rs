@@ -1,7 +1,7 @@
 //! What a ledger makes of turns, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a server. A test takes both
 //! through the same random commands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{RECALLED_FOR, Step, Turn, TurnAnswer, TurnEnd, Word};
 use crate::{
@@ -20,6 +20,8 @@ pub struct LeaseBooks(BTreeMap<AccountId, OfAccount>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OfAccount {
     records: BTreeMap<RequestNumber, Record>,
+    /// What owners have told as they went on with their leases. They tell each once: it is not looked for when one goes on.
+    told_by_owners: BTreeSet<RequestNumber>,
     recalled_at: Option<Millis>,
 }
 
@@ -122,9 +124,17 @@ impl LeaseBooks {
             let records = &mut of_account.records;
             records.retain(|lease, _| account.is_open(*lease));
         }
+        let goes_on = word == Word::Done && !again && matches!(turn.step, Step::GoOn | Step::Close);
         let again = again && rules.keeps(Rule::TurnOnce);
 
+        let told_by_owners = &of_account.told_by_owners;
+        let charged =
+            |number| charged(number).filter(|_| !goes_on || !told_by_owners.contains(&number));
         let ends = charge(book, turn, is_of_key.then_some(booked), now, charged, rules);
+        if goes_on {
+            let told = turn.ends.iter().map(|end| end.settlement.number);
+            of_account.told_by_owners.extend(told);
+        }
 
         let account = book.account(&turn.account).expect("it was there");
         let limited = account
@@ -208,8 +218,16 @@ impl LeaseBooks {
         }
     }
 
+    /// Whether a lease's owner has told of a number's end as it went on with the lease.
+    #[must_use]
+    pub fn is_told_by_owner(&self, account: &AccountId, number: RequestNumber) -> bool {
+        let of_account = self.0.get(account);
+        of_account.is_some_and(|of_account| of_account.told_by_owners.contains(&number))
+    }
+
     /// SETTLE, where `charged` says what is known of the number, as for a turn.
     pub fn settle(
+        &self,
         book: &mut Book,
         settlement: &Settlement,
         now: Millis,
@@ -225,6 +243,11 @@ impl LeaseBooks {
         } = settlement;
         let buried = book.buried(*number, account, now);
         let first = charged.filter(|first| first.booked != Booked::Stale);
+        // What has a hold of its own is not looked for where owners have told it: a lease pays for what is held by nothing else.
+        let is_open = book
+            .account(account)
+            .is_some_and(|account| account.is_open(*number));
+        let first = first.filter(|_| !is_open || !self.is_told_by_owner(account, *number));
         if let (None, Some(first)) = (buried, first) {
             book.end_hold(*number, account);
             return Settled {

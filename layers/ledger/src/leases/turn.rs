@@ -37,7 +37,8 @@ pub enum Step {
     Tell,
 }
 
-/// One turn of a lease. Sent again it is done once: ends are known by their numbers, the rest by its word.
+/// One turn of a lease. Sent again it is done once. An owner that goes on with its lease tells each end in one turn, which is
+/// known by its word; what anybody else tells, and tells twice, is known by the numbers.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// Its number.
