@@ -670,7 +670,7 @@ impl Rollup for AnyLedger {
         books!(self, ledger => ledger.entries(account, end).await)
     }
 
-    async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {
+    async fn change_sums(&self, change: &Change) -> Result<Option<u64>, BookError> {
         books!(self, ledger => ledger.change_sums(change).await)
     }
 

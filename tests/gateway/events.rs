@@ -20,7 +20,8 @@ use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{KeyChange, LedgerAdmin};
 use tollgate_ledger::{
     redis::{RedisLedger, RedisSettings},
-    rollup::{self, Change, Rollup, RowId, Scope},
+    rollup::{self, Scope},
+    testing::spoil_sums,
 };
 
 const EVENTS: &str = "/admin/v1/events";
@@ -479,23 +480,6 @@ async fn a_stale_exchange_rate_is_told_once() {
 }
 
 /// A sum of the roll-up that is a millionth of a ruble more than its receipts.
-async fn spoil(ledger: &RedisLedger) {
-    let rolled = ledger.rolled(&[(Scope::Days, 0..u64::MAX)]).await.unwrap();
-    let (at_ms, words, mut sums) = rolled.rows[0].clone();
-    sums.charged_micro += 1;
-    let id = RowId {
-        scope: Scope::Days,
-        at_ms,
-        words,
-    };
-    let change = Change {
-        version: ledger.marks().await.unwrap().version,
-        rows: vec![(id, sums)],
-        ..Change::default()
-    };
-    assert!(ledger.change_sums(&change).await.unwrap());
-}
-
 async fn audit(world: &World) -> Vec<Value> {
     let answer = world.admin(Method::POST, "/admin/v1/audit", None).await;
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -520,7 +504,7 @@ async fn breaches_are_told_once_whoever_finds_them_again_and_another_one_is_told
     assert_eq!(none["events"], json!([]));
 
     for expected in 1..=2 {
-        spoil(&ledger).await;
+        spoil_sums(&ledger, Scope::Days).await;
         let found = audit(&gateways[0]).await;
         assert_eq!(found.len(), 1, "{found:?}");
         for world in gateways.iter().cycle().take(4) {

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
 use tollgate_ledger::{
     redis::{RedisLedger, RedisSettings},
-    rollup::{self, Change, Rollup, RowId, Scope},
+    rollup::{self, Scope},
+    testing::spoil_sums,
 };
 
 use crate::{
@@ -941,20 +942,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     // A sum that is wrong is a breach, and is made anew.
     let clean = tollgate(&world, &["audit"], "").await;
     said(&clean, 0);
-    let rolled = ledger.rolled(&[(Scope::Days, 0..u64::MAX)]).await.unwrap();
-    let (at_ms, words, mut sums) = rolled.rows[0].clone();
-    sums.charged_micro += 1;
-    let id = RowId {
-        scope: Scope::Days,
-        at_ms,
-        words,
-    };
-    let change = Change {
-        version: ledger.marks().await.unwrap().version,
-        rows: vec![(id, sums)],
-        ..Change::default()
-    };
-    assert!(ledger.change_sums(&change).await.unwrap());
+    spoil_sums(&ledger, Scope::Days).await;
     let breach = said(&tollgate(&world, &["audit"], "").await, 1);
     assert!(
         breach.contains("U1 sums of all accounts by day on "),

@@ -281,18 +281,18 @@ impl State {
         (settled, Some(record))
     }
 
-    /// Writes sums, if nobody has since they were read.
+    /// Writes sums, if nobody has since they were read. Says what their version is then.
     #[cfg(feature = "sqlite")]
-    pub(super) fn change_sums(&mut self, change: &rollup::Change) -> Journaled<bool> {
+    pub(super) fn change_sums(&mut self, change: &rollup::Change) -> Journaled<Option<u64>> {
         if change.version != self.sums_version {
-            return (false, None);
+            return (None, None);
         }
         self.sums_version += 1;
         let record = Record::Summed {
             change: change.clone(),
             version: self.sums_version,
         };
-        (true, Some(record))
+        (Some(self.sums_version), Some(record))
     }
 
     /// Forgets all sums.

@@ -56,7 +56,7 @@ use std::{fmt, panic::AssertUnwindSafe, pin::Pin};
 
 use futures_util::FutureExt;
 
-pub use self::desk::{is_sound, open};
+pub use self::desk::{is_sound, open, spoil_sums};
 use super::contract::{Entry, Feed, Ledger, LedgerAdmin};
 use crate::{
     account::{AccountId, KeyRecord, KeyStore},

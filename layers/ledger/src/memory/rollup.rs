@@ -43,8 +43,8 @@ impl Rollup for MemoryLedger {
         Ok(None)
     }
 
-    async fn change_sums(&self, _: &Change) -> Result<bool, BookError> {
-        Ok(false)
+    async fn change_sums(&self, _: &Change) -> Result<Option<u64>, BookError> {
+        Ok(None)
     }
 
     async fn clear_sums(&self) -> Result<(), BookError> {

@@ -26,6 +26,7 @@ use crate::{
     account::AccountId,
     conn::{OPERATOR_TIMEOUT, RedisFault},
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
+    number::RequestNumber,
     rollup::{
         Change, DAY_MS, HOUR_MS, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words,
         now_ms, there,
@@ -40,6 +41,8 @@ const BLOCK: u64 = 32;
 const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
 /// How often it is tried to forget all while somebody writes.
 const TRIES: usize = 10;
+/// A version is this much later at most: 2^33 of them are exact numbers in scripts of earlier gateways too.
+const VERSION_STEP_MAX: u64 = 1 << 20;
 
 const fn block_ms(scope: &Scope) -> u64 {
     match scope {
@@ -82,6 +85,13 @@ fn rows_of(
         }
     }
     Ok(rows)
+}
+
+/// One that is later, and by chance: two gateways that write behind the same one, since a failover took what the first had
+/// written, do not come to the same, so that what was reckoned from the first is not added to the second.
+fn version_after(version: u64) -> u64 {
+    let (_, by_chance) = RequestNumber::now_v7().uuid().as_u64_pair();
+    version + 1 + by_chance % VERSION_STEP_MAX
 }
 
 /// The version and the places of journals.
@@ -314,7 +324,7 @@ impl Rollup for RedisLedger {
         Ok(Some(entries))
     }
 
-    async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {
+    async fn change_sums(&self, change: &Change) -> Result<Option<u64>, BookError> {
         let mut blocks: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
         let mut put = |key, at_ms: u64, block_ms: u64, field, value| {
             let forgotten_ms = (at_ms / block_ms + 1) * block_ms + RECEIPT_MS;
@@ -343,7 +353,10 @@ impl Rollup for RedisLedger {
         let months_end = change.months_end_ms.iter();
         let months_end = months_end.flat_map(|end_ms| ["m".to_owned(), end_ms.to_string()]);
         let places: Vec<String> = places.chain(months_end).collect();
-        let mut args = vec![change.version.to_string(), (places.len() / 2).to_string()];
+        let next = version_after(change.version);
+        let mut args = [change.version, next, (places.len() / 2) as u64]
+            .map(|n| n.to_string())
+            .to_vec();
         args.extend(places);
         let mut keys = vec![MARKS.to_owned(), KEYS.to_owned()];
         for (key, (forgotten_ms, fields)) in blocks {
@@ -354,18 +367,19 @@ impl Rollup for RedisLedger {
         let written: bool = self
             .ask_patiently(&self.0.scripts.write_sums, &keys, &args)
             .await?;
-        Ok(written)
+        Ok(written.then_some(next))
     }
 
     async fn clear_sums(&self) -> Result<(), BookError> {
         for _ in 0..TRIES {
             let version = self.marks().await?.version;
+            let versions = [version, version_after(version)].map(|version| version.to_string());
             let words = ["SMEMBERS", KEYS];
             let some: Vec<String> = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
             let mut keys = vec![MARKS.to_owned(), KEYS.to_owned()];
             keys.extend(some);
             let cleared: bool = self
-                .ask_durably(&self.0.scripts.clear_sums, &keys, &[version.to_string()])
+                .ask_durably(&self.0.scripts.clear_sums, &keys, &versions)
                 .await?;
             if cleared {
                 return Ok(());

@@ -184,7 +184,7 @@ pub struct RowId {
 /// How far the journals are in the sums.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
-    /// Grows with each change.
+    /// Another one after each change: it grows.
     pub version: u64,
     /// Behind which line each account's journal goes on; of those that are not here, nothing is in the sums.
     pub places: HashMap<AccountId, String>,
@@ -354,11 +354,14 @@ pub trait Rollup: LedgerAdmin {
         end: &str,
     ) -> impl Future<Output = Result<Option<Vec<JournalLine>>, BookError>> + Send;
 
-    /// Writes sums, all or nothing, unless somebody else has; says whether it did.
+    /// Writes sums, all or nothing, unless somebody else has; says what their version is then, if it did.
     ///
     /// # Errors
     /// See [`BookError`].
-    fn change_sums(&self, change: &Change) -> impl Future<Output = Result<bool, BookError>> + Send;
+    fn change_sums(
+        &self,
+        change: &Change,
+    ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
     /// Forgets all sums, so that they are made anew.
     ///

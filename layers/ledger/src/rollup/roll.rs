@@ -282,7 +282,8 @@ impl Batch {
             months_end_ms: None,
         };
         self.lines = 0;
-        self.marks.version += 1;
-        ledger.change_sums(&change).await
+        let written = ledger.change_sums(&change).await?;
+        self.marks.version = written.unwrap_or(self.marks.version);
+        Ok(written.is_some())
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     money::MicroRub,
     redis::{RedisCopy, RedisLedger, RedisSettings, test_server::Server},
     sqlite::{SqliteCopy, SqliteLedger},
-    testing::given,
+    testing::{given, spoil_sums},
     timeline::Timeline,
     transfer::Target,
     usage::{End, Usage},
@@ -409,6 +409,27 @@ async fn two_that_roll_up_at_once_count_nothing_twice() {
     }
 }
 
+/// The new primary has not got what one gateway wrote, and another has written since.
+#[tokio::test]
+async fn what_was_reckoned_before_a_failover_is_not_added_behind_it() {
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let server = Server::start().await;
+    let ledger = in_redis(&server, &receipts, now_ms - 3 * DAY_MS).await;
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    let _: i64 = server.ask(&["COPY", "tg:sums:{sums}", "replica"]).await;
+    spoil_sums(&ledger, Scope::Days).await;
+    let taken = ledger.marks().await.unwrap().version;
+    let back = ["COPY", "replica", "tg:sums:{sums}", "REPLACE"];
+    let _: i64 = server.ask(&back).await;
+    spoil_sums(&ledger, Scope::Days).await;
+    let behind_it = Change {
+        version: taken,
+        ..Change::default()
+    };
+    assert_eq!(ledger.change_sums(&behind_it).await.unwrap(), None);
+}
+
 #[tokio::test]
 async fn a_sum_that_is_wrong_is_named_and_made_anew() {
     let now_ms = now();
@@ -417,29 +438,9 @@ async fn a_sum_that_is_wrong_is_named_and_made_anew() {
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
     roll_up(&ledger, u64::MAX).await.unwrap();
     let scope = Scope::Account(given::account("acme"));
-    let (at_ms, words, mut sums) = (ledger
-        .rolled(&[(scope.clone(), 0..u64::MAX)])
-        .await
-        .unwrap()
-        .rows)
-        .pop()
-        .unwrap();
-    sums.charged_micro += 1;
-    let id = RowId {
-        scope,
-        at_ms,
-        words,
-    };
-    let change = Change {
-        version: ledger.marks().await.unwrap().version,
-        rows: vec![(id, sums)],
-        ..Change::default()
-    };
-    assert!(ledger.change_sums(&change).await.unwrap());
-    assert!(
-        !ledger.change_sums(&change).await.unwrap(),
-        "an old version"
-    );
+    let change = spoil_sums(&ledger, scope).await;
+    let again = ledger.change_sums(&change).await.unwrap();
+    assert_eq!(again, None, "an old version");
     let found = check(&ledger).await.unwrap();
     assert_eq!(found.len(), 3, "{found:?}");
     assert!(
@@ -491,7 +492,7 @@ async fn sums_without_times_are_no_breach_and_times_that_no_receipt_has_are() {
             rows: rows.collect(),
             ..Change::default()
         };
-        assert!(ledger.change_sums(&change).await.unwrap());
+        assert!(ledger.change_sums(&change).await.unwrap().is_some());
         assert_eq!(check(&ledger).await.unwrap().len(), found, "{whole}");
     }
 }
@@ -531,7 +532,7 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
         months_end_ms: Some(Scope::Months.begin_ms(now())),
         ..Change::default()
     };
-    assert!(ledger.change_sums(&change).await.unwrap());
+    assert!(ledger.change_sums(&change).await.unwrap().is_some());
     roll_up(ledger, u64::MAX).await.unwrap();
     let rolled = ledger.rolled(&[(Scope::Months, 0..u64::MAX)]);
     let rows = rolled.await.unwrap().rows;
@@ -541,19 +542,7 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
         .filter(|receipt| receipt.booked != Booked::Stale);
     assert_eq!(calls, counted.count() as u64);
     assert_eq!(check(ledger).await.unwrap(), Vec::<String>::new());
-    let (at_ms, words, mut sums) = rows.into_iter().next().unwrap();
-    sums.charged_micro += 1;
-    let id = RowId {
-        scope: Scope::Months,
-        at_ms,
-        words,
-    };
-    let change = Change {
-        version: ledger.marks().await.unwrap().version,
-        rows: vec![(id, sums)],
-        ..Change::default()
-    };
-    assert!(ledger.change_sums(&change).await.unwrap());
+    spoil_sums(ledger, Scope::Months).await;
     let found = check(ledger).await.unwrap();
     assert_eq!(found.len(), 1, "{found:?}");
     let named = "U1 sums of all accounts in the month that begins on ";

@@ -224,7 +224,7 @@ impl Rollup for SqliteLedger {
         entries.map(Some).map_err(BookError::Unavailable)
     }
 
-    async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {
+    async fn change_sums(&self, change: &Change) -> Result<Option<u64>, BookError> {
         self.durable(self.queue(|state, _| Ok(state.change_sums(change))))
             .await
     }

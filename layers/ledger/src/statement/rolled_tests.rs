@@ -11,10 +11,10 @@ use crate::{
     memory::MemoryLedger,
     redis::test_server::Server,
     rollup::{
-        Change, DAY_MS, HOUR_MS, Rollup, RowId, Scope, roll_up,
+        DAY_MS, HOUR_MS, Rollup, Scope, roll_up,
         tests::{ACCOUNTS, DAYS, call, in_file, in_redis, now, some_calls, sorted},
     },
-    testing::given,
+    testing::{given, spoil_sums},
 };
 
 /// Rolls up bit by bit, and asks for statements of all kinds of times after each.
@@ -124,24 +124,7 @@ async fn sums_that_are_wrong_are_on_no_statement() {
     let (acme, time) = (given::account("acme"), 0..u64::MAX);
     let right = rolled::read(&ledger, &acme, &time).await.unwrap().unwrap();
     let scope = Scope::Account(acme.clone());
-    let rows = ledger
-        .rolled(&[(scope.clone(), time.clone())])
-        .await
-        .unwrap()
-        .rows;
-    let (at_ms, words, mut sums) = rows.into_iter().next().unwrap();
-    sums.charged_micro += 1;
-    let id = RowId {
-        scope,
-        at_ms,
-        words,
-    };
-    let change = Change {
-        version: ledger.marks().await.unwrap().version,
-        rows: vec![(id, sums)],
-        ..Change::default()
-    };
-    assert!(ledger.change_sums(&change).await.unwrap());
+    spoil_sums(&ledger, scope).await;
     assert_eq!(rolled::read(&ledger, &acme, &time).await.unwrap(), None);
     assert_eq!(Statement::read(&ledger, &acme, time).await.unwrap(), right);
 }

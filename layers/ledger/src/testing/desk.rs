@@ -14,6 +14,7 @@ use crate::{
         Settled,
     },
     money::MicroRub,
+    rollup::{Change, Rollup, RowId, Scope},
 };
 
 /// Opens the account `acme` with so much money and the keys `k1` and `k2`, neither limited.
@@ -29,6 +30,28 @@ pub async fn open<L: Books>(ledger: &L, balance: i64) {
     if balance > 0 {
         pay(ledger, "first", balance).await;
     }
+}
+
+/// Makes one of the sums of this scope a micro-ruble too large. Answers the change that did it.
+///
+/// # Panics
+/// There is no such sum, or somebody else has changed them meanwhile.
+pub async fn spoil_sums<L: Rollup>(ledger: &L, scope: Scope) -> Change {
+    let rolled = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await;
+    let (at_ms, words, mut sums) = rolled.unwrap().rows.swap_remove(0);
+    sums.charged_micro += 1;
+    let id = RowId {
+        scope,
+        at_ms,
+        words,
+    };
+    let change = Change {
+        version: ledger.marks().await.unwrap().version,
+        rows: vec![(id, sums)],
+        ..Change::default()
+    };
+    assert!(ledger.change_sums(&change).await.unwrap().is_some());
+    change
 }
 
 pub(super) async fn pay<L: Books>(ledger: &L, id: &str, amount: i64) -> AccountView {

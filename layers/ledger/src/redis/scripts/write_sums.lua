@@ -1,13 +1,13 @@
 #!lua
 -- Writes sums and how far they go, unless somebody else has since they were read. KEYS[1] = the version and the places of
 -- journals, KEYS[2] = the names of all keys with sums, the other keys = sums.
--- ARGV: the version that was read, how many places, for each its name and the place; then for each key with sums:
+-- ARGV: the version that was read, the one from then on, how many places, for each its name and the place; then for each key with sums:
 -- when it may be forgotten in Unix milliseconds, how many fields, its fields and values in turn. Answers 1 if it did.
 if (redis.call('HGET', KEYS[1], 'v') or '0') ~= ARGV[1] then
   return 0
 end
-local at = 3
-for _ = 1, tonumber(ARGV[2]) do
+local at = 4
+for _ = 1, tonumber(ARGV[3]) do
   redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
   at = at + 2
 end
@@ -21,5 +21,5 @@ for key = 3, #KEYS do
   redis.call('PEXPIREAT', KEYS[key], forgotten)
   redis.call('SADD', KEYS[2], KEYS[key])
 end
-redis.call('HINCRBY', KEYS[1], 'v', 1)
+redis.call('HSET', KEYS[1], 'v', ARGV[2])
 return 1
