@@ -21,10 +21,11 @@ use crate::{
     number::RequestNumber,
 };
 
-/// There is no turn sooner after another.
-const GATHER_MS: Millis = 5;
+/// There is no turn sooner after another. Where many calls end, the ledger has acknowledged most ends before an outbox
+/// writes them down.
+const GATHER_MS: Millis = 2;
 /// Ends wait for so many of others, so that one turn tells them all; but no longer than this.
-const GATHER_ENDS: u64 = 32;
+const GATHER_ENDS: u64 = 64;
 const GATHER_MS_MAX: Millis = 32;
 /// A lease that is granted from is told of so often: so soon it is given back when others ask for it.
 const TURN_MS: Millis = 40;

@@ -77,7 +77,7 @@ pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
 }
 
 /// The day on which the call began, in days since 1970. Only UUIDv7 tell.
-fn day_of(number: RequestNumber) -> Option<u64> {
+pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     match number.unix_ms() {
         0 => None,
         ms => Some(calendar::day_of(ms)),

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::{
-    RECEIPT_MS, RedisLedger, booked_of, digits,
+    RECEIPT_MS, RedisLedger, booked_of,
+    days::day_of,
+    digits,
     names::{
         NUMBER_BYTES, account_key, begins, hold_keys, place_field, places_key, receipt_key,
         time_within, turns_key,
@@ -101,8 +103,10 @@ impl RedisLedger {
         {
             self.missing_account().await?;
         }
-        for end in &turn.ends {
-            self.note_day(end.settlement.number, &turn.account).await;
+        // They stand in the order of their time.
+        let number = |end: &TurnEnd| end.settlement.number;
+        for of_day in ends.chunk_by(|a, b| day_of(number(a)) == day_of(number(b))) {
+            self.note_day(number(of_day[0]), &turn.account).await;
         }
         Ok(answer)
     }

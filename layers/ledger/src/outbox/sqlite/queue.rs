@@ -18,8 +18,9 @@ use crate::{
 pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
 /// So long a note waits for others of its call.
 pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
-/// The same once the call has ended: what is said there is money, and the ledger's answer is near.
-pub(super) const END_WAIT: Duration = TURN;
+/// The same once the call has ended: what is said there is money, and the ledger's answer is near. With leases it comes with
+/// the next turn; what was acknowledged by then is not written at all.
+pub(super) const END_WAIT: Duration = TURN.saturating_mul(2);
 
 /// What waits, by call.
 #[derive(Debug, Default)]
