@@ -22,6 +22,8 @@ struct OfAccount {
     records: BTreeMap<RequestNumber, Record>,
     /// What owners have told as they went on with their leases. They tell each once: it is not looked for when one goes on.
     told_by_owners: BTreeSet<RequestNumber>,
+    /// Leases that were given back.
+    closed: BTreeSet<RequestNumber>,
     recalled_at: Option<Millis>,
 }
 
@@ -112,8 +114,12 @@ impl LeaseBooks {
             _ if again && stands => Word::Done,
             _ if again => Word::Gone,
             Step::Open if !is_new => Word::Fenced,
-            // It was opened, and its time was over before its owner heard of it.
-            Step::Open if booked == Some(Booked::Late) => Word::Gone,
+            // It was opened, and its time was over, or it was given back, before this came.
+            Step::Open
+                if booked == Some(Booked::Late) || of_account.closed.contains(&turn.lease) =>
+            {
+                Word::Gone
+            }
             Step::Open => Word::Done,
             Step::GoOn | Step::Close if !stands => Word::Gone,
             Step::GoOn | Step::Close if !knows_the_last => Word::Fenced,
@@ -191,6 +197,7 @@ impl LeaseBooks {
         let closes = resized && turn.step == Step::Close;
         if closes {
             of_account.records.remove(&turn.lease);
+            of_account.closed.insert(turn.lease);
         } else if resized {
             due = now.saturating_add(turn.ttl_ms);
             let until = if may && turn.grants_ms > 0 {

@@ -1,7 +1,7 @@
 //! An outbox's steps in one SQLite file, one row for each call.
 //!
-//! One thread writes. Each step waits for others of its call, the end of a call for 5 ms, a note for 10,
-//! an intent for 100: those of one call come to one row, and to nothing when the ledger has acknowledged
+//! One thread writes. Each step waits for others of its call, the end of a call for 7.5 ms, a note for
+//! 10, an intent for 100: those of one call come to one row, and to nothing when the ledger has acknowledged
 //! the end before the thread gets to the first. What waits is bounded by the calls that run. The thread
 //! sleeps until a step is due, and is woken by one that is due sooner. A commit outlives the process, not
 //! a power cut (write-ahead log, `synchronous = NORMAL`); [`Log::sync`] waits for nothing and makes

@@ -8,7 +8,7 @@ use super::{
     digits,
     names::{
         NUMBER_BYTES, account_key, begins, hold_keys, place_field, places_key, receipt_key,
-        time_within, turns_key,
+        time_within, tombstone_key, turns_key,
     },
 };
 use crate::{
@@ -53,9 +53,10 @@ impl RedisLedger {
         self.0.data.present()?;
         let ends = in_order(&turn.ends);
         let batches = batches_of(&ends);
-        let mut keys = Vec::with_capacity(7 + 2 * batches.len() + ends.len());
+        let mut keys = Vec::with_capacity(8 + 2 * batches.len() + ends.len());
         keys.extend(hold_keys(&turn.account));
         keys.extend([":j", ":l", ":ev"].map(|part| account_key(&turn.account, part)));
+        keys.push(tombstone_key(&turn.account, turn.lease));
         for key_of in [turns_key, places_key] {
             keys.extend(
                 batches
@@ -171,7 +172,7 @@ struct Batch {
 impl Batch {
     fn into_args(self) -> [Vec<u8>; 3] {
         let (first, last) = self.span;
-        let [count, span] = [self.count.to_string(), format!("{first}:{last}")];
+        let [count, span] = [self.count.to_string(), format!("{first:04}:{last:04}")];
         [count.into_bytes(), span.into_bytes(), self.numbers]
     }
 }

@@ -8,7 +8,7 @@ use proptest::{
     test_runner::{Config, TestCaseError, TestRunner},
 };
 
-use super::*;
+use super::{tests::of_few_ends, *};
 use crate::{
     account::{KeyId, KeyStatus},
     book::{Book, Command, Outcome, apply},
@@ -176,7 +176,9 @@ fn a_script_that_differs_from_the_model_is_missed() {
         ("elseif last ~= before then", "elseif false then"),
         // What others have told of a lease's calls is known to its owner's turns.
         ("ALONE - #batches + 1", "ALONE + 1"),
-        ("lined or not goes_on", "lined"),
+        ("if goes_on and not lined and", "if not lined and"),
+        // One that was given back is not opened again.
+        ("or call('EXISTS', KEYS[8]) == 1", ""),
     ] {
         assert!(compare(200, Some(rule)).is_err(), "{rule:?} is not missed");
     }
@@ -200,9 +202,7 @@ fn compare(cases: u32, sabotage: Option<(&str, &str)>) -> Result<[u64; 3], Strin
     let found = TestRunner::new(config).run(&steps, |steps| {
         runtime.block_on(async {
             let mut both = Both::begin(&server).await;
-            if let Some((rule, other)) = sabotage {
-                both.sabotage(rule, other);
-            }
+            of_few_ends(&mut both.ledger, sabotage);
             for step in &steps {
                 let note = |error: TestCaseError| TestCaseError::fail(format!("{step:?}: {error}"));
                 both.step(step).await.map_err(note)?;
@@ -229,6 +229,8 @@ struct Both<'a> {
     charged: HashMap<RequestNumber, Settled>,
     /// Of each lease the word of its last turn.
     words: HashMap<u128, String>,
+    /// How often it was given back.
+    given_back: HashMap<u128, u128>,
     told: u64,
     counts: [u64; 3],
 }
@@ -237,8 +239,9 @@ fn key_of(index: usize) -> KeyId {
     key(["k1", "k2"][index])
 }
 
-const fn lease_number(lease: u128) -> RequestNumber {
-    number(1_000 + lease)
+/// One that was given back is another one the next time.
+const fn lease_number(lease: u128, given_back: u128) -> RequestNumber {
+    number(1_000 + lease + LEASES * given_back)
 }
 
 impl<'a> Both<'a> {
@@ -299,17 +302,10 @@ impl<'a> Both<'a> {
             leases: LeaseBooks::default(),
             charged: HashMap::new(),
             words: HashMap::new(),
+            given_back: HashMap::new(),
             told: 0,
             counts: [0; 3],
         }
-    }
-
-    fn sabotage(&mut self, rule: &str, other: &str) {
-        let text = include_str!("../scripts/turn.lua");
-        assert!(text.contains(rule), "{rule:?} is no rule of the script");
-        let script = scripts::whole(self.ledger.conn(), &text.replacen(rule, other, 1));
-        let inner = Arc::get_mut(&mut self.ledger.0).expect("nobody else has it yet");
-        inner.scripts.turn = script;
     }
 
     async fn step(&mut self, step: &Step) -> Checked {
@@ -367,7 +363,7 @@ impl<'a> Both<'a> {
                 released.await.unwrap();
             }
             Step::Expire(lease) => {
-                let lease = lease_number(lease);
+                let lease = self.lease_number(lease);
                 self.book.extend(lease, &acme(), Duration::ZERO, 1);
                 let expire = Command::Expire {
                     account: acme(),
@@ -480,7 +476,7 @@ impl<'a> Both<'a> {
             .filter(|end| !goes_on || !self.leases.is_told_by_owner(&acme(), end.settlement.number))
             .collect();
         let turn = Turn {
-            lease: lease_number(step.lease),
+            lease: self.lease_number(step.lease),
             account: acme(),
             key: key.clone(),
             step: step.step,
@@ -505,11 +501,21 @@ impl<'a> Both<'a> {
         if (went_on && step.step != Done::Tell) || refused_more {
             self.words.insert(step.lease, this);
         }
+        // Mostly it is known that it was: some turns come behind the last one.
+        if went_on && step.step == Done::Close && !self.told.is_multiple_of(4) {
+            *self.given_back.entry(step.lease).or_default() += 1;
+            self.words.remove(&step.lease);
+        }
         self.counts[0] += u64::from(went_on);
         let charged = ours.ends.iter().filter(|end| end.booked == Booked::Held);
         self.counts[1] += charged.count() as u64;
         self.counts[2] += u64::from(!went_on);
         Ok(())
+    }
+
+    fn lease_number(&self, lease: u128) -> RequestNumber {
+        let given_back = self.given_back.get(&lease).copied();
+        lease_number(lease, given_back.unwrap_or_default())
     }
 
     fn settled(&mut self, number: RequestNumber, settled: Settled) {

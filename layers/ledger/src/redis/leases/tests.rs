@@ -212,7 +212,7 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
         // A call is found by its number.
         ("      call('HSET', hash, unpack(fields))\n", ""),
         // So are those of a turn that was told already.
-        ("goes_on and {} or turns_in(batch.turns)", "{}"),
+        ("not goes_on and turns_in(batch.turns)", "false"),
         ("word == 'ok' and not again and", "word == 'ok' and"),
         // A call has its line.
         (
@@ -249,9 +249,7 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
             "0",
         ),
     ];
-    let script = include_str!("../scripts/turn.lua");
     for rule in rules {
-        assert!(script.contains(rule.0), "{rule:?} is no rule of the script");
         let found = run(150, false, Some(rule));
         assert!(found.is_err(), "{rule:?} is not missed");
     }
@@ -276,9 +274,7 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, 
     let found = TestRunner::new(config).run(&steps, |steps| {
         runtime.block_on(async {
             let mut world = World::begin(&server).await;
-            if let Some((rule, other)) = sabotage {
-                world.sabotage(rule, other);
-            }
+            of_few_ends(&mut world.ledger, sabotage);
             for step in &steps {
                 world.step(step).await.map_err(|error| note(&error, step))?;
                 world.check().await.map_err(|error| note(&error, step))?;
@@ -289,6 +285,22 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, 
     });
     found.map_err(|error| error.to_string())?;
     Ok(granted.get())
+}
+
+/// Turns of few ends write their numbers down together, as those of many do; a sabotage takes one text of the script for
+/// another.
+pub(super) fn of_few_ends(ledger: &mut RedisLedger, sabotage: Option<(&str, &str)>) {
+    let mut text = include_str!("../scripts/turn.lua").to_owned();
+    for (rule, other) in [Some(("TOGETHER = 16", "TOGETHER = 1")), sabotage]
+        .into_iter()
+        .flatten()
+    {
+        assert!(text.contains(rule), "{rule:?} is no rule of the script");
+        text = text.replacen(rule, other, 1);
+    }
+    let script = scripts::whole(ledger.conn(), &text);
+    let inner = Arc::get_mut(&mut ledger.0).expect("nobody else has it yet");
+    inner.scripts.turn = script;
 }
 
 fn note(error: &TestCaseError, step: &Step) -> TestCaseError {
@@ -342,13 +354,6 @@ impl<'a> World<'a> {
             fell: false,
             remembered: false,
         }
-    }
-
-    fn sabotage(&mut self, rule: &str, other: &str) {
-        let text = include_str!("../scripts/turn.lua");
-        let script = scripts::whole(self.ledger.conn(), &text.replacen(rule, other, 1));
-        let inner = Arc::get_mut(&mut self.ledger.0).expect("nobody else has it yet");
-        inner.scripts.turn = script;
     }
 
     fn now(&mut self) -> Now {

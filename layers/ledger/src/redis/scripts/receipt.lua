@@ -8,5 +8,5 @@ local function entry_at(place)
   return entry and entry[2]
 end
 return entry_at(call('GET', KEYS[2]))
-  or entry_at(turn_with(ARGV[1], KEYS[5], turns_in(KEYS[5])))
+  or entry_at(turn_with(ARGV[1], turns_in(KEYS[5])))
   or entry_at(call('HGET', KEYS[4], ARGV[1]))

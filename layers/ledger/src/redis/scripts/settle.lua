@@ -27,7 +27,7 @@ end
 
 -- Told before in a turn of a lease, by whoever knows nothing more of the lease. What has a hold of its own was in none that
 -- stands there: a lease pays for what is held by nothing else.
-local turn = not row[4] and turn_with(ARGV[8], KEYS[10], turns_in(KEYS[10])) or call('HGET', KEYS[9], ARGV[8])
+local turn = not row[4] and turn_with(ARGV[8], turns_in(KEYS[10])) or call('HGET', KEYS[9], ARGV[8])
 local charged_before = turn and calls_at(KEYS[6], turn)[number]
 if charged_before and charged_before[1] ~= 'stale' then
   if row[4] then

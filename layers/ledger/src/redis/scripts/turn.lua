@@ -7,9 +7,9 @@
 -- other is stands under its number.
 -- A lease's owner tells each end in one turn, and turns are known by their words: what its own turns have told is not looked
 -- for again. What anybody else has told is known by its number.
--- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then for each batch of ends whose
--- numbers begin alike where turns stand that have told such numbers; then for each batch where numbers stand by
--- themselves; then for each end its receipt's place, where it was settled by itself.
+-- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells, KEYS[8] = the lease's tombstone;
+-- then for each batch of ends whose numbers begin alike where turns stand that have told such numbers; then for each batch
+-- where numbers stand by themselves; then for each end its receipt's place, where it was settled by itself.
 -- ARGV: the lease's number, its key; what is done ('open', 'go on', 'close', or 'tell': the ends alone); the word of
 -- the turn before this one, and this one's; how much is given back, how much more is asked for, with how little left
 -- beside it nobody gets more; how long the hold lives, for how long more may be granted from it (0: nothing is), both in
@@ -25,9 +25,11 @@ local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[
 local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
 local total, lines, covers = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15]
+-- Fewer numbers of a batch stand by themselves: who looks for one has to look at each turn of its 4 s.
+local TOGETHER = 16
 local batches, count = {}, 0
 do
-  local HASHES, BATCHES, many = 7, 16, amount(ARGV[16])
+  local HASHES, BATCHES, many = 8, 16, amount(ARGV[16])
   for i = 1, many do
     local at = BATCHES + 3 * i - 2
     batches[i] = {turns = KEYS[HASHES + i], apart = KEYS[HASHES + many + i], behind = count,
@@ -77,8 +79,8 @@ if step ~= 'tell' then
   elseif step == 'open' then
     if record_of or row[6] then
       word = 'fenced'
-    elseif booked_here then
-      -- It was opened, and its time was over before its owner heard of it.
+    elseif booked_here or call('EXISTS', KEYS[8]) == 1 then
+      -- It was opened, and its time was over, or it was given back, before this came.
       word = 'gone'
     end
     -- Those whose owners died, and whose time is over.
@@ -101,11 +103,11 @@ local places, alone, known = {}, {}, false
 if count > 0 and not (goes_on and call('EXISTS', unpack(KEYS, ALONE - #batches + 1)) == 0) then
   alone = call('MGET', unpack(KEYS, ALONE + 1))
   for _, batch in ipairs(batches) do
-    local numbers, turns = numbers_in(batch.numbers), goes_on and {} or turns_in(batch.turns)
+    local numbers, turns = numbers_in(batch.numbers), not goes_on and turns_in(batch.turns)
     local apart = call('HMGET', batch.apart, unpack(numbers))
     for i, number in ipairs(numbers) do
       local at = batch.behind + i
-      places[at] = turn_with(number, batch.turns, turns) or apart[i] or alone[at]
+      places[at] = turns and turn_with(number, turns) or apart[i] or alone[at]
       known = known or places[at]
     end
   end
@@ -245,6 +247,7 @@ if closes then
   call('ZREM', KEYS[2], lease)
   call('HDEL', KEYS[1], 'o:' .. lease)
   call('HDEL', KEYS[6], lease)
+  bury(KEYS[8], 'released', '0', '0')
   if money.calls then
     count_call(key, -1)
   end
@@ -263,17 +266,22 @@ if entry then
     fields[9], fields[10] = 'group', group.id
   end
   local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(fields))
+  local written = {}
   for _, batch in ipairs(batches) do
-    local hash, fields = batch.turns, {batch.span .. ':' .. place, batch.numbers}
-    if lined or not goes_on then
-      hash, fields = batch.apart, {}
+    if goes_on and not lined and batch.count >= TOGETHER then
+      written[batch.turns] = {batch.span .. ':' .. place, batch.numbers}
+    else
+      local fields = written[batch.apart] or {}
       for i, number in ipairs(numbers_in(batch.numbers)) do
         if not lined or lined[batch.behind + i] then
           fields[#fields + 1] = number
           fields[#fields + 1] = place
         end
       end
+      written[batch.apart] = fields
     end
+  end
+  for hash, fields in pairs(written) do
     if #fields > 0 then
       call('HSET', hash, unpack(fields))
       call('PEXPIRE', hash, text(retention))

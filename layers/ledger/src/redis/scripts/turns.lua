@@ -33,28 +33,29 @@ end
 
 -- The turns in a hash, "<first>:<last>:<place>": the times of the first and of the last of their numbers, in ms.
 local function turns_in(hash)
-  local turns = {}
-  for i, field in ipairs(call('HKEYS', hash)) do
-    local first, last, place = string.match(field, '^(%d+):(%d+):(.+)$')
-    turns[i] = {field = field, first = tonumber(first), last = tonumber(last), place = place}
+  local turns = {hash = hash, fields = call('HKEYS', hash), first = {}, last = {}, numbers = {}}
+  for i, field in ipairs(turns.fields) do
+    turns.first[i], turns.last[i] = tonumber(string.sub(field, 1, 4)), tonumber(string.sub(field, 6, 9))
   end
   return turns
 end
 
--- The place of the turn that has told a number, or nothing.
-local function turn_with(number, hash, turns)
+-- The place of the turn among these that has told a number, or nothing.
+local function turn_with(number, turns)
   -- The lowest 12 bits of its time.
   local high, low = string.byte(number, 1, 2)
   local time = high % 16 * 256 + low
-  for _, turn in ipairs(turns) do
-    if turn.first <= time and time <= turn.last then
-      turn.numbers = turn.numbers or call('HGET', hash, turn.field)
-      local at = string.find(turn.numbers, number, 1, true)
+  local first, last = turns.first, turns.last
+  for i = 1, #first do
+    if first[i] <= time and time <= last[i] then
+      local numbers = turns.numbers[i] or call('HGET', turns.hash, turns.fields[i])
+      turns.numbers[i] = numbers
+      local at = string.find(numbers, number, 1, true)
       while at and at % NUMBER ~= 1 do
-        at = string.find(turn.numbers, number, at + 1, true)
+        at = string.find(numbers, number, at + 1, true)
       end
       if at then
-        return turn.place
+        return string.sub(turns.fields[i], 11)
       end
     end
   end
