@@ -124,10 +124,18 @@ impl Turn {
             short_of: MicroRub::ZERO,
             ttl_ms: 0,
             grants_ms: 0,
-            ends: vec![TurnEnd {
-                settlement: Arc::new(settlement.clone()),
-                cover: settlement.held.min(settlement.cost),
-            }],
+            ends: vec![TurnEnd::of(settlement)],
+        }
+    }
+}
+
+impl TurnEnd {
+    /// As it is told by whoever has no part in its lease any more: what was held for it is the lease's.
+    #[must_use]
+    pub fn of(settlement: &Settlement) -> Self {
+        Self {
+            settlement: Arc::new(settlement.clone()),
+            cover: settlement.held.min(settlement.cost),
         }
     }
 }

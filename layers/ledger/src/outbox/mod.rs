@@ -23,7 +23,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::{
+    StreamExt,
+    future::{join, join_all},
+    stream,
+};
 use tokio::time::{Instant, sleep};
 
 use self::calls::{Acknowledged, Ended, Inner, NotAdmitted, OutboxState, Since};
@@ -42,6 +46,8 @@ use crate::{
 
 /// Calls that the ledger is told of at the same time.
 const AT_ONCE: usize = 64;
+/// Ends that a replay tells together.
+const REPLAYED_AT_ONCE: usize = 256;
 /// First wait after the ledger could not be told what an earlier process left; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Longest wait.
@@ -221,16 +227,28 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 .map(|call| call.ended.clone())
                 .collect()
         };
-        let mut answers = stream::iter(lately)
-            .map(|ended| async move { ended.as_of_now().submit(&inner.ledger).await })
-            .buffered(AT_ONCE);
         let (mut booked_anew, mut failed) = (0, None);
-        while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(Some(settled)) if settled.moved() => booked_anew += 1,
-                Ok(_) => {}
-                // The others are told all the same.
-                Err(error) => failed = Some(error),
+        for some in lately.chunks(REPLAYED_AT_ONCE) {
+            let (mut settlements, mut releases) = (Vec::with_capacity(some.len()), Vec::new());
+            for ended in some {
+                match ended.as_of_now() {
+                    Ending::Settle(settlement) => {
+                        settlements.push(Arc::unwrap_or_clone(settlement));
+                    }
+                    release @ Ending::Release { .. } => releases.push(release),
+                }
+            }
+            let releasing = releases.iter().map(|release| release.submit(&inner.ledger));
+            let settling = inner.ledger.settle_all(&settlements);
+            let (settled, released) = join(settling, join_all(releasing)).await;
+            let settled = settled.into_iter().map(|answer| answer.map(Some));
+            for answer in settled.chain(released) {
+                match answer {
+                    Ok(Some(settled)) if settled.moved() => booked_anew += 1,
+                    Ok(_) => {}
+                    // The others are told all the same.
+                    Err(error) => failed = Some(error),
+                }
             }
         }
         if let Some(error) = failed {

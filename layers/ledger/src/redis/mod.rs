@@ -64,12 +64,13 @@ mod turn;
 mod watch;
 
 use std::{
-    fmt,
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt, iter,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use uuid::Uuid;
 
 pub use self::{copy::RedisCopy, turn::LeaseView, watch::Watch};
@@ -89,9 +90,10 @@ use crate::{
     account::{AccountId, KeyId},
     ceiling::Ceiling,
     conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
-    leases::{Leases, Turn, ttl_ms},
+    leases::{Leases, Turn, TurnEnd, lease::ENDS_MAX, ttl_ms},
     money::MicroRub,
     number::RequestNumber,
+    settle::cause_of,
 };
 
 pub use crate::{
@@ -337,15 +339,26 @@ impl RedisLedger {
         })
     }
 
-    /// Settles a call that another process held from its lease, or this one before it was told.
-    async fn settle_from(
+    /// Settles calls that another process held from its lease, or this one before it was told: some on one key, each once.
+    async fn settle_from<'a>(
         &self,
         lease: RequestNumber,
-        settlement: &Settlement,
-    ) -> Result<Settled, LedgerError> {
-        let answer = self.turn_of(&Turn::tell(lease, settlement)).await?;
-        let settled = answer.ends.first().copied();
-        settled.ok_or_else(|| RedisFault::Unexpected("no answer to an end".into()).into())
+        mut settlements: impl ExactSizeIterator<Item = &'a Settlement>,
+    ) -> Vec<Result<Settled, LedgerError>> {
+        let count = settlements.len();
+        let Some(first) = settlements.next() else {
+            return Vec::new();
+        };
+        let mut turn = Turn::tell(lease, first);
+        turn.ends.extend(settlements.map(TurnEnd::of));
+        match self.turn_of(&turn).await {
+            Ok(answer) => answer.ends.into_iter().map(Ok).collect(),
+            Err(error) => {
+                let cause = cause_of(error).to_string();
+                let each = || Err(LedgerError::Unavailable(cause.clone().into()));
+                iter::repeat_with(each).take(count).collect()
+            }
+        }
     }
 }
 
@@ -371,9 +384,49 @@ impl Ledger for RedisLedger {
             return settled;
         }
         match settlement.lease {
-            Some(lease) => Box::pin(self.settle_from(lease, settlement)).await,
+            Some(lease) => {
+                let told = self.settle_from(lease, iter::once(settlement));
+                let settled = Box::pin(told).await.pop();
+                settled.unwrap_or_else(|| {
+                    Err(RedisFault::Unexpected("no answer to an end".into()).into())
+                })
+            }
             None => self.settle_in_ledger(settlement).await,
         }
+    }
+
+    /// Those of one lease that has no part in them any more are told in one turn: after a failover they are many.
+    async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+        let mut of_leases: HashMap<_, Vec<usize>> = HashMap::new();
+        let (mut others, mut seen) = (Vec::new(), HashSet::new());
+        for (at, settlement) in settlements.iter().enumerate() {
+            let Settlement {
+                number,
+                account,
+                key,
+                ..
+            } = settlement;
+            match settlement.lease {
+                Some(lease) if self.lease_of(*number, key).is_none() && seen.insert(number) => {
+                    of_leases.entry((lease, account, key)).or_default().push(at);
+                }
+                _ => others.push(at),
+            }
+        }
+        let turns = of_leases
+            .iter()
+            .flat_map(|((lease, ..), all)| all.chunks(ENDS_MAX).map(|some| (*lease, some)));
+        let told = turns.map(|(lease, some)| async move {
+            let ends = some.iter().map(|at| &settlements[*at]);
+            let answers = self.settle_from(lease, ends).await;
+            some.iter().copied().zip(answers).collect::<Vec<_>>()
+        });
+        let settled = others
+            .into_iter()
+            .map(|at| async move { (at, self.settle(&settlements[at]).await) });
+        let (told, settled) = join(join_all(told), join_all(settled)).await;
+        let answers: BTreeMap<usize, _> = told.into_iter().flatten().chain(settled).collect();
+        answers.into_values().collect()
     }
 
     async fn release(

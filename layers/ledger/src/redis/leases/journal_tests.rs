@@ -444,6 +444,53 @@ async fn turns_that_come_again_behind_the_last_one_charge_nothing() {
     crate::testing::is_sound(&ledger).await;
 }
 
+/// As an outbox tells again after a failover, and a new process what a dead one left.
+#[tokio::test]
+async fn ends_that_are_told_again_together_are_booked_once_each() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let leases = [(); 2].map(|()| RequestNumber::now_v7());
+    let mut ends = Vec::new();
+    for lease in leases {
+        ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+        let told = many(20, 3);
+        ledger.turn(&turn(lease, ["a", "b"], &told)).await.unwrap();
+        ends.extend(told.into_iter().map(|end| (Some(lease), end, true)));
+        ends.extend(many(3, 4).into_iter().map(|end| (Some(lease), end, false)));
+    }
+    ends.extend(many(2, 5).into_iter().map(|end| (None, end, false)));
+    // In no order, and one of them twice.
+    ends.sort_by_key(|(_, end, _)| end.number.uuid().as_bytes()[15]);
+    ends.push(ends[0].clone());
+    let settlements = ends.iter().map(|(lease, end, _)| Settlement {
+        lease: *lease,
+        ..end.clone()
+    });
+    let settlements: Vec<Settlement> = settlements.collect();
+    let _: String = server.ask(&["CONFIG", "RESETSTAT"]).await;
+    let answers = ledger.settle_all(&settlements).await;
+    let stats: String = server.ask(&["INFO", "commandstats"]).await;
+    let scripts = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"));
+    let count = scripts.unwrap().split(['=', ',']).nth(1).unwrap();
+    // A turn of each lease, those that are no lease's, and the one that comes twice.
+    assert!(count.parse::<u32>().unwrap() <= 5, "{count} scripts");
+    assert_eq!(answers.len(), ends.len());
+    for (n, ((_, end, known), answer)) in ends.iter().zip(answers).enumerate() {
+        let settled = answer.unwrap();
+        assert_eq!(settled.charged, end.cost);
+        if n > 0 && n + 1 < ends.len() {
+            assert_eq!(settled.repeated, *known, "{n}");
+        }
+    }
+    let spent = 40 * 3 + 6 * 4 + 2 * 5;
+    let view = ledger.account(&acme()).await.unwrap();
+    assert_eq!(view.spent_rub, micro(spent));
+    crate::testing::is_sound(&ledger).await;
+}
+
 /// Enough that a turn writes their numbers down together.
 fn many(count: usize, cost: i64) -> Vec<Settlement> {
     let ends = (0..count).map(|_| ended(RequestNumber::now_v7(), cost));
