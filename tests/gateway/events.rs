@@ -479,7 +479,6 @@ async fn a_stale_exchange_rate_is_told_once() {
     assert_eq!(of(&told(&world, "rate_stale", 1).await, "number").len(), 1);
 }
 
-/// A sum of the roll-up that is a millionth of a ruble more than its receipts.
 async fn audit(world: &World) -> Vec<Value> {
     let answer = world.admin(Method::POST, "/admin/v1/audit", None).await;
     assert_eq!(answer.status, 200, "{answer:?}");

@@ -229,15 +229,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         };
         let (mut booked_anew, mut failed) = (0, None);
         for some in lately.chunks(REPLAYED_AT_ONCE) {
-            let (mut settlements, mut releases) = (Vec::with_capacity(some.len()), Vec::new());
-            for ended in some {
-                match ended.as_of_now() {
-                    Ending::Settle(settlement) => {
-                        settlements.push(Arc::unwrap_or_clone(settlement));
-                    }
-                    release @ Ending::Release { .. } => releases.push(release),
-                }
-            }
+            let (settlements, releases) = Ending::sorted(some.iter().map(Ended::as_of_now));
             let releasing = releases.iter().map(|release| release.submit(&inner.ledger));
             let settling = inner.ledger.settle_all(&settlements);
             let (settled, released) = join(settling, join_all(releasing)).await;

@@ -40,6 +40,18 @@ impl Ending {
         }
     }
 
+    /// What a ledger is told together, and what it is told one by one.
+    pub(crate) fn sorted(endings: impl IntoIterator<Item = Self>) -> (Vec<Settlement>, Vec<Self>) {
+        let (mut settlements, mut releases) = (Vec::new(), Vec::new());
+        for ending in endings {
+            match ending {
+                Self::Settle(settlement) => settlements.push(Arc::unwrap_or_clone(settlement)),
+                release @ Self::Release { .. } => releases.push(release),
+            }
+        }
+        (settlements, releases)
+    }
+
     /// Submits it to the ledger. A settlement is answered with what was booked.
     pub(crate) async fn submit<L: Ledger>(
         &self,

@@ -186,13 +186,7 @@ impl<L: Ledger> SettlerTask<L> {
     ) -> impl Future<Output = (usize, Vec<Unended>)> + use<L> {
         let (ledger, report) = (Arc::clone(&self.ledger), Arc::clone(&self.report));
         let (count, began) = (together.len(), Instant::now());
-        let (mut settlements, mut releases) = (Vec::with_capacity(count), Vec::new());
-        for ending in together.drain(..) {
-            match ending {
-                Ending::Settle(settlement) => settlements.push(Arc::unwrap_or_clone(settlement)),
-                release @ Ending::Release { .. } => releases.push(release),
-            }
-        }
+        let (settlements, releases) = Ending::sorted(together.drain(..));
         async move {
             let (settled, released) = if releases.is_empty() {
                 (ledger.settle_all(&settlements).await, Vec::new())
