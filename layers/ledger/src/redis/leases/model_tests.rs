@@ -180,7 +180,8 @@ fn a_script_that_differs_from_the_model_is_missed() {
         // One that was given back is not opened again.
         ("or call('EXISTS', KEYS[8]) == 1", ""),
     ] {
-        assert!(compare(200, Some(rule)).is_err(), "{rule:?} is not missed");
+        // It ends with the first that is found. Some are found by few of the cases, and by chance.
+        assert!(compare(5_000, Some(rule)).is_err(), "{rule:?} is not missed");
     }
 }
 
