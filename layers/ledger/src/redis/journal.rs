@@ -22,7 +22,7 @@ use crate::{
 const ID_LATER_MS_MAX: u64 = 3_600_000;
 
 /// How many entries are asked for first: one may be a turn of a lease, with many calls.
-const ENTRIES_FIRST: usize = 64;
+pub(super) const ENTRIES_FIRST: usize = 64;
 const ENTRIES_MAX: usize = 500;
 /// So many entries are looked through for lines whose ids tell a later time.
 const YOUNGEST_ENTRIES_MAX: usize = 10_000;
@@ -51,9 +51,9 @@ pub(super) struct StreamId {
 /// How far somebody has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JournalCursor {
-    place: StreamId,
+    pub(super) place: StreamId,
     /// So many lines of the entry, in the direction of the reader; `None`: all of it.
-    read: Option<usize>,
+    pub(super) read: Option<usize>,
 }
 
 /// How far a journal is in the sums, and with that, of which lines it is known whether their ids tell a later time. In
@@ -315,16 +315,11 @@ impl RedisLedger {
             if placed.len() >= stretch.limit {
                 return Ok((placed, stretch.after.map(|after| after.to_string())));
             }
-            let many = placed.len() - before > entries.len();
-            count = if many {
-                ENTRIES_FIRST
-            } else {
-                (4 * count).min(ENTRIES_MAX)
-            };
+            count = entries_next(count, entries.len(), placed.len() - before);
         }
     }
 
-    async fn entries(
+    pub(super) async fn entries(
         &self,
         account: &AccountId,
         stretch: &JournalRange,
@@ -347,6 +342,14 @@ impl RedisLedger {
         } else {
             Err(BookError::NotFound)
         }
+    }
+}
+
+/// How many entries are asked for next, behind so many with so many lines.
+pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize {
+    match lines > entries {
+        true => ENTRIES_FIRST,
+        false => (4 * count).min(ENTRIES_MAX),
     }
 }
 
@@ -497,7 +500,7 @@ impl JournalRange {
     }
 
     /// How many lines of an entry the reader has had.
-    fn read_of(&self, entry: StreamId) -> usize {
+    pub(super) fn read_of(&self, entry: StreamId) -> usize {
         let after = self.after.filter(|after| after.place == entry);
         after.and_then(|after| after.read).unwrap_or_default()
     }
@@ -572,7 +575,7 @@ fn no_place(text: &str) -> RedisFault {
 }
 
 /// The kind of an entry that is a turn of a lease.
-const CALLS: &str = "calls";
+pub(super) const CALLS: &str = "calls";
 
 /// The lines of an entry: one, but for a turn of a lease.
 fn lines_of(
@@ -601,7 +604,35 @@ pub(super) fn receipt_in_entry(
     Ok(receipts.find(|receipt| receipt.number == number))
 }
 
-/// What `turn.lua` has written: a line for each call, and beside them what they share.
+/// A call of a turn, as `turn.lua` has written it.
+pub(super) struct TurnLine<'a> {
+    number: &'a str,
+    /// What was held, what it cost, what was charged, and the loss.
+    pub(super) amounts: [MicroRub; 4],
+    pub(super) booked: Booked,
+    /// In JSON.
+    pub(super) item: &'a str,
+}
+
+impl<'a> TurnLine<'a> {
+    pub(super) fn of(line: &'a str) -> Option<Self> {
+        let mut words = line.splitn(7, ' ');
+        let mut word = || words.next();
+        let number = word()?;
+        let mut amounts = [MicroRub::ZERO; 4];
+        for amount in &mut amounts {
+            *amount = MicroRub::new(word()?.parse().ok()?);
+        }
+        Some(Self {
+            number,
+            amounts,
+            booked: booked_of(word()?).ok()?,
+            item: word()?,
+        })
+    }
+}
+
+/// What the calls of a turn share, and a line for each.
 fn receipts_of_turn(
     account: &AccountId,
     place: &str,
@@ -615,27 +646,20 @@ fn receipts_of_turn(
     let key: KeyId = field("key")?.parse().map_err(|_| unexpected("key"))?;
     let group = group_in(fields);
     let receipts = field(CALLS)?.split('\n').map(|line| {
-        let mut words = line.splitn(7, ' ');
-        let mut word = || words.next();
-        let number = word()?.parse().ok()?;
-        let mut amounts = [MicroRub::ZERO; 4];
-        for amount in &mut amounts {
-            *amount = MicroRub::new(word()?.parse().ok()?);
-        }
-        let [held_rub, cost_rub, charged_rub, loss_rub] = amounts;
-        let booked = booked_of(word()?).ok()?;
+        let line = TurnLine::of(line)?;
+        let [held_rub, cost_rub, charged_rub, loss_rub] = line.amounts;
         Some(Receipt {
-            number,
+            number: line.number.parse().ok()?,
             at_ms,
             account: account.clone(),
             key: key.clone(),
-            group: group.clone().filter(|_| booked != Booked::Stale),
+            group: group.clone().filter(|_| line.booked != Booked::Stale),
             held_rub,
             cost_rub,
             charged_rub,
             loss_rub,
-            booked,
-            item: serde_json::from_str(word()?).ok()?,
+            booked: line.booked,
+            item: serde_json::from_str(line.item).ok()?,
         })
     });
     let receipts: Option<Vec<Receipt>> = receipts.collect();

@@ -47,6 +47,7 @@ mod audit;
 mod books;
 mod check;
 mod copy;
+mod counted;
 mod days;
 mod feed;
 mod groups;

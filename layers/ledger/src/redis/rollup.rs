@@ -256,27 +256,8 @@ impl Rollup for RedisLedger {
         if stretch.is_behind() {
             return Ok(StandingLines::default());
         }
-        let mut rolled = after.map(str::parse::<RolledPlace>).transpose()?;
-        let (placed, next) = self.placed_lines(account, stretch).await?;
-        let more = next.is_some();
-        for line in &placed {
-            let at_ms = line.line.at_ms();
-            rolled = Some(RolledPlace::with(rolled, &line.place, at_ms)?);
-        }
-        let entries = placed.iter();
-        let entries = entries.filter(|placed| matches!(placed.line, JournalLine::Entry { .. }));
-        let entries = entries.map(|placed| (placed.place.clone(), placed.line.clone()));
-        let entries = entries.collect();
-        if let (Some(rolled), Some(next)) = (&mut rolled, &next) {
-            rolled.cursor = next.parse()?;
-        }
-        let rolled = rolled.filter(|_| !placed.is_empty());
-        Ok(StandingLines {
-            place: rolled.map(|rolled| rolled.to_string()),
-            lines: placed.into_iter().map(|placed| placed.line).collect(),
-            more,
-            entries,
-        })
+        let rolled = after.map(str::parse::<RolledPlace>).transpose()?;
+        Ok(self.counted_lines(account, stretch, rolled).await?)
     }
 
     async fn entries(

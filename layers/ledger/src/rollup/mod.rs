@@ -27,6 +27,7 @@ mod search;
 #[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
 mod search_tests;
 mod sums;
+mod tally;
 #[cfg(test)]
 #[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
 pub(crate) mod tests;
@@ -46,9 +47,13 @@ pub use self::{
     read::{Part, Whose, read},
     roll::{Roller, roll_up},
     search::{Search, SearchPart, Sought, Times},
-    sums::{Sums, is_failed},
+    sums::{Counted, Sums, is_failed},
+    tally::Tally,
 };
-pub(crate) use self::{read::whole_within, sums::counted};
+pub(crate) use self::{
+    read::whole_within,
+    sums::{counted, took_ms},
+};
 use crate::{
     account::{AccountId, GroupId, KeyId},
     calendar::{month_begins_ms, month_of},
@@ -159,13 +164,25 @@ pub struct Words {
 impl Words {
     fn of(receipt: &Receipt, scope: &Scope) -> Self {
         let item = &receipt.item;
-        let of_one = matches!(scope, Scope::Account(_));
-        Self {
-            key: of_one.then(|| receipt.key.clone()),
-            group: receipt.group.clone().filter(|_| of_one),
+        let all = Self {
+            key: Some(receipt.key.clone()),
+            group: receipt.group.clone(),
             model: item.model.clone(),
             vendor: item.vendor.clone(),
             endpoint: item.endpoint,
+        };
+        all.within(scope)
+    }
+
+    /// What of an account's words a scope tells apart.
+    fn within(self, scope: &Scope) -> Self {
+        match scope {
+            Scope::Account(_) => self,
+            Scope::Days | Scope::Hours | Scope::Months => Self {
+                key: None,
+                group: None,
+                ..self
+            },
         }
     }
 }
@@ -208,8 +225,10 @@ pub struct Rolled {
 /// Lines of a journal that stand for good.
 #[derive(Clone, Debug, Default)]
 pub struct StandingLines {
-    /// The lines.
-    pub lines: Vec<JournalLine>,
+    /// What the calls among them come to.
+    pub calls: Tally,
+    /// How many lines there are.
+    pub lines: usize,
     /// Where the last of them is; none where there are none.
     pub place: Option<String>,
     /// There may be more behind it.

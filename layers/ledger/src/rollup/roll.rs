@@ -5,18 +5,18 @@ use std::{
     mem,
 };
 
-use super::{
-    Change, KEPT_MS, Marks, Rollup, RowId, STANDS_MS, Scope, Sums, Words, now_ms, sums::counted,
-};
+use super::{Change, KEPT_MS, Marks, Rollup, RowId, STANDS_MS, Scope, Sums, Tally, now_ms};
 use crate::{
     account::AccountId,
     calendar::{month_begins_ms, month_of},
-    contract::{BookError, JOURNAL_LINES_MAX, JournalLine},
+    contract::{BookError, JournalLine},
     money::MicroRub,
 };
 
-/// So many lines are rolled up in one step: the store has others to serve.
-const LINES_AT_ONCE: usize = JOURNAL_LINES_MAX;
+/// So many rows are written in one step: the store has others to serve.
+const ROWS_AT_ONCE: usize = 1000;
+/// And so many lines come into them, which are read again where the step fails.
+const LINES_AT_ONCE: usize = 100_000;
 /// In so many rounds one looks at every account, also at those that have spent nothing.
 const ROUNDS_TO_ALL: u32 = 60;
 /// For so long an account is looked at that has spent something: longer than its lines take to stand.
@@ -145,8 +145,8 @@ async fn roll<L: Rollup + ?Sized>(
             if batch.is_even(account) {
                 batch.note(account, standing.entries, place.clone());
             }
-            batch.add(account, &standing.lines, place);
-            if batch.lines >= LINES_AT_ONCE {
+            batch.add(account, &standing.calls, standing.lines, place);
+            if batch.is_full() {
                 rolled += batch.lines as u64;
                 if !batch.write(ledger).await? {
                     return Ok((rolled, None));
@@ -215,29 +215,33 @@ impl Batch {
         }
     }
 
-    fn add(&mut self, account: &AccountId, lines: &[JournalLine], place: String) {
+    /// Whether it is time to write it.
+    fn is_full(&self) -> bool {
+        self.rows.len() + self.entries.len() >= ROWS_AT_ONCE || self.lines >= LINES_AT_ONCE
+    }
+
+    fn add(&mut self, account: &AccountId, calls: &Tally, lines: usize, place: String) {
         let scopes = [
             Scope::Account(account.clone()),
             Scope::Days,
             Scope::Hours,
             Scope::Months,
         ];
-        for receipt in lines.iter().filter_map(counted) {
-            let sums = Sums::of(receipt);
-            let in_month = receipt.at_ms < self.marks.months_end_ms;
+        for (hour_ms, words, sums) in calls.rows() {
+            let in_month = *hour_ms < self.marks.months_end_ms;
             let scopes = scopes
                 .iter()
                 .filter(|scope| in_month || **scope != Scope::Months);
             for scope in scopes {
                 let id = RowId {
-                    at_ms: scope.begin_ms(receipt.at_ms),
-                    words: Words::of(receipt, scope),
+                    at_ms: scope.begin_ms(*hour_ms),
+                    words: words.clone().within(scope),
                     scope: scope.clone(),
                 };
-                self.rows.entry(id).or_default().add(&sums);
+                self.rows.entry(id).or_default().add(sums);
             }
         }
-        self.lines += lines.len();
+        self.lines += lines;
         self.places.insert(account.clone(), place.clone());
         self.marks.places.insert(account.clone(), place);
     }

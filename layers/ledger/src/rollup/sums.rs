@@ -2,9 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Latency;
+use super::{Latency, Words};
 use crate::{
+    account::IdError,
     contract::{Booked, JournalLine, Receipt},
+    endpoint::Endpoint,
+    money::MicroRub,
+    timeline::Timeline,
     usage::{End, Usage},
 };
 
@@ -47,29 +51,113 @@ pub struct Sums {
     pub first_byte: Latency,
 }
 
+/// What of a call stands in sums, wherever it is read: a receipt says more, and most of it takes longer to read.
+#[derive(Clone, Debug)]
+pub struct Counted<'a> {
+    /// [`Receipt::at_ms`].
+    pub at_ms: u64,
+    /// The key's id.
+    pub key: &'a str,
+    /// The id of the group that was charged.
+    pub group: Option<&'a str>,
+    /// [`Item::model`](crate::contract::Item::model), and so below.
+    pub model: &'a str,
+    /// Who answered.
+    pub vendor: &'a str,
+    /// Where the call came in.
+    pub endpoint: Option<Endpoint>,
+    /// How it ended.
+    pub end: End,
+    /// Its usage is an estimate.
+    pub estimated: bool,
+    /// Tokens by class.
+    pub usage: Usage,
+    /// What was charged.
+    pub charged_rub: MicroRub,
+    /// What it cost beyond that.
+    pub loss_rub: MicroRub,
+    /// What the vendor takes, where that is known.
+    pub vendor_cost_rub: Option<MicroRub>,
+    /// From the request to the end, and to the first byte, in milliseconds.
+    pub took_ms: (Option<u32>, Option<u32>),
+}
+
+impl<'a> Counted<'a> {
+    /// Of a receipt.
+    #[must_use]
+    pub fn of(receipt: &'a Receipt) -> Self {
+        let item = &receipt.item;
+        Self {
+            at_ms: receipt.at_ms,
+            key: &receipt.key,
+            group: receipt.group.as_deref(),
+            model: &item.model,
+            vendor: &item.vendor,
+            endpoint: item.endpoint,
+            end: item.end,
+            estimated: item.estimated,
+            usage: item.usage,
+            charged_rub: receipt.charged_rub,
+            loss_rub: receipt.loss_rub,
+            vendor_cost_rub: item.vendor_cost_rub,
+            took_ms: took_ms(item.timeline.as_ref()),
+        }
+    }
+
+    /// Whether it is of these words of an account's sums.
+    pub(super) fn is_of(&self, words: &Words) -> bool {
+        words.key.as_deref() == Some(self.key)
+            && words.model == self.model
+            && words.vendor == self.vendor
+            && words.endpoint == self.endpoint
+            && words.group.as_deref() == self.group
+    }
+
+    /// The words of an account's sums that it is of. A group that is none is left out: money that is booked must be read.
+    pub(super) fn words(&self) -> Result<Words, IdError> {
+        Ok(Words {
+            key: Some(self.key.parse()?),
+            group: self.group.and_then(|group| group.parse().ok()),
+            model: self.model.to_owned(),
+            vendor: self.vendor.to_owned(),
+            endpoint: self.endpoint,
+        })
+    }
+}
+
+/// [`Counted::took_ms`] of a call that somebody watched.
+pub(crate) fn took_ms(timeline: Option<&Timeline>) -> (Option<u32>, Option<u32>) {
+    let whole_ms = timeline.map(|times| times.whole_ms);
+    (whole_ms, timeline.and_then(|times| times.first_byte_ms))
+}
+
 impl Sums {
     /// Of one call.
     #[must_use]
     pub fn of(receipt: &Receipt) -> Self {
-        let item = &receipt.item;
-        let charged = i128::from(receipt.charged_rub.micro());
-        let vendor_cost = item.vendor_cost_rub.map(|cost| i128::from(cost.micro()));
-        let timeline = item.timeline.as_ref();
-        let whole = timeline.map(|times| Latency::of_ms(times.whole_ms));
-        let first_byte = timeline.and_then(|times| times.first_byte_ms);
-        Self {
-            calls: 1,
-            failed_calls: u64::from(is_failed(item.end)),
-            estimated_calls: u64::from(item.estimated),
-            usage: item.usage,
-            charged_micro: charged,
-            loss_micro: i128::from(receipt.loss_rub.micro()),
-            cost_known_calls: u64::from(vendor_cost.is_some()),
-            vendor_cost_micro: vendor_cost.unwrap_or_default(),
-            margin_micro: vendor_cost.map_or(0, |cost| charged - cost),
-            whole: whole.unwrap_or_default(),
-            first_byte: first_byte.map(Latency::of_ms).unwrap_or_default(),
+        let mut sums = Self::default();
+        sums.count(&Counted::of(receipt));
+        sums
+    }
+
+    /// Adds a call.
+    pub fn count(&mut self, call: &Counted<'_>) {
+        let charged = i128::from(call.charged_rub.micro());
+        self.calls += 1;
+        self.failed_calls += u64::from(is_failed(call.end));
+        self.estimated_calls += u64::from(call.estimated);
+        self.usage = self.usage.plus(&call.usage);
+        self.charged_micro += charged;
+        self.loss_micro += i128::from(call.loss_rub.micro());
+        if let Some(cost) = call.vendor_cost_rub {
+            let cost = i128::from(cost.micro());
+            self.cost_known_calls += 1;
+            self.vendor_cost_micro += cost;
+            self.margin_micro += charged - cost;
         }
+        let (whole_ms, first_byte_ms) = call.took_ms;
+        whole_ms.into_iter().for_each(|ms| self.whole.count(ms));
+        (first_byte_ms.into_iter()).for_each(|ms| self.first_byte.count(ms));
     }
 
     /// Adds another sum.

@@ -84,6 +84,7 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
         true => End::VendorCut,
         false => End::Finished,
     };
+    let loss = if call.failed && !call.stale { 7 } else { 0 };
     Receipt {
         number: given::number(at as u128 + 1),
         at_ms: now_ms - call.ago_ms,
@@ -92,9 +93,9 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
         // A key goes into a group, and out of it.
         group: (call.model > 0 && !call.stale).then(|| format!("g{}", call.key).parse().unwrap()),
         held_rub: MicroRub::new(call.charged),
-        cost_rub: MicroRub::new(call.charged),
+        cost_rub: MicroRub::new(call.charged + loss),
         charged_rub: MicroRub::new(if call.stale { 0 } else { call.charged }),
-        loss_rub: MicroRub::ZERO,
+        loss_rub: MicroRub::new(loss),
         booked: if call.stale {
             Booked::Stale
         } else {
@@ -102,10 +103,11 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
         },
         item: Item {
             usage: Usage {
-                input: 3,
                 output: 1 + u64::from(call.model),
-                ..Usage::default()
+                ..given::item(1 + i64::from(call.model)).usage
             },
+            price: given::item(0).price.filter(|_| call.charged % 2 == 0),
+            estimated: call.charged % 5 == 0,
             vendor_cost_rub: call.vendor_cost.map(MicroRub::new),
             endpoint: call.endpoint,
             // A receipt of an earlier version does not say it.
@@ -156,6 +158,8 @@ async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
         key.spent_rub = MicroRub::new(charged);
         spent += charged;
     }
+    let lost = receipts.iter().map(|receipt| receipt.loss_rub.micro());
+    books.view.loss_rub = MicroRub::new(lost.sum());
     books.view.balance_rub = MicroRub::new(books.entered_rub.micro() - spent);
     books.view.spent_rub = MicroRub::new(spent);
     books

@@ -27,7 +27,7 @@ use std::{
 };
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::value::BorrowedStrDeserializer};
 
 use super::{
     audit::{self, Occasion},
@@ -38,7 +38,7 @@ use crate::{
     account::{AccountId, KeyId, KeyRecord},
     book::{Account, GroupBook, KeyBook},
     ceiling::{Ceilings, Period},
-    contract::{Item, Receipt, TariffVersion},
+    contract::{Booked, Item, Receipt, TariffVersion},
     durable::{
         crash_log,
         file::{BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable},
@@ -46,6 +46,9 @@ use crate::{
     embedded::{State, now_ms},
     money::MicroRub,
     number::RequestNumber,
+    price::Counts,
+    rollup::{Counted, Tally, took_ms},
+    timeline::Timeline,
     usage::Usage,
 };
 
@@ -211,6 +214,11 @@ const KEY_COLUMNS: [&str; 6] = [
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
     vendor_cost, endpoint, timeline, key_group";
+
+/// Those of its columns that stand in sums, as [`count_receipt`] takes them, and how many they are.
+pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint, ended, estimated, input, cached_input, \
+    cache_write, output, classes, charged, loss, vendor_cost, timeline, booked";
+pub(super) const COUNTED_COLUMNS: usize = 18;
 
 /// Why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -587,6 +595,47 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
     })
 }
 
+/// Adds what stands in sums of a receipt, read where it lies. One that moved nothing is in none.
+pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Result<()> {
+    let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
+    let text_or_null = |index: usize| {
+        let text = row.get_ref(index)?.as_str_or_null();
+        text.map_err(rusqlite::Error::from)
+    };
+    if from_word::<Booked>(row, 17)? == Booked::Stale {
+        return Ok(());
+    }
+    let classes = match text_or_null(12)? {
+        Some(_) => from_json(row, 12)?,
+        None => Counts::default(),
+    };
+    let timeline: Option<Timeline> = text_or_null(16)?.and_then(|line| line.parse().ok());
+    let call = Counted {
+        at_ms: count(row, 0)?,
+        key: text(1)?,
+        group: text_or_null(2)?,
+        model: text(3)?,
+        vendor: text(4)?,
+        endpoint: text_or_null(5)?.and_then(|word| word.parse().ok()),
+        end: from_word(row, 6)?,
+        estimated: row.get(7)?,
+        usage: Usage {
+            input: count(row, 8)?,
+            cached_input: count(row, 9)?,
+            cache_write: count(row, 10)?,
+            output: count(row, 11)?,
+            classes,
+        },
+        charged_rub: amount(row, 13)?,
+        loss_rub: amount(row, 14)?,
+        vendor_cost_rub: optional_amount(row, 15)?,
+        took_ms: took_ms(timeline.as_ref()),
+    };
+    tally
+        .add(&call)
+        .map_err(|error| unreadable(1, error.into()))
+}
+
 pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {
     let stored: i64 = row.get(index)?;
     let amount = MicroRub::new(stored);
@@ -614,7 +663,8 @@ fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
 }
 
 /// A variant by its word.
-fn from_word<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
-    let word = serde_json::Value::String(row.get(index)?);
-    serde_json::from_value(word).map_err(|error| unreadable(index, error.into()))
+fn from_word<'a, T: Deserialize<'a>>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<T> {
+    let word: BorrowedStrDeserializer<'a, serde::de::value::Error> =
+        BorrowedStrDeserializer::new(row.get_ref(index)?.as_str()?);
+    T::deserialize(word).map_err(|error| unreadable(index, error.into()))
 }

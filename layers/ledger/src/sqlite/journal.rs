@@ -6,9 +6,11 @@
 
 use std::{fmt, str::FromStr};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Params, params};
 
-use super::file::{RECEIPT, amount, count, integer, read_receipt};
+use super::file::{
+    COUNTED, COUNTED_COLUMNS, RECEIPT, amount, count, count_receipt, integer, read_receipt,
+};
 use crate::{
     BoxError,
     account::AccountId,
@@ -16,8 +18,12 @@ use crate::{
         BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
     },
     number::RequestNumber,
-    rollup::StandingLines,
+    rollup::{StandingLines, Tally},
 };
+
+const CALLS_FORWARD: &str =
+    "account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5";
+const CALLS_BACKWARD: &str = "account = ?1 AND (at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC LIMIT ?5";
 
 /// Part of a journal, checked.
 #[derive(Debug)]
@@ -72,14 +78,34 @@ impl JournalRange {
         })
     }
 
-    /// The same, and how far it goes.
+    /// What the calls of a page come to, and how far it goes, oldest first. Of a receipt it reads what stands in sums.
     pub(super) fn standing(&self, conn: &Connection) -> rusqlite::Result<StandingLines> {
-        let lines = self.placed(conn)?;
+        let entries = self.entries(conn)?;
+        let mut calls = Tally::default();
+        let (mut count, mut last) = (0, None);
+        let sql = format!("SELECT {COUNTED}, rowid FROM receipts WHERE {CALLS_FORWARD}");
+        let mut select = conn.prepare_cached(&sql)?;
+        let mut rows = select.query(self.calls_params())?;
+        while let Some(row) = rows.next()? {
+            count_receipt(row, &mut calls)?;
+            count += 1;
+            last = Some(JournalCursor {
+                at_ms: row.get(0)?,
+                line: Line::Call(row.get(COUNTED_COLUMNS)?),
+            });
+        }
+        let is_full = count == self.limit;
+        // Entries are in no sum. Those behind a page of calls come with the next one.
+        if !is_full {
+            let newest = entries.last().map(|(place, _)| place.clone());
+            last = last.max(newest);
+        }
         Ok(StandingLines {
-            place: lines.last().map(|(place, _)| place.to_string()),
-            more: lines.len() == self.limit,
+            calls,
+            lines: count + entries.len(),
+            place: last.map(|place| place.to_string()),
+            more: is_full || entries.len() == self.limit,
             entries: Vec::new(),
-            lines: lines.into_iter().map(|(_, line)| line).collect(),
         })
     }
 
@@ -151,6 +177,25 @@ impl JournalRange {
     }
 
     fn calls(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
+        let part = if self.newest_first {
+            CALLS_BACKWARD
+        } else {
+            CALLS_FORWARD
+        };
+        let sql = format!("SELECT {RECEIPT}, rowid AS place FROM receipts WHERE {part}");
+        conn.prepare_cached(&sql)?
+            .query_map(self.calls_params(), |row| {
+                let place = JournalCursor {
+                    at_ms: row.get(1)?,
+                    line: Line::Call(row.get("place")?),
+                };
+                Ok((place, JournalLine::Call(read_receipt(row)?)))
+            })?
+            .collect()
+    }
+
+    /// Of [`CALLS_FORWARD`] and [`CALLS_BACKWARD`].
+    fn calls_params(&self) -> impl Params + use<'_> {
         let (at_ms, row) = match &self.after {
             None => (self.first_ms(), None),
             Some(JournalCursor { at_ms, line }) => match line {
@@ -159,32 +204,13 @@ impl JournalRange {
                 Line::Call(row) => (*at_ms, Some(*row)),
             },
         };
-        let part = if self.newest_first {
-            "(at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC"
-        } else {
-            "(at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid"
-        };
-        let sql = format!(
-            "SELECT {RECEIPT}, rowid AS place FROM receipts WHERE account = ?1 AND {part} LIMIT ?5"
-        );
-        conn.prepare_cached(&sql)?
-            .query_map(
-                params![
-                    &*self.account,
-                    at_ms,
-                    row,
-                    self.last_ms(),
-                    self.limit_for_sql()
-                ],
-                |row| {
-                    let place = JournalCursor {
-                        at_ms: row.get(1)?,
-                        line: Line::Call(row.get("place")?),
-                    };
-                    Ok((place, JournalLine::Call(read_receipt(row)?)))
-                },
-            )?
-            .collect()
+        (
+            &*self.account,
+            at_ms,
+            row,
+            self.last_ms(),
+            self.limit_for_sql(),
+        )
     }
 
     /// The time whose lines, and all before them in this direction, are not asked for.

@@ -11,6 +11,7 @@ use crate::{
     leases::{Step, TurnEnd, Word},
     number::RequestNumber,
     redis::test_server::Server,
+    rollup::{Rollup, check, roll_up},
     testing::given::{acme, hold, key, micro, settlement, topup},
     testing::open,
 };
@@ -140,6 +141,20 @@ async fn a_turns_calls_are_lines_of_the_journal_as_if_they_had_come_alone() {
     }
     let mut books = JournalPages::up_to(&ledger.books(&acme()).await.unwrap());
     assert_eq!(books.next(&ledger).await.unwrap().unwrap(), whole);
+    // Sums go on from any line, also within an entry, as an earlier version has left them.
+    for limit in 1..whole.len() {
+        let part = JournalPart {
+            limit,
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(&acme(), &part).await.unwrap();
+        let after = page.next.as_deref();
+        let standing = ledger.standing_lines(&acme(), after, u64::MAX).await;
+        assert_eq!(standing.unwrap().lines, whole.len() - limit, "{after:?}");
+    }
+    let rolled = roll_up(&ledger, u64::MAX).await.unwrap();
+    assert_eq!(rolled, whole.len() as u64);
+    assert_eq!(check(&ledger).await.unwrap(), Vec::<String>::new());
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 

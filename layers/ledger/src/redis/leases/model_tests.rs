@@ -181,7 +181,10 @@ fn a_script_that_differs_from_the_model_is_missed() {
         ("or call('EXISTS', KEYS[8]) == 1", ""),
     ] {
         // It ends with the first that is found. Some are found by few of the cases, and by chance.
-        assert!(compare(5_000, Some(rule)).is_err(), "{rule:?} is not missed");
+        assert!(
+            compare(5_000, Some(rule)).is_err(),
+            "{rule:?} is not missed"
+        );
     }
 }
 

@@ -1,0 +1,138 @@
+//! A journal into what its calls come to: of each call is read what stands in sums, where it lies.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use serde::Deserialize;
+
+use super::{
+    RedisLedger, booked_of,
+    journal::{
+        CALLS, ENTRIES_FIRST, JournalCursor, JournalRange, RolledPlace, StreamId, TurnLine,
+        entries_next, line_of,
+    },
+};
+use crate::{
+    account::AccountId,
+    conn::RedisFault,
+    contract::Booked,
+    endpoint::{self, Endpoint},
+    money::MicroRub,
+    rollup::{Counted, StandingLines, took_ms},
+    timeline::{self, Timeline},
+    usage::{End, Usage},
+};
+
+/// Of an [`Item`](crate::contract::Item) in JSON, what stands in sums: prices, which are most of it, are passed over.
+#[derive(Deserialize)]
+struct CountedItem<'a> {
+    #[serde(borrow)]
+    model: Cow<'a, str>,
+    #[serde(borrow)]
+    vendor: Cow<'a, str>,
+    usage: Usage,
+    estimated: bool,
+    #[serde(default)]
+    vendor_cost_rub: Option<MicroRub>,
+    end: End,
+    #[serde(default, deserialize_with = "endpoint::kept")]
+    endpoint: Option<Endpoint>,
+    #[serde(rename = "times", default, deserialize_with = "timeline::kept")]
+    timeline: Option<Timeline>,
+}
+
+impl RedisLedger {
+    /// What the calls of a stretch come to, oldest first and entry by entry: as many of them as have the lines that it may
+    /// have, or some more. `rolled` is how far the sums go.
+    pub(super) async fn counted_lines(
+        &self,
+        account: &AccountId,
+        mut stretch: JournalRange,
+        mut rolled: Option<RolledPlace>,
+    ) -> Result<StandingLines, RedisFault> {
+        let mut standing = StandingLines::default();
+        let mut count = ENTRIES_FIRST;
+        loop {
+            let asked = count.min(stretch.limit - standing.lines);
+            let entries = self.entries(account, &stretch, asked).await?;
+            let before = standing.lines;
+            for (place, fields) in &entries {
+                let entry: StreamId = place.parse()?;
+                let read = stretch.read_of(entry);
+                let at_ms = count_entry(account, place, fields, read, &mut standing)?;
+                rolled = Some(RolledPlace::with(rolled, place, at_ms)?);
+                standing.place = rolled.map(|rolled| rolled.to_string());
+                stretch.after = Some(JournalCursor {
+                    place: entry,
+                    read: None,
+                });
+            }
+            standing.more = standing.lines >= stretch.limit;
+            if entries.len() < asked || standing.more {
+                return Ok(standing);
+            }
+            count = entries_next(count, entries.len(), standing.lines - before);
+        }
+    }
+}
+
+/// Adds the lines of an entry behind the first `read`; says when they were booked.
+fn count_entry(
+    account: &AccountId,
+    place: &str,
+    fields: &HashMap<String, String>,
+    read: usize,
+    standing: &mut StandingLines,
+) -> Result<u64, RedisFault> {
+    let unexpected = |name: &str| {
+        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+    };
+    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
+    let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
+    let mut count = |booked, [charged_rub, loss_rub]: [MicroRub; 2], item: &str| {
+        standing.lines += 1;
+        if booked == Booked::Stale {
+            return Ok(());
+        }
+        let item: CountedItem<'_> = serde_json::from_str(item).map_err(|_| unexpected("item"))?;
+        let call = Counted {
+            at_ms,
+            key: field("key")?,
+            group: fields.get("group").map(String::as_str),
+            model: &item.model,
+            vendor: &item.vendor,
+            endpoint: item.endpoint,
+            end: item.end,
+            estimated: item.estimated,
+            usage: item.usage,
+            charged_rub,
+            loss_rub,
+            vendor_cost_rub: item.vendor_cost_rub,
+            took_ms: took_ms(item.timeline.as_ref()),
+        };
+        standing.calls.add(&call).map_err(|_| unexpected("key"))
+    };
+    match field("kind")?.as_str() {
+        CALLS => {
+            for line in field(CALLS)?.split('\n').skip(read) {
+                let line = TurnLine::of(line).ok_or_else(|| unexpected(CALLS))?;
+                let [_, _, charged, loss] = line.amounts;
+                count(line.booked, [charged, loss], line.item)?;
+            }
+        }
+        _ if read > 0 => {}
+        "call" => {
+            let amount = |name: &str| {
+                let parsed = field(name)?.parse();
+                parsed.map(MicroRub::new).map_err(|_| unexpected(name))
+            };
+            let amounts = [amount("charged")?, amount("loss")?];
+            count(booked_of(field("booked")?)?, amounts, field("item")?)?;
+        }
+        _ => {
+            let line = line_of(account, place, fields)?;
+            standing.lines += 1;
+            standing.entries.push((place.to_owned(), line));
+        }
+    }
+    Ok(at_ms)
+}
