@@ -196,10 +196,9 @@ impl RedisLedger {
         keys: &[String],
         args: impl Args,
     ) -> Result<T, RedisFault> {
-        self.0
-            .conn
-            .eval(script, keys, args, self.0.conn.response_timeout())
-            .await
+        // Boxed, since a lease answers most calls without it, and each would have room for it: it is 3 KB.
+        let limit = self.0.conn.response_timeout();
+        Box::pin(self.0.conn.eval(script, keys, args, limit)).await
     }
 
     /// A script for an operator or a sweep.

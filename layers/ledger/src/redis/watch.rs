@@ -104,7 +104,7 @@ impl RedisLedger {
     /// Looks at the data set because an account is missing that should be there.
     pub(super) async fn missing_account(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
-        if !data.stands(&self.0.conn).await? {
+        if !Box::pin(data.stands(&self.0.conn)).await? {
             data.lost.store(true, Ordering::Relaxed);
         }
         data.present()

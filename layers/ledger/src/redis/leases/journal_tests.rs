@@ -511,3 +511,16 @@ fn many(count: usize, cost: i64) -> Vec<Settlement> {
     let ends = (0..count).map(|_| ended(RequestNumber::now_v7(), cost));
     ends.collect()
 }
+
+/// Most calls are held and charged by a lease: they have no room for a script, which takes 3 KB.
+#[tokio::test]
+async fn a_call_of_a_lease_is_small() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    let (hold, settlement) = (hold(1, "k1", 5), settlement(1, "k1", 5));
+    let sizes = [
+        size_of_val(&ledger.reserve(&hold)),
+        size_of_val(&ledger.settle(&settlement)),
+    ];
+    assert!(sizes.iter().all(|size| *size <= 768), "{sizes:?}");
+}
