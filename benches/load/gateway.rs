@@ -57,7 +57,7 @@ pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
 }
 
 /// A call was charged from its own hold.
-fn is_charge(event: &Event<'_>) -> bool {
+pub(crate) fn is_charge(event: &Event<'_>) -> bool {
     matches!(
         event,
         Event::Settled { settled, .. }

@@ -16,6 +16,7 @@ mod client;
 mod cpu;
 mod elsewhere;
 mod gateway;
+mod layers_alone;
 mod memory;
 mod nginx;
 mod options;
@@ -45,6 +46,7 @@ fn main() -> anyhow::Result<()> {
         },
         Some(RoleName::Vendor) => vendor::play(),
         Some(RoleName::Bare) => bare_proxy::play(options.vendor()?),
+        Some(RoleName::Layers) => layers_alone::play(options.vendor()?),
         Some(RoleName::Gateway) => gateway::play(&options.gateway()?),
         Some(RoleName::Holder) => memory::play(&options.holder()?),
     }

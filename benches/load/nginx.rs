@@ -47,7 +47,9 @@ impl Nginx {
             .context("cannot start nginx")?;
         let mut nginx = Self { process, address };
         let began = Instant::now();
-        while TcpStream::connect(address).is_err() {
+        // It listens before it has a worker.
+        let workers = thread::available_parallelism()?.get();
+        while TcpStream::connect(address).is_err() || nginx.pids()?.len() <= workers {
             ensure!(
                 nginx.process.try_wait()?.is_none() && began.elapsed() < PATIENCE,
                 "nginx does not listen: see error.log in {}",

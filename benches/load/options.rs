@@ -114,6 +114,8 @@ pub(crate) enum Ledger {
     Redis,
     /// Redis, and a gateway that holds money by itself.
     Leases,
+    /// The same with a Redis that gives way to all other processes, as if it had cores of its own.
+    LeasesNice,
 }
 
 impl Ledger {
@@ -124,12 +126,13 @@ impl Ledger {
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
             Self::Leases => "leases",
+            Self::LeasesNice => "leases-nice",
         }
     }
 
     /// Whether a redis-server is needed.
     pub(crate) const fn has_server(self) -> bool {
-        matches!(self, Self::Redis | Self::Leases)
+        matches!(self, Self::Redis | Self::Leases | Self::LeasesNice)
     }
 }
 
@@ -145,6 +148,7 @@ enum Operation {
 pub(crate) enum RoleName {
     Vendor,
     Bare,
+    Layers,
     Gateway,
     Holder,
 }
@@ -155,6 +159,7 @@ impl RoleName {
         match self {
             Self::Vendor => "vendor",
             Self::Bare => "bare",
+            Self::Layers => "layers",
             Self::Gateway => "gateway",
             Self::Holder => "holder",
         }

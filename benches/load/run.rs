@@ -103,7 +103,7 @@ fn compare(
     let mut targets: Vec<&mut Target> = field
         .targets
         .iter_mut()
-        .filter(|target| all || !target.is_beside())
+        .filter(|target| all || !target.beside)
         .collect();
     let names: Vec<&'static str> = targets.iter().map(|target| target.name).collect();
     let time = options.round() * scenario.rounds_long;

@@ -1,6 +1,11 @@
 //! What the calls are sent to.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
@@ -36,6 +41,7 @@ impl Field {
         for ledger in ledgers(options)? {
             targets.push(Target::gateway(address, ledger)?);
         }
+        targets.push(Target::layers(address)?);
         if Nginx::is_installed() {
             targets.push(Target::nginx(address)?);
         }
@@ -85,6 +91,8 @@ pub(crate) struct Target {
     key: Option<String>,
     /// Calls that were answered.
     answered: u64,
+    /// It is there to compare with where there is no pace, and in no other scenario.
+    pub(crate) beside: bool,
     /// None of this bench's programs where it is another one, or nothing at all.
     child: Option<Child>,
     _nginx: Option<Nginx>,
@@ -95,18 +103,27 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn bare(vendor: SocketAddr) -> anyhow::Result<Self> {
-        let vendor = vendor.to_string();
-        let child = Child::start(RoleName::Bare, &[("--vendor", vendor.as_str())])?;
+        let child = Child::start(RoleName::Bare, &[("--vendor", &vendor.to_string())])?;
         Ok(Self {
             name: "bare",
             address: child.address()?,
             processes: Processes::new([child.pid()]),
-            key: None,
-            answered: 0,
+            beside: false,
             child: Some(child),
-            _nginx: None,
-            _directory: None,
-            _redis: None,
+            ..Self::nothing(vendor)
+        })
+    }
+
+    /// The callers' layers, without the gateway around them.
+    pub(crate) fn layers(vendor: SocketAddr) -> anyhow::Result<Self> {
+        let child = Child::start(RoleName::Layers, &[("--vendor", &vendor.to_string())])?;
+        Ok(Self {
+            name: "layers",
+            address: child.address()?,
+            processes: Processes::new([child.pid()]),
+            key: Some(child.said("key")?.to_owned()),
+            child: Some(child),
+            ..Self::nothing(vendor)
         })
     }
 
@@ -131,16 +148,12 @@ impl Target {
             processes: Processes::new([]),
             key: None,
             answered: 0,
+            beside: true,
             child: None,
             _nginx: None,
             _directory: None,
             _redis: None,
         }
-    }
-
-    /// Whether it is no more than something to compare with.
-    pub(crate) fn is_beside(&self) -> bool {
-        self.child.is_none()
     }
 
     pub(crate) fn gateway(vendor: SocketAddr, ledger: Ledger) -> anyhow::Result<Self> {
@@ -150,13 +163,16 @@ impl Target {
         } else {
             None
         };
+        if let (Ledger::LeasesNice, Some(server)) = (ledger, &server) {
+            give_way(server.pid())?;
+        }
         let url = match &server {
             Some(server) => server.url(),
             None if ledger == Ledger::Memory => "memory:".to_owned(),
             None => "sqlite:ledger.db".to_owned(),
         };
         let more = match ledger {
-            Ledger::Leases => &[LEASE_MS][..],
+            Ledger::Leases | Ledger::LeasesNice => &[LEASE_MS][..],
             _ => &[],
         };
         Self::on(ledger.name(), vendor, &url, more, server)
@@ -197,6 +213,7 @@ impl Target {
             processes: Processes::new(pids.into_iter().flatten()),
             key: Some(child.said("key")?.to_owned()),
             answered: 0,
+            beside: false,
             child: Some(child),
             _nginx: None,
             _directory: Some(place),
@@ -280,6 +297,15 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// Lets a process have what time others leave it.
+fn give_way(pid: u32) -> anyhow::Result<()> {
+    let mut command = Command::new("renice");
+    command.args(["-n", "19", "-p", &pid.to_string()]);
+    let status = command.stdout(Stdio::null()).status().context("renice")?;
+    ensure!(status.success(), "renice: {status}");
+    Ok(())
 }
 
 /// As an operator would set it who has leases.

@@ -35,25 +35,23 @@ use tollgate::{
 };
 use tollgate_layers::{
     Error,
-    auth::{AuthLayer, SecretKey},
+    auth::AuthLayer,
     body::boxed,
     call::{Attempt, Call, Outbound, Priced},
-    ceiling::Ceilings,
     facts::{Caller, ClientAddr, RequestNumber},
     failover::{FailoverLayer, FailoverSettings, Health},
     idempotency::{
         AnswerKey, Fate, IDEMPOTENCY_KEY, Idempotency, IdempotencyLayer, IdempotencySettings, Money,
     },
     in_flight::InFlightLayer,
-    key::{AccountId, Funds, KeyId, KeyRecord},
-    money::MicroRub,
+    key::{AccountId, Funds, KeyId, KeyRecord, KeyStore as _},
     parse::{ParseLayer, ParseLimits},
     passthrough::PassthroughLayer,
     rate_limit::{Gcra, Quota, RateLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{
         HoldMode, ReserveLayer, Settler, SettlerSettings,
-        ledger::{Entry, LedgerAdmin, TariffVersion},
+        ledger::TariffVersion,
         memory::MemoryLedger,
         redis::{RedisLedger, RedisSettings},
         tokens::ByTokens,
@@ -69,7 +67,7 @@ use tollgate_ledger::idempotency::{
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::fixtures::{
-    Canned, answers::Answers, chat_events, chat_request, config, directory, key_record,
+    Canned, answers::Answers, chat_events, chat_request, config, directory, funded_key,
     messages_request, redis_server, support::redis::RedisServer,
 };
 
@@ -567,27 +565,17 @@ impl Desk {
         live.set_rate(RateReading::fixed(Decimal::from(90)));
 
         let ledger = MemoryLedger::new();
-        let account: AccountId = "bench".parse().expect("an id");
-        let secret = SecretKey::generate();
-        let record = key_record(&account, "bench-key", secret.digest());
-        let funds = Entry {
-            id: "funds".into(),
-            amount: MicroRub::rubles(1_000_000_000),
-            reason: None,
-        };
-        let opened = async {
-            ledger.create_account(&account, "Bench").await?;
-            ledger.enter(&account, &funds).await?;
-            ledger.create_key(&record, Ceilings::NONE).await
-        };
-        opened.await.expect("the books are in memory");
+        let secret = funded_key(&ledger, "bench").await;
+        let secret = secret.expect("the books are in memory");
+        let found = ledger.find_key(&secret.digest()).await;
+        let record = found.expect("the books are in memory");
         Self {
             live: Arc::new(live),
             ledger,
             ended: Arc::default(),
             bearer: HeaderValue::try_from(format!("Bearer {}", secret.expose()))
                 .expect("a key is a header value"),
-            caller: Caller(Arc::new(record)),
+            caller: Caller(record.expect("it was made")),
         }
     }
 
