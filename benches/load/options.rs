@@ -114,8 +114,6 @@ pub(crate) enum Ledger {
     Redis,
     /// Redis, and a gateway that holds money by itself.
     Leases,
-    /// The same with a Redis that gives way to all other processes, as if it had cores of its own.
-    LeasesNice,
 }
 
 impl Ledger {
@@ -126,13 +124,12 @@ impl Ledger {
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
             Self::Leases => "leases",
-            Self::LeasesNice => "leases-nice",
         }
     }
 
     /// Whether a redis-server is needed.
     pub(crate) const fn has_server(self) -> bool {
-        matches!(self, Self::Redis | Self::Leases | Self::LeasesNice)
+        matches!(self, Self::Redis | Self::Leases)
     }
 }
 

@@ -1,11 +1,6 @@
 //! What the calls are sent to.
 
-use std::{
-    net::SocketAddr,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
@@ -163,16 +158,13 @@ impl Target {
         } else {
             None
         };
-        if let (Ledger::LeasesNice, Some(server)) = (ledger, &server) {
-            give_way(server.pid())?;
-        }
         let url = match &server {
             Some(server) => server.url(),
             None if ledger == Ledger::Memory => "memory:".to_owned(),
             None => "sqlite:ledger.db".to_owned(),
         };
         let more = match ledger {
-            Ledger::Leases | Ledger::LeasesNice => &[LEASE_MS][..],
+            Ledger::Leases => &[LEASE_MS][..],
             _ => &[],
         };
         Self::on(ledger.name(), vendor, &url, more, server)
@@ -297,15 +289,6 @@ impl Target {
         }
         Ok(())
     }
-}
-
-/// Lets a process have what time others leave it.
-fn give_way(pid: u32) -> anyhow::Result<()> {
-    let mut command = Command::new("renice");
-    command.args(["-n", "19", "-p", &pid.to_string()]);
-    let status = command.stdout(Stdio::null()).status().context("renice")?;
-    ensure!(status.success(), "renice: {status}");
-    Ok(())
 }
 
 /// As an operator would set it who has leases.

@@ -254,7 +254,7 @@ impl<'a> Plan<'a> {
         // The newest lines are left to the journals, as they would be.
         let lines = roll_up(ledger, self.now_ms - LEFT_MS).await?;
         let seconds = (self.begun.elapsed() - begun).as_secs_f64();
-        eprintln!("pages: {lines} lines rolled up in {seconds:.0} s");
+        eprintln!("pages: {lines} lines rolled up in {seconds:.1} s");
         Ok(())
     }
 
