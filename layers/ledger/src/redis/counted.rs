@@ -17,7 +17,7 @@ use crate::{
     contract::Booked,
     endpoint::{self, Endpoint},
     money::MicroRub,
-    rollup::{Counted, StandingLines, took_ms},
+    rollup::{Counted, StandingLines},
     timeline::{self, Timeline},
     usage::{End, Usage},
 };
@@ -107,7 +107,7 @@ fn count_entry(
             charged_rub,
             loss_rub,
             vendor_cost_rub: item.vendor_cost_rub,
-            took_ms: took_ms(item.timeline.as_ref()),
+            took_ms: Counted::took(item.timeline.as_ref()),
         };
         standing.calls.add(&call).map_err(|_| unexpected("key"))
     };

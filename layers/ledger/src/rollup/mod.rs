@@ -50,10 +50,7 @@ pub use self::{
     sums::{Counted, Sums, is_failed},
     tally::Tally,
 };
-pub(crate) use self::{
-    read::whole_within,
-    sums::{counted, took_ms},
-};
+pub(crate) use self::{read::whole_within, sums::counted};
 use crate::{
     account::{AccountId, GroupId, KeyId},
     calendar::{month_begins_ms, month_of},

@@ -100,8 +100,15 @@ impl<'a> Counted<'a> {
             charged_rub: receipt.charged_rub,
             loss_rub: receipt.loss_rub,
             vendor_cost_rub: item.vendor_cost_rub,
-            took_ms: took_ms(item.timeline.as_ref()),
+            took_ms: Self::took(item.timeline.as_ref()),
         }
+    }
+
+    /// [`Counted::took_ms`] of a call that went so.
+    #[must_use]
+    pub fn took(timeline: Option<&Timeline>) -> (Option<u32>, Option<u32>) {
+        let whole_ms = timeline.map(|times| times.whole_ms);
+        (whole_ms, timeline.and_then(|times| times.first_byte_ms))
     }
 
     /// Whether it is of these words of an account's sums.
@@ -123,12 +130,6 @@ impl<'a> Counted<'a> {
             endpoint: self.endpoint,
         })
     }
-}
-
-/// [`Counted::took_ms`] of a call that somebody watched.
-pub(crate) fn took_ms(timeline: Option<&Timeline>) -> (Option<u32>, Option<u32>) {
-    let whole_ms = timeline.map(|times| times.whole_ms);
-    (whole_ms, timeline.and_then(|times| times.first_byte_ms))
 }
 
 impl Sums {

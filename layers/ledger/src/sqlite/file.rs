@@ -47,7 +47,7 @@ use crate::{
     money::MicroRub,
     number::RequestNumber,
     price::Counts,
-    rollup::{Counted, Tally, took_ms},
+    rollup::{Counted, Tally},
     timeline::Timeline,
     usage::Usage,
 };
@@ -629,7 +629,7 @@ pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Resul
         charged_rub: amount(row, 13)?,
         loss_rub: amount(row, 14)?,
         vendor_cost_rub: optional_amount(row, 15)?,
-        took_ms: took_ms(timeline.as_ref()),
+        took_ms: Counted::took(timeline.as_ref()),
     };
     tally
         .add(&call)
