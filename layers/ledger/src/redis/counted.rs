@@ -3,6 +3,7 @@
 use std::{borrow::Cow, collections::HashMap};
 
 use serde::Deserialize;
+use tokio::task::yield_now;
 
 use super::{
     RedisLedger, booked_of,
@@ -40,6 +41,9 @@ struct CountedItem<'a> {
     timeline: Option<Timeline>,
 }
 
+/// The calls that run on the same thread want to be served, too: so many lines take a part of a millisecond.
+const LINES_WITHOUT_A_BREAK: usize = 256;
+
 impl RedisLedger {
     /// What the calls of a stretch come to, oldest first and entry by entry: as many of them as have the lines that it may
     /// have, or some more. `rolled` is how far the sums go.
@@ -51,6 +55,7 @@ impl RedisLedger {
     ) -> Result<StandingLines, RedisFault> {
         let mut standing = StandingLines::default();
         let mut count = ENTRIES_FIRST;
+        let mut without_a_break = 0;
         loop {
             let asked = count.min(stretch.limit - standing.lines);
             let entries = self.entries(account, &stretch, asked).await?;
@@ -58,7 +63,13 @@ impl RedisLedger {
             for (place, fields) in &entries {
                 let entry: StreamId = place.parse()?;
                 let read = stretch.read_of(entry);
+                let lines = standing.lines;
                 let at_ms = count_entry(account, place, fields, read, &mut standing)?;
+                without_a_break += standing.lines - lines;
+                if without_a_break >= LINES_WITHOUT_A_BREAK {
+                    without_a_break = 0;
+                    yield_now().await;
+                }
                 rolled = Some(RolledPlace::with(rolled, place, at_ms)?);
                 standing.place = rolled.map(|rolled| rolled.to_string());
                 stretch.after = Some(JournalCursor {

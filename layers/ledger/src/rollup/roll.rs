@@ -132,10 +132,27 @@ async fn roll<L: Rollup + ?Sized>(
     before_ms: u64,
 ) -> Result<(u64, Option<Marks>), BookError> {
     let mut batch = Batch::new(ledger.marks().await?);
+    let read = read_into(&mut batch, ledger, accounts, before_ms).await;
+    // Where a journal cannot be read, those before it are in the sums all the same.
+    let lines = batch.lines as u64;
+    let alone = batch.write(ledger).await?;
+    let (rolled, still_alone) = read?;
+    let marks = (still_alone && alone).then_some(batch.marks);
+    Ok((rolled + lines, marks))
+}
+
+/// Adds what stands, and writes it when it is much. Says how many lines were written, and whether nobody else was at it
+/// meanwhile.
+async fn read_into<L: Rollup + ?Sized>(
+    batch: &mut Batch,
+    ledger: &L,
+    accounts: &[AccountId],
+    before_ms: u64,
+) -> Result<(u64, bool), BookError> {
     let mut rolled = 0;
     for account in accounts {
-        if !catch_up(ledger, &mut batch, account, before_ms).await? {
-            return Ok((rolled, None));
+        if !catch_up(ledger, batch, account, before_ms).await? {
+            return Ok((rolled, false));
         }
         loop {
             let after = batch.marks.places.get(account).map(String::as_str);
@@ -149,7 +166,7 @@ async fn roll<L: Rollup + ?Sized>(
             if batch.is_full() {
                 rolled += batch.lines as u64;
                 if !batch.write(ledger).await? {
-                    return Ok((rolled, None));
+                    return Ok((rolled, false));
                 }
             }
             if !standing.more {
@@ -159,9 +176,7 @@ async fn roll<L: Rollup + ?Sized>(
             tokio::task::yield_now().await;
         }
     }
-    rolled += batch.lines as u64;
-    let alone = batch.write(ledger).await?;
-    Ok((rolled, alone.then_some(batch.marks)))
+    Ok((rolled, true))
 }
 
 /// Notes the entries of an account whose sums go further than they do: an earlier version has made those. Says whether
@@ -217,7 +232,8 @@ impl Batch {
 
     /// Whether it is time to write it.
     fn is_full(&self) -> bool {
-        self.rows.len() + self.entries.len() >= ROWS_AT_ONCE || self.lines >= LINES_AT_ONCE
+        let rows = self.rows.len() + self.entries.len() + self.places.len();
+        rows >= ROWS_AT_ONCE || self.lines >= LINES_AT_ONCE
     }
 
     fn add(&mut self, account: &AccountId, calls: &Tally, lines: usize, place: String) {

@@ -42,3 +42,65 @@ impl Tally {
         self.0.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        money::MicroRub,
+        usage::{End, Usage},
+    };
+
+    fn call<'a>(at_ms: u64, key: &'a str, group: Option<&'a str>) -> Counted<'a> {
+        Counted {
+            at_ms,
+            key,
+            group,
+            model: "m",
+            vendor: "v",
+            endpoint: None,
+            end: End::Finished,
+            estimated: false,
+            usage: Usage::default(),
+            charged_rub: MicroRub::new(3),
+            loss_rub: MicroRub::ZERO,
+            vendor_cost_rub: None,
+            took_ms: (None, None),
+        }
+    }
+
+    #[test]
+    fn calls_of_the_same_hour_and_words_are_one_row() {
+        let mut tally = Tally::default();
+        for (at_ms, key, group) in [
+            (1, "k1", None),
+            (HOUR_MS - 1, "k1", None),
+            (HOUR_MS, "k1", None),
+            (HOUR_MS, "k2", None),
+            (2, "k1", Some("g1")),
+            (3, "k1", Some("g1")),
+            // Money that is booked is counted, whatever stands for its group.
+            (4, "k1", Some("no group!")),
+            (5, "k1", Some("no group!")),
+        ] {
+            tally.add(&call(at_ms, key, group)).unwrap();
+        }
+        let rows: Vec<_> = tally
+            .rows()
+            .map(|(at_ms, words, sums)| {
+                let of = (words.key.as_deref().unwrap(), words.group.as_deref());
+                (*at_ms, of, sums.calls, sums.charged_micro)
+            })
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                (0, ("k1", None), 4, 12),
+                (HOUR_MS, ("k1", None), 1, 3),
+                (HOUR_MS, ("k2", None), 1, 3),
+                (0, ("k1", Some("g1")), 2, 6),
+            ]
+        );
+        assert!(tally.add(&call(1, "no key!", None)).is_err());
+    }
+}

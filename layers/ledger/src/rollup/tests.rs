@@ -397,6 +397,34 @@ async fn lines_that_a_failover_may_take_back_are_left_alone() {
     assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
 }
 
+/// In whichever order the accounts come: of two, the other one is before the one that cannot be read, or behind it.
+#[tokio::test]
+async fn what_comes_before_a_journal_that_cannot_be_read_is_in_the_sums() {
+    let now_ms = now();
+    let of_both = some_calls().into_iter().enumerate().map(|(at, call)| Call {
+        account: at % 2,
+        ..call
+    });
+    let receipts = sorted(&of_both.collect::<Vec<_>>(), now_ms);
+    let server = Server::start().await;
+    let ledger = in_redis(&server, &receipts, now_ms - 3 * DAY_MS).await;
+    let mut in_sums = 0;
+    for (spoilt, other) in [(0, 1), (1, 0)] {
+        ledger.clear_sums().await.unwrap();
+        let journal = format!("tg:{{{}}}:j", ACCOUNTS[spoilt]);
+        let unknown = ["XADD", &journal, "*", "kind", "loan", "at", "5"];
+        let place: String = server.ask(&unknown).await;
+        assert!(roll_up(&ledger, u64::MAX).await.is_err());
+        let places = ledger.marks().await.unwrap().places;
+        in_sums += usize::from(places.contains_key(&given::account(ACCOUNTS[other])));
+        assert!(!places.contains_key(&given::account(ACCOUNTS[spoilt])));
+        let _: i64 = server.ask(&["XDEL", &journal, &place]).await;
+    }
+    assert_eq!(in_sums, 1);
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    assert_eq!(check(&ledger).await.unwrap(), Vec::<String>::new());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_that_roll_up_at_once_count_nothing_twice() {
     let now_ms = now();

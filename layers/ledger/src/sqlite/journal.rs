@@ -100,9 +100,12 @@ impl JournalRange {
             let newest = entries.last().map(|(place, _)| place.clone());
             last = last.max(newest);
         }
+        let read = entries
+            .iter()
+            .filter(|(place, _)| Some(place) <= last.as_ref());
         Ok(StandingLines {
             calls,
-            lines: count + entries.len(),
+            lines: count + read.count(),
             place: last.map(|place| place.to_string()),
             more: is_full || entries.len() == self.limit,
             entries: Vec::new(),

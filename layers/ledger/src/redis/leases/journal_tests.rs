@@ -150,7 +150,13 @@ async fn a_turns_calls_are_lines_of_the_journal_as_if_they_had_come_alone() {
         let page = ledger.journal(&acme(), &part).await.unwrap();
         let after = page.next.as_deref();
         let standing = ledger.standing_lines(&acme(), after, u64::MAX).await;
-        assert_eq!(standing.unwrap().lines, whole.len() - limit, "{after:?}");
+        let standing = standing.unwrap();
+        assert_eq!(standing.lines, whole.len() - limit, "{after:?}");
+        let rows = standing.calls.rows();
+        let charged: i128 = rows.map(|(_, _, sums)| sums.charged_micro).sum();
+        let left = receipts(&whole[limit..]);
+        let left: i64 = left.iter().map(|call| call.charged_rub.micro()).sum();
+        assert_eq!(charged, left.into(), "{after:?}");
     }
     let rolled = roll_up(&ledger, u64::MAX).await.unwrap();
     assert_eq!(rolled, whole.len() as u64);
