@@ -12,26 +12,18 @@ use std::{
 
 use http::Request;
 use hyper::body::Incoming;
-use rust_decimal::Decimal;
 use tokio::{runtime, task::JoinSet};
-use tollgate::{
-    catalog::snapshot::{Live, RateReading},
-    endpoints::RENDERERS,
-};
 use tollgate_layers::{
-    Error,
     auth::AuthLayer,
     facts::ClientAddr,
     failover::{FailoverLayer, FailoverSettings, Health},
     in_flight::InFlightLayer,
-    key::{Funds, KeyRecord},
     parse::{ParseLayer, ParseLimits},
     passthrough::PassthroughLayer,
-    rate_limit::{Gcra, Quota, RateLimitLayer},
+    rate_limit::{Gcra, RateLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{
-        HoldMode, ReserveLayer, Settler, SettlerSettings, ledger::TariffVersion,
-        memory::MemoryLedger, tokens::ByTokens,
+        HoldMode, ReserveLayer, Settler, SettlerSettings, memory::MemoryLedger, tokens::ByTokens,
     },
     respond::{Language, RespondLayer},
     select::SelectLayer,
@@ -42,7 +34,7 @@ use tower::{ServiceBuilder, ServiceExt};
 
 use crate::{
     fixtures::{
-        config, funded_key,
+        Rich, by_address, funded_key, priced,
         vendor::{listen, serve},
     },
     gateway::is_charge,
@@ -57,12 +49,6 @@ const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// Runs them before `vendor`, and says at the end how many calls they have charged.
 pub(crate) fn play(vendor: SocketAddr) -> anyhow::Result<()> {
     role::play(&mut runtime::Builder::new_multi_thread(), async {
-        let version = TariffVersion {
-            id: 1,
-            effective_from_ms: 0,
-        };
-        let live = Live::new(&config(vendor, "memory:"), version, RENDERERS);
-        live.set_rate(RateReading::fixed(Decimal::from(90)));
         let ledger = MemoryLedger::new();
         let key = funded_key(&ledger, "bench").await?;
         let charged = Arc::new(AtomicU64::new(0));
@@ -83,7 +69,7 @@ pub(crate) fn play(vendor: SocketAddr) -> anyhow::Result<()> {
             .layer(RateLimitLayer::new(Gcra::new(100_000), by_address))
             .layer(AuthLayer::new(ledger.clone()))
             .layer(ParseLayer::new(ParseLimits::default()))
-            .layer(SelectLayer::new(Arc::new(live), Rich))
+            .layer(SelectLayer::new(Arc::new(priced(vendor)), Rich))
             .layer(ReserveLayer::new(
                 ledger,
                 ByTokens::new(HoldMode::Usual, 5_000, 50_000),
@@ -116,20 +102,4 @@ pub(crate) fn play(vendor: SocketAddr) -> anyhow::Result<()> {
         role::say("charged", &charged.load(Ordering::Relaxed));
         Ok(())
     })
-}
-
-/// So many that nobody is refused.
-fn by_address<B>(req: &Request<B>) -> Option<(IpAddr, Quota)> {
-    let address = req.extensions().get::<ClientAddr>()?;
-    Some((address.block(), Quota::per_second(1_000_000_000)))
-}
-
-/// The account has funds.
-#[derive(Clone)]
-struct Rich;
-
-impl Funds for Rich {
-    async fn check(&self, _: &KeyRecord) -> Result<(), Error> {
-        Ok(())
-    }
 }

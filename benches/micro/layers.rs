@@ -27,12 +27,8 @@ use criterion::{BenchmarkGroup, Criterion, measurement::WallTime};
 use http::{HeaderValue, Method, Request, Response, header::CONTENT_TYPE};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use rust_decimal::Decimal;
 use tokio::{runtime::Runtime, time::Instant};
-use tollgate::{
-    catalog::snapshot::{Live, RateReading},
-    endpoints::RENDERERS,
-};
+use tollgate::catalog::snapshot::Live;
 use tollgate_layers::{
     Error,
     auth::AuthLayer,
@@ -44,14 +40,13 @@ use tollgate_layers::{
         AnswerKey, Fate, IDEMPOTENCY_KEY, Idempotency, IdempotencyLayer, IdempotencySettings, Money,
     },
     in_flight::InFlightLayer,
-    key::{AccountId, Funds, KeyId, KeyRecord, KeyStore as _},
+    key::{AccountId, KeyId, KeyStore as _},
     parse::{ParseLayer, ParseLimits},
     passthrough::PassthroughLayer,
-    rate_limit::{Gcra, Quota, RateLimitLayer},
+    rate_limit::{Gcra, RateLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{
         HoldMode, ReserveLayer, Settler, SettlerSettings,
-        ledger::TariffVersion,
         memory::MemoryLedger,
         redis::{RedisLedger, RedisSettings},
         tokens::ByTokens,
@@ -67,8 +62,8 @@ use tollgate_ledger::idempotency::{
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::fixtures::{
-    Canned, answers::Answers, chat_events, chat_request, config, directory, funded_key,
-    messages_request, redis_server, support::redis::RedisServer,
+    Canned, Rich, answers::Answers, by_address, chat_events, chat_request, directory, funded_key,
+    messages_request, priced, redis_server, support::redis::RedisServer,
 };
 
 /// Calls between two looks at the clock, and the most that the settler has to catch up with.
@@ -374,12 +369,6 @@ fn reserve_layer(desk: &Desk, settler: &Settler) -> ReserveLayer<MemoryLedger, B
     )
 }
 
-/// So many that nobody is refused.
-fn by_address<B>(req: &Request<B>) -> Option<(IpAddr, Quota)> {
-    let address = req.extensions().get::<ClientAddr>()?;
-    Some((address.block(), Quota::per_second(1_000_000_000)))
-}
-
 // --- timing ---
 
 /// Where the lines are written.
@@ -532,16 +521,6 @@ where
 
 // --- what stands around a layer ---
 
-/// `select` asks for funds only when it is about to refuse.
-#[derive(Clone)]
-struct Rich;
-
-impl Funds for Rich {
-    async fn check(&self, _: &KeyRecord) -> Result<(), Error> {
-        Ok(())
-    }
-}
-
 // --- requests, each made by the layers above it ---
 
 /// A catalog, a ledger, and a funded key.
@@ -556,21 +535,13 @@ struct Desk {
 impl Desk {
     async fn open() -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
-        let config = config(nowhere, "memory:");
-        let version = TariffVersion {
-            id: 1,
-            effective_from_ms: 0,
-        };
-        let live = Live::new(&config, version, RENDERERS);
-        live.set_rate(RateReading::fixed(Decimal::from(90)));
-
         let ledger = MemoryLedger::new();
         let secret = funded_key(&ledger, "bench").await;
         let secret = secret.expect("the books are in memory");
         let found = ledger.find_key(&secret.digest()).await;
         let record = found.expect("the books are in memory");
         Self {
-            live: Arc::new(live),
+            live: Arc::new(priced(nowhere)),
             ledger,
             ended: Arc::default(),
             bearer: HeaderValue::try_from(format!("Bearer {}", secret.expose()))
