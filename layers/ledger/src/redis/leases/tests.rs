@@ -287,14 +287,14 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, 
     Ok(granted.get())
 }
 
-/// Turns of few ends write their numbers down together, as those of many do; a sabotage takes one text of the script for
-/// another.
+/// What the script does from some ends on it does from few; a sabotage takes one text of it for another.
 pub(super) fn of_few_ends(ledger: &mut RedisLedger, sabotage: Option<(&str, &str)>) {
     let mut text = include_str!("../scripts/turn.lua").to_owned();
-    for (rule, other) in [Some(("TOGETHER = 16", "TOGETHER = 1")), sabotage]
-        .into_iter()
-        .flatten()
-    {
+    let few = [
+        ("TOGETHER = 8", "TOGETHER = 1"),
+        ("APART_FEW = 128", "APART_FEW = 2"),
+    ];
+    for (rule, other) in few.into_iter().chain(sabotage) {
         assert!(text.contains(rule), "{rule:?} is no rule of the script");
         text = text.replacen(rule, other, 1);
     }

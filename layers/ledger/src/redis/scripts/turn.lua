@@ -26,7 +26,9 @@ local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
 local total, lines, covers = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15]
 -- Fewer numbers of a batch stand by themselves: who looks for one has to look at each turn of its 4 s.
-local TOGETHER = 16
+local TOGETHER = 8
+-- So many at most are looked for among the numbers of a batch; of more, the batch's are looked for.
+local APART_FEW = 128
 local batches, count = {}, 0
 do
   local HASHES, BATCHES, many = 8, 16, amount(ARGV[16])
@@ -98,9 +100,28 @@ end
 
 -- The owner goes on: nobody but him has had these ends, unless they stand under their numbers.
 local goes_on = word == 'ok' and not again and (step == 'go on' or step == 'close')
+-- Whether any may stand under its number. A small hash is read from its beginning for each number that is asked of it: so
+-- it is read once.
+local function may_stand_apart()
+  if call('EXISTS', unpack(KEYS, ALONE + 1)) > 0 then
+    return true
+  end
+  for _, batch in ipairs(batches) do
+    local many = call('HLEN', batch.apart)
+    if many > APART_FEW then
+      return true
+    end
+    for _, number in ipairs(many > 0 and call('HKEYS', batch.apart) or {}) do
+      if string.find(batch.numbers, number, 1, true) then
+        return true
+      end
+    end
+  end
+  return false
+end
 -- Where the entries of those are that were told before.
 local places, alone, known = {}, {}, false
-if count > 0 and not (goes_on and call('EXISTS', unpack(KEYS, ALONE - #batches + 1)) == 0) then
+if count > 0 and (not goes_on or may_stand_apart()) then
   alone = call('MGET', unpack(KEYS, ALONE + 1))
   for _, batch in ipairs(batches) do
     local numbers, turns = numbers_in(batch.numbers), not goes_on and turns_in(batch.turns)
