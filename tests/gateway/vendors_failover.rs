@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::Notify,
     time::{Duration, Instant},
@@ -260,6 +260,51 @@ async fn a_mistake_of_the_callers_is_told_by_the_first_vendor_and_no_other_is_as
             assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 0), "{op:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_says_nothing_is_none_and_the_next_vendor_is_asked() {
+    let plain = |op, answer: Value| (op, false, Reply::json(200, &answer));
+    let done = Reply::stream(vec!["data: [DONE]\n\n".to_owned()]);
+    for (op, stream, nothing) in [
+        plain(Op::Chat, json!({})),
+        plain(Op::Chat, json!({ "choices": [], "usage": null })),
+        plain(Op::Messages, json!({})),
+        (Op::Chat, true, done),
+    ] {
+        let fleet = Fleet::pair("").await;
+        let key = fleet.world.key().await;
+        fleet.vendor(1).script(move |_| nothing.clone());
+        let body = with(op.body("x"), json!({ "stream": stream }));
+        let answer = op.call(&fleet.world, &key, &body).await;
+        assert_eq!(answer.status, 200, "{op:?}: {answer:?}");
+        assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 1), "{op:?}");
+        let receipt = fleet.world.receipt(&answer.number()).await;
+        assert_eq!(
+            (&receipt["end"], &receipt["estimated"]),
+            (&json!("finished"), &json!(false))
+        );
+    }
+}
+
+/// Its head has gone on, so that there is no other vendor to ask.
+#[tokio::test]
+async fn a_stream_that_begins_and_says_nothing_ends_in_an_error_and_costs_nothing() {
+    let world = World::start().await;
+    let key = world.key().await;
+    world.vendor.script(|_| {
+        let events = ["{}", r#"{"choices":[]}"#, "[DONE]"];
+        Reply::stream(events.map(|event| format!("data: {event}\n\n")))
+    });
+    let body = with(Op::Chat.body("x"), json!({ "stream": true }));
+    let answer = Op::Chat.call(&world, &key, &body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let text = answer.text();
+    assert!(
+        text.contains("vendor_broken") && !text.contains("[DONE]"),
+        "{text}"
+    );
+    cost_nothing("nothing", &world, &key, &answer).await;
 }
 
 #[tokio::test]

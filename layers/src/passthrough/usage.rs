@@ -42,6 +42,8 @@ pub struct Reader {
     spoke: bool,
     /// Choices that were asked for and have not finished.
     choices_left: u64,
+    /// Any has, whether it was asked for or not.
+    has_ended_any: bool,
     finished: bool,
 }
 
@@ -78,6 +80,7 @@ impl Reader {
             text_bytes: 0,
             spoke: false,
             choices_left: 1,
+            has_ended_any: false,
             finished: false,
         }
     }
@@ -138,6 +141,11 @@ impl Reader {
         }
     }
 
+    /// A choice has said or ended something, or tokens were counted: there is something to pay for.
+    const fn has_answered(&self) -> bool {
+        self.text_bytes > 0 || self.has_ended_any || self.chat.is_some() || self.suspect
+    }
+
     /// The newest usage.
     fn counts(&self) -> Option<VendorUsage> {
         match self.format {
@@ -192,12 +200,16 @@ impl Reader {
     fn chat_event(&mut self, data: &[u8]) -> Seen {
         let data = data.trim_ascii();
         if data == b"[DONE]" {
+            if !self.has_answered() {
+                return Seen::Failure(broken("a stream without an answer"));
+            }
             self.finished = true;
             return Seen::Other;
         }
         let strings = self.chunks.strings(Format::Chat, data);
         self.text_bytes += strings.text_bytes;
         let finished = u64::from(strings.finish_reasons);
+        self.has_ended_any |= finished > 0;
         self.choices_left = self.choices_left.saturating_sub(finished);
         // Most chunks have neither, or only null, and need no second look.
         let usage_here = strings.usage;
@@ -304,11 +316,16 @@ impl Reader {
 /// what stands in it.
 ///
 /// # Errors
-/// It is no JSON object, or an error in the clothes of an answer.
+/// It is no JSON object, an error in the clothes of an answer, or says and counts nothing.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
-    let [usage, error, service_tier] =
-        members(&json, &["usage", "error", "service_tier"]).map_err(broken)?;
+    let said_in = match format {
+        Format::Chat => "choices",
+        Format::Messages => "content",
+        Format::Responses => "output",
+    };
+    let [usage, error, service_tier, said] =
+        members(&json, &["usage", "error", "service_tier", said_in]).map_err(broken)?;
     let calls = match format {
         Format::Responses => ToolCalls::of(&json),
         Format::Chat | Format::Messages => ToolCalls::default(),
@@ -332,6 +349,11 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
         note_error(counts, meter);
         return Err(error);
     }
+    // A message may be empty; a chat without a choice is none.
+    let is_empty_one = |said: &str| format == Format::Chat && is_empty_array(said);
+    if said.is_none_or(|said| !said.starts_with('[') || is_empty_one(said)) {
+        counted_at_least(counts)?;
+    }
     // Text is only charged by where the vendor has not counted it.
     let uncounted = counts.is_none_or(|counts| counts.usage.output_total() == 0);
     let text = match format {
@@ -353,6 +375,21 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
         .map(|charged| with_usage(format, bytes, within(&json, usage).as_ref(), &charged.usage)))
 }
 
+fn is_empty_array(json: &str) -> bool {
+    let inner = json
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    inner.is_some_and(|inner| inner.trim_ascii().is_empty())
+}
+
+/// What says nothing is an answer where its vendor has counted tokens for it, and takes money.
+fn counted_at_least(counts: Option<VendorUsage>) -> Result<(), Error> {
+    match counts {
+        Some(counts) if !counts.usage.is_zero() => Ok(()),
+        _ => Err(broken("an answer that says nothing")),
+    }
+}
+
 /// What a vendor has counted beside an error is charged; one that counts nothing is free.
 fn note_error(counts: Option<VendorUsage>, meter: &Meter) {
     let Some(counts) = counts.filter(|counts| !counts.usage.is_zero()) else {
@@ -369,16 +406,19 @@ fn note_error(counts: Option<VendorUsage>, meter: &Meter) {
 /// Reads embeddings into the meter, as [`plain`] does a chat's answer: they have usage, and no text.
 ///
 /// # Errors
-/// It is no JSON object, or an error in the clothes of an answer.
+/// It is no JSON object, an error in the clothes of an answer, or has and counts nothing.
 pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
-    let [usage, error, service_tier] =
-        members(&json, &["usage", "error", "service_tier"]).map_err(broken)?;
+    let [usage, error, service_tier, data] =
+        members(&json, &["usage", "error", "service_tier", "data"]).map_err(broken)?;
     let old = within(&json, usage);
     let counts = usage.and_then(|usage| Some(embeddings_usage(usage)?.served_as(service_tier)));
     if let Some(error) = error.filter(|error| is_error(error)) {
         note_error(counts, meter);
         return Err(vendor_error(error));
+    }
+    if data.is_none_or(|data| !data.starts_with('[') || is_empty_array(data)) {
+        counted_at_least(counts)?;
     }
     meter.update(|reading| {
         note(counts, reading);
@@ -577,7 +617,7 @@ mod tests {
 
     fn read(format: Format, usage: &str) -> (Option<Usage>, bool) {
         let meter = Meter::default();
-        let body = format!("{{\"usage\":{usage}}}");
+        let body = format!("{{\"choices\":[{{}}],\"content\":[],\"usage\":{usage}}}");
         plain(format, body.as_bytes(), &meter).unwrap();
         (meter.read().usage, meter.read().suspect)
     }
@@ -777,7 +817,9 @@ mod tests {
                     ),
                 ),
             ] {
-                let answer = format!(r#"{{"choices":[],"content":"abcde","usage":{usage}}}"#);
+                let answer = format!(
+                    r#"{{"choices":[{{}}],"content":[{{"text":"abcde"}}],"usage":{usage}}}"#
+                );
                 let meter = Meter::default();
                 meter.charge_within(BOUNDS);
                 let said = plain(format, answer.as_bytes(), &meter).unwrap();
@@ -795,8 +837,8 @@ mod tests {
     #[test]
     fn usage_is_put_where_it_stood_beside_half_a_character() {
         for (before, after) in [
-            (&b"{\"content\":\"a\xD0\",\"usage\":"[..], &b"}"[..]),
-            (b"{\"usage\":", b",\"content\":\"\xF0\x9F\"}"),
+            (&b"{\"choices\":[\"a\xD0\"],\"usage\":"[..], &b"}"[..]),
+            (b"{\"usage\":", b",\"choices\":[\"\xF0\x9F\"]}"),
         ] {
             let meter = Meter::default();
             meter.charge_within(BOUNDS);
@@ -813,9 +855,11 @@ mod tests {
         }
         let meter = Meter::default();
         meter.charge_within(BOUNDS);
-        let said = plain(Format::Messages, b" { } ", &meter).unwrap().unwrap();
+        let said = plain(Format::Messages, b" {\"content\":[] } ", &meter)
+            .unwrap()
+            .unwrap();
         assert!(
-            said.starts_with(b" {\"usage\":{\"input_tokens\":20,"),
+            said.starts_with(b" {\"content\":[],\"usage\":{\"input_tokens\":20,"),
             "{said:?}"
         );
         assert!(said.ends_with(b"\"output_tokens\":0} } "), "{said:?}");
@@ -824,7 +868,102 @@ mod tests {
     #[test]
     fn an_answer_goes_on_as_it_is_where_nobody_said_by_what_it_is_charged() {
         let plain = |answer: &str| plain(Format::Chat, answer.as_bytes(), &Meter::default());
-        assert_eq!(plain(r#"{"choices":[]}"#).unwrap(), None);
+        assert_eq!(plain(r#"{"choices":[{}]}"#).unwrap(), None);
+    }
+
+    #[test]
+    fn an_answer_that_says_nothing_is_one_only_where_tokens_are_counted() {
+        for (format, empty, counted) in [
+            (
+                Format::Chat,
+                &[
+                    "{}",
+                    r#"{"choices":null}"#,
+                    r#"{"choices":[ ]}"#,
+                    r#"{"choices":{}}"#,
+                ][..],
+                r#"{"prompt_tokens":3,"completion_tokens":0}"#,
+            ),
+            (
+                Format::Messages,
+                &["{}", r#"{"content":null}"#],
+                r#"{"input_tokens":3,"output_tokens":0}"#,
+            ),
+            (
+                Format::Responses,
+                &["{}", r#"{"output":null}"#],
+                r#"{"input_tokens":3,"output_tokens":0}"#,
+            ),
+        ] {
+            for empty in empty {
+                let with = |usage: &str| {
+                    let comma = if *empty == "{}" { "" } else { "," };
+                    let answer = empty.strip_suffix('}').unwrap();
+                    format!("{answer}{comma}\"usage\":{usage}}}")
+                };
+                let said = |answer: &str| {
+                    let meter = Meter::default();
+                    let said = plain(format, answer.as_bytes(), &meter);
+                    (said, meter.read().end)
+                };
+                for nothing in ["null", "{}", &counted.replace('3', "0")] {
+                    for answer in [(*empty).to_owned(), with(nothing)] {
+                        let (said, end) = said(&answer);
+                        assert!(matches!(said, Err(Error::VendorBroken(_))), "{answer}");
+                        assert_eq!(end, None, "{answer}");
+                    }
+                }
+                let (said, end) = said(&with(counted));
+                assert_eq!((said.unwrap(), end), (None, Some(End::Finished)));
+            }
+        }
+    }
+
+    #[test]
+    fn embeddings_without_data_are_an_answer_only_where_tokens_are_counted() {
+        for answer in [
+            "{}",
+            r#"{"data":null}"#,
+            r#"{"data":[]}"#,
+            r#"{"usage":{"prompt_tokens":0}}"#,
+        ] {
+            let said = embeddings(answer.as_bytes(), &Meter::default());
+            assert!(matches!(said, Err(Error::VendorBroken(_))), "{answer}");
+        }
+        for answer in [r#"{"data":[{}]}"#, r#"{"usage":{"prompt_tokens":3}}"#] {
+            embeddings(answer.as_bytes(), &Meter::default()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_chat_stream_that_says_nothing_does_not_end_well() {
+        let done = |events: &[&str]| {
+            let mut reader = Reader::new(Format::Chat);
+            for event in events {
+                let seen = reader.chat_event(event.as_bytes());
+                assert!(!matches!(seen, Seen::Failure(_)), "{event}");
+            }
+            reader.chat_event(b"[DONE]")
+        };
+        for events in [
+            &[][..],
+            &["{}"],
+            &[r#"{"choices":[]}"#],
+            &[r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#],
+        ] {
+            let seen = done(events);
+            assert!(
+                matches!(seen, Seen::Failure(Error::VendorBroken(_))),
+                "{events:?}"
+            );
+        }
+        for events in [
+            &[r#"{"choices":[{"delta":{"content":"a"}}]}"#][..],
+            &[r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#],
+            &[r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}"#],
+        ] {
+            assert!(matches!(done(events), Seen::Other), "{events:?}");
+        }
     }
 
     #[test]
