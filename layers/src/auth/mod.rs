@@ -298,14 +298,12 @@ fn shown(headers: &HeaderMap) -> Result<&str, Error> {
             if value.trim().eq_ignore_ascii_case(BEARER.trim()) {
                 return Err(Error::KeyMissing);
             }
-            let (scheme, key) = value
-                .split_at_checked(BEARER.len())
-                .ok_or(Error::KeyMalformed)?;
-            // The scheme's name is case-insensitive (RFC 9110, section 11.1).
-            if !scheme.eq_ignore_ascii_case(BEARER) {
-                return Err(Error::KeyMalformed);
+            // The scheme's name is case-insensitive (RFC 9110, section 11.1). Whoever writes another one, or none, is
+            // told how the header has to look.
+            match value.split_at_checked(BEARER.len()) {
+                Some((scheme, key)) if scheme.eq_ignore_ascii_case(BEARER) => Some(key.trim()),
+                _ => return Err(Error::KeyMissing),
             }
-            Some(key.trim())
         }
     };
     let api_key = one(headers, &X_API_KEY)?.map(str::trim);
@@ -463,14 +461,18 @@ mod tests {
         let refusal =
             |lines: &[(&'static str, &str)]| KeyHeaders.take_key(&mut headers(lines)).unwrap_err();
         assert!(matches!(refusal(&[]), Error::KeyMissing));
-        assert!(matches!(
-            refusal(&[("authorization", "Basic eDp5")]),
-            Error::KeyMalformed
-        ));
-        assert!(matches!(
-            refusal(&[("authorization", "Bearer")]),
-            Error::KeyMissing
-        ));
+        for schemeless in [
+            "Basic eDp5",
+            "Bearer",
+            "Baerer sk-123",
+            "Token sk-123",
+            a.expose(),
+        ] {
+            assert!(matches!(
+                refusal(&[("authorization", schemeless)]),
+                Error::KeyMissing
+            ));
+        }
         assert!(matches!(
             refusal(&[("authorization", "Bearer sk-123")]),
             Error::KeyMalformed

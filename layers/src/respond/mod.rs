@@ -592,6 +592,44 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_asks_for_too_much_is_told_what_helps() {
+        let (running, none) = (MicroRub::new(1), MicroRub::ZERO);
+        for (held, ceiling, russian, english) in [
+            (none, None, "пополните баланс.", "top the balance up."),
+            (
+                none,
+                Some(Ceiling::of_day(20_512)),
+                "дождитесь обновления лимита.",
+                "wait until the limit is renewed.",
+            ),
+            (
+                none,
+                Some(Ceiling::GroupTotal),
+                "попросите увеличить лимит.",
+                "ask for a higher limit.",
+            ),
+            (
+                running,
+                Some(Ceiling::Total),
+                "дождитесь завершения текущих запросов.",
+                "wait for the running calls.",
+            ),
+        ] {
+            let error = Error::DoesNotFit {
+                needs: MicroRub::rubles(3),
+                free: MicroRub::rubles(1),
+                held,
+                ceiling,
+                has_output: true,
+            };
+            for (language, end) in [(Language::Ru, russian), (Language::En, english)] {
+                let refused = Refused::new(&error, RequestNumber::now_v7(), language);
+                assert!(refused.text().contains(end), "{end}: {}", refused.text());
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn a_shape_of_ones_own_is_answered_with_the_number_all_the_same() {
         let shape = |refused: &Refused<'_>| {
             let mut res = refused.usual();

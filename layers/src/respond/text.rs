@@ -79,9 +79,9 @@ fn russian(error: &Error) -> String {
             "Переданы два разных ключа API. Оставьте один: «Authorization: Bearer» или «x-api-key»."
                 .into()
         }
-        Error::KeyUnknown => "Неизвестный ключ API.".into(),
-        Error::KeyDisabled => "Ключ API отключён или удалён.".into(),
-        Error::KeyExpired => "Срок действия ключа API истёк.".into(),
+        Error::KeyUnknown => "Неизвестный ключ API: проверьте, что он скопирован целиком и выдан этим сервисом.".into(),
+        Error::KeyDisabled => "Ключ API отключён или удалён. Используйте другой ключ.".into(),
+        Error::KeyExpired => "Срок действия ключа API истёк. Используйте другой ключ.".into(),
         Error::CeilingUsedUp(ceiling) => {
             let (ceiling, renewed) = russian_ceiling(ceiling);
             format!("{ceiling} исчерпан{renewed}.")
@@ -105,10 +105,11 @@ fn russian(error: &Error) -> String {
                 let (ceiling, renewed) = russian_ceiling(ceiling);
                 format!("{ceiling} больше не позволяет{renewed}. ")
             });
-            // Where nothing runs, there is nothing to wait for.
-            let other_way = match *held {
-                MicroRub::ZERO => "пополните баланс",
-                _ => "дождитесь завершения текущих запросов",
+            let other_way = match OtherWay::of(*held, ceiling.as_ref()) {
+                OtherWay::Wait => "дождитесь завершения текущих запросов",
+                OtherWay::Renewal => "дождитесь обновления лимита",
+                OtherWay::HigherCeiling => "попросите увеличить лимит",
+                OtherWay::TopUp => "пополните баланс",
             };
             let less = match has_output {
                 true => "Уменьшите запрос или предел ответа в нём (max_tokens, max_output_tokens)",
@@ -185,6 +186,26 @@ fn russian(error: &Error) -> String {
         Error::VendorBroken(_) => "Поставщик модели ответил с ошибкой.".into(),
         Error::VendorTimeout { .. } => "Поставщик модели не ответил вовремя.".into(),
         Error::Internal(_) => "Внутренняя ошибка сервиса.".into(),
+    }
+}
+
+/// What helps a call that does not fit, other than to make it smaller.
+enum OtherWay {
+    Wait,
+    Renewal,
+    HigherCeiling,
+    TopUp,
+}
+
+impl OtherWay {
+    fn of(held: MicroRub, ceiling: Option<&Ceiling>) -> Self {
+        match ceiling {
+            // Where nothing runs, there is nothing to wait for.
+            _ if held > MicroRub::ZERO => Self::Wait,
+            Some(ceiling) if ceiling.resets_on().is_some() => Self::Renewal,
+            Some(_) => Self::HigherCeiling,
+            None => Self::TopUp,
+        }
     }
 }
 
@@ -361,9 +382,9 @@ fn english(error: &Error) -> String {
         Error::KeyConflict => {
             "Two different API keys. Send one: 'Authorization: Bearer' or 'x-api-key'.".into()
         }
-        Error::KeyUnknown => "Unknown API key.".into(),
-        Error::KeyDisabled => "The API key is disabled or deleted.".into(),
-        Error::KeyExpired => "The API key has expired.".into(),
+        Error::KeyUnknown => "Unknown API key: check that all of it was copied, and that it is one of this service.".into(),
+        Error::KeyDisabled => "The API key is disabled or deleted. Use another one.".into(),
+        Error::KeyExpired => "The API key has expired. Use another one.".into(),
         Error::CeilingUsedUp(ceiling) => {
             let (ceiling, renewed) = english_ceiling(ceiling);
             format!("{ceiling} is used up{renewed}.")
@@ -384,9 +405,11 @@ fn english(error: &Error) -> String {
                 let (ceiling, renewed) = english_ceiling(ceiling);
                 format!("{ceiling} allows no more{renewed}. ")
             });
-            let other_way = match *held {
-                MicroRub::ZERO => "top the balance up",
-                _ => "wait for the running calls",
+            let other_way = match OtherWay::of(*held, ceiling.as_ref()) {
+                OtherWay::Wait => "wait for the running calls",
+                OtherWay::Renewal => "wait until the limit is renewed",
+                OtherWay::HigherCeiling => "ask for a higher limit",
+                OtherWay::TopUp => "top the balance up",
             };
             let less = match has_output {
                 true => {
