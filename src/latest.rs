@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tollgate_layers::{
+    facts::RequestNumber,
     key::AccountId,
     reserve::ledger::{
         BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, LedgerAdmin,
@@ -18,7 +19,7 @@ use tollgate_layers::{
 };
 use tollgate_ledger::rollup::{Rollup, Search, Sought, Times};
 
-use crate::ledger::AnyLedger;
+use crate::{admin::now_ms, ledger::AnyLedger};
 
 /// How many lines of the journal one page looks through at most, for those that are asked for.
 const LINES_MAX: usize = 2_000;
@@ -34,6 +35,32 @@ const ACCOUNTS_AT_ONCE: usize = 256;
 const LINES_FIRST: usize = 2;
 /// A page of an account's is so many times as long as the one before, where it is one among many.
 const PAGE_GROWTH: usize = 8;
+
+/// A charge is booked some milliseconds after its answer has ended, and who has just heard the answer may ask for its
+/// receipt: it is looked for again after each of these times.
+const LOOK_AGAIN_MS: [u64; 4] = [10, 20, 40, 80];
+/// A call that began earlier than so long ago has not ended just now.
+const CALL_MAX: Duration = Duration::from_secs(3_600);
+
+/// What `look` finds of a call's receipt, now or when the charge that may be on its way has been booked.
+///
+/// # Errors
+/// As `look` says.
+pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>(
+    number: RequestNumber,
+    look: impl Fn() -> F,
+) -> Result<Receipt, BookError> {
+    let age_ms = now_ms().abs_diff(number.unix_ms());
+    if u128::from(age_ms) < CALL_MAX.as_millis() {
+        for wait_ms in LOOK_AGAIN_MS {
+            match look().await {
+                Err(BookError::NotFound) => sleep(Duration::from_millis(wait_ms)).await,
+                found => return found,
+            }
+        }
+    }
+    look().await
+}
 
 /// Lines of an account, newest first, as many at a time as they come.
 #[derive(Debug)]

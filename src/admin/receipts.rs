@@ -21,7 +21,7 @@ use super::{
     routes::{Asked, Route},
 };
 use crate::{
-    latest::{ReceiptsPage, ReceiptsPart},
+    latest::{ReceiptsPage, ReceiptsPart, receipt_soon},
     text::time::rfc3339,
 };
 
@@ -158,9 +158,11 @@ impl Admin {
             .named()
             .parse()
             .map_err(|_| Refusal::NotFound(format!("no receipt: {NOT_A_NUMBER}")))?;
-        let receipt = self.store.receipt(number).await.map_err(|error| match error {
+        let found = receipt_soon(number, || self.store.receipt(number)).await;
+        let receipt = found.map_err(|error| match error {
             BookError::NotFound => Refusal::NotFound(format!(
-                "no receipt {number}: the call was refused, failed or still runs, or the number is wrong"
+                "no receipt {number}: the call was refused, failed or still runs, or the number is wrong; \
+                 GET /admin/v1/calls/{number} has what its gateway remembers"
             )),
             error => Refusal::of_ledger(&error, &format!("receipt {number}")),
         })?;

@@ -1,6 +1,7 @@
 //! `tollgate receipt`: what a call cost.
 
 use http::Method;
+use serde_json::Value;
 use tollgate_layers::facts::RequestNumber;
 
 use super::{
@@ -53,6 +54,19 @@ const MONEY: &[Cell] = &[
     Cell::text("booked", "/booked"),
 ];
 
+/// What is known of a call that has no receipt.
+const UNBOOKED: &[Cell] = &[
+    Cell::text("at", "/at"),
+    Cell::text("account", "/account"),
+    Cell::text("key", "/key"),
+    Cell::text("path", "/path"),
+    Cell::text("model", "/model"),
+    Cell::text("vendor", "/vendor"),
+    Cell::text("status", "/status"),
+    Cell::text("code", "/code"),
+    Cell::text("error", "/error"),
+];
+
 /// The counts and rates of the classes beside the four; a receipt has few of them.
 macro_rules! classes {
     ($($name:literal $unit:literal),+ $(,)?) => {
@@ -81,10 +95,31 @@ fn cells() -> Vec<Cell> {
 }
 
 pub(super) async fn receipt(reach: &AdminArgs, number: RequestNumber) -> Result<(), Failure> {
-    let answer = Client::new(reach)?
-        .call(Method::GET, &format!("/admin/v1/receipts/{number}"), None)
-        .await?;
-    show::print(reach.json, &answer, |answer| facts(&cells(), answer))
+    let client = Client::new(reach)?;
+    if let Some(receipt) = client.find(&format!("/admin/v1/receipts/{number}")).await? {
+        return show::print(reach.json, &receipt, |receipt| facts(&cells(), receipt));
+    }
+    let path = format!("/admin/v1/calls/{number}");
+    let call = client.call(Method::GET, &path, None).await;
+    Err(Failure::Refused(match call {
+        Ok(call) => without_receipt(&call),
+        Err(Failure::Refused(why)) => format!("no receipt {number}\n{why}"),
+        Err(failure) => return Err(failure),
+    }))
+}
+
+/// What became of a call that has no receipt.
+fn without_receipt(call: &Value) -> String {
+    let state = match call["state"].as_str() {
+        Some("running") => "it still runs",
+        Some("released") => "it ended for nothing",
+        _ => "it was refused, and cost nothing",
+    };
+    format!(
+        "no receipt {}: {state}\n{}",
+        Cell::text("", "/number").raw(call),
+        facts(UNBOOKED, call)
+    )
 }
 
 /// A number may come with the parentheses that it has at the end of an error.

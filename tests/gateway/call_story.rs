@@ -11,6 +11,7 @@ use crate::{
     ledger::folder,
     ops::{BOTH, Op, bearer},
     replies::{Running, refusal},
+    usage_report::{complained, tollgate},
 };
 
 const UNKNOWN: &str = "01a1f9e6-bc69-7767-a285-af3e6bb9c9ef";
@@ -147,6 +148,29 @@ async fn unbooked(world: &World, number: &str) -> Value {
     .await
 }
 
+/// It is booked some milliseconds after the answer, and asked for at once.
+#[tokio::test]
+async fn whoever_has_heard_an_answer_finds_its_receipt() {
+    let (server, folder) = (RedisServer::start().await, folder());
+    let file = format!("sqlite:{}", folder.path().join("books.db").display());
+    for ledger in ["memory:", &file, &server.url()] {
+        let world = Setup::default().ledger(ledger).start().await;
+        let key = world.key().await;
+        for _ in 0..5 {
+            let answer = world.chat(&key, &Op::Chat.body("x")).await;
+            let number = answer.number();
+            let path = format!("/v1/tollgate/receipts/{number}");
+            let own = world.get(&path, &[("authorization", &bearer(&key))]).await;
+            assert_eq!(own.status, 200, "{ledger}: {own:?}");
+
+            let answer = world.chat(&key, &Op::Chat.body("x")).await;
+            let path = format!("/admin/v1/receipts/{}", answer.number());
+            let found = world.admin(Method::GET, &path, None).await;
+            assert_eq!(found.status, 200, "{ledger}: {found:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
     let world = World::start().await;
@@ -186,6 +210,21 @@ async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
             "{what}: {call} {told}"
         );
         assert_eq!(call["path"], "/v1/chat/completions");
+        let printed = tollgate(&world, &["receipt", &answer.number()], "").await;
+        let printed = complained(&printed, 1);
+        assert!(printed.contains("no receipt"), "{what}: {printed}");
+        for (label, value) in [("status", json!(status)), ("model", call["model"].clone())] {
+            let Some(value) = value
+                .as_str()
+                .map(str::to_owned)
+                .or(value.as_u64().map(|n| n.to_string()))
+            else {
+                continue;
+            };
+            let line = ["error:", label, &value];
+            let has = printed.lines().any(|is| is.split_whitespace().eq(line));
+            assert!(has, "{what}: {printed}");
+        }
         let page = format!("/console/calls/{}", answer.number());
         let html = me.page(&world, &page).await;
         assert!(
@@ -221,6 +260,13 @@ async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
         .admin(Method::GET, &format!("/admin/v1/calls/{number}"), None)
         .await;
     assert_eq!(gone.status, 404, "it has a receipt now: {gone:?}");
+
+    let printed = tollgate(&world, &["receipt", UNKNOWN], "").await;
+    let printed = complained(&printed, 1);
+    assert!(
+        printed.contains("the latest 2000 since it was started"),
+        "{printed}"
+    );
 
     let nobodys = me.get(&world, &format!("/console/calls/{UNKNOWN}")).await;
     assert_eq!(nobodys.status, 404);
