@@ -102,7 +102,8 @@ impl Refusal {
             )),
             BookError::Unavailable(source) => {
                 tracing::warn!(error = chain(&**source), subject, "ledger out of reach");
-                Self::LedgerOutOfReach("the ledger is out of reach; ask again".into())
+                let text = "the ledger is out of reach; ask again. Where it stays so, `tollgate health` says why";
+                Self::LedgerOutOfReach(text.into())
             }
             other => {
                 tracing::error!(error = %other, subject, "unexpected answer of the ledger");

@@ -128,7 +128,7 @@ pub(super) struct AlertArgs {
     /// The account
     account: AccountId,
     /// Decimal rubles left; up to four
-    #[arg(long, value_name = "RUBLES", value_parser = payment, conflicts_with = "none")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = payment, conflicts_with = "none")]
     at: Vec<MicroRub>,
     /// Tell nothing
     #[arg(long)]

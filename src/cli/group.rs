@@ -76,13 +76,13 @@ pub(super) struct GroupCeilings {
     #[arg(long)]
     name: Option<String>,
     /// The most that its keys may spend together in all
-    #[arg(long, value_name = "RUBLES")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     ceiling: Option<MicroRub>,
     /// The most that they may spend in a month of UTC
-    #[arg(long, value_name = "RUBLES")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     ceiling_month: Option<MicroRub>,
     /// The most that they may spend in a day of UTC
-    #[arg(long, value_name = "RUBLES")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     ceiling_day: Option<MicroRub>,
 }
 

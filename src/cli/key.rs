@@ -91,13 +91,13 @@ pub(super) struct Limits {
     #[arg(long)]
     name: Option<String>,
     /// The most it may spend in all
-    #[arg(long, value_name = "RUBLES")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     ceiling: Option<MicroRub>,
     /// The most it may spend in a month of UTC
-    #[arg(long, value_name = "RUBLES")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     ceiling_month: Option<MicroRub>,
     /// The most it may spend in a day of UTC
-    #[arg(long, value_name = "RUBLES")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     ceiling_day: Option<MicroRub>,
     /// A model it may call, by its catalog name; repeat for several
     #[arg(long = "model", value_name = "MODEL")]

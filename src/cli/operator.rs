@@ -110,7 +110,7 @@ fn create(name: &str, role: Role, from_stdin: bool, place: &FileArgs) -> Result<
 }
 
 fn list(place: &FileArgs) -> Result<(), Failure> {
-    let operators = read(&place.file)?;
+    let operators = read_one_that_is_there(&place.file)?;
     if place.json {
         let rows: Vec<_> = operators
             .iter()
@@ -126,7 +126,7 @@ fn list(place: &FileArgs) -> Result<(), Failure> {
 }
 
 fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
-    let operators = read(&place.file)?;
+    let operators = read_one_that_is_there(&place.file)?;
     let left = operators.without(name).ok_or_else(|| {
         Failure::Refused(format!(
             "no operator {name} in {}: `tollgate operator list` shows them",
@@ -135,6 +135,17 @@ fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
     })?;
     write(&left, &place.file)?;
     show::write(&format!("{name} may not sign in any more\n"))
+}
+
+/// The first `create` makes the file; whoever looks for somebody in one that is not there has its name wrong.
+fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
+    if !path.exists() {
+        return Err(Failure::Io(format!(
+            "{}: there is no such file; `tollgate operator create` makes one",
+            path.display()
+        )));
+    }
+    read(path)
 }
 
 fn read(path: &Path) -> Result<Operators, Failure> {

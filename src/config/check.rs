@@ -460,5 +460,24 @@ mod tests {
             paths(&format!("{priced}{idle}")),
             ["vendor[1].name", "vendor[1].url"]
         );
+        for (idle, path) in [
+            (
+                "[ledger]\nurl = \"memory:\"\nlease_ms_max = 1000\n",
+                "ledger.lease_ms_max",
+            ),
+            ("[payments]\non_page = true\n", "payments.on_page"),
+            (
+                "[admin]\noperators_file = \"/none/operators.toml\"\n",
+                "admin.operators_file",
+            ),
+        ] {
+            let text = match idle.strip_prefix("[admin]\n") {
+                None => format!("{priced}{idle}"),
+                Some(field) => priced.replace("[admin]", &format!("[admin]\n{field}")),
+            };
+            assert_eq!(paths(&text), [path]);
+        }
+        let used = "[ledger]\nurl = \"${LEDGER_URL}\"\nlease_ms_max = 1000\n";
+        assert!(paths(&format!("{priced}{used}")).is_empty());
     }
 }

@@ -67,6 +67,11 @@ impl Check<'_> {
             1,
         );
         let lease_ms_max = self.whole(raw.lease_ms_max, "ledger.lease_ms_max", 0, 0..=LEASE_MS_MAX);
+        let is_embedded = matches!(url, Some(LedgerUrl::Memory | LedgerUrl::Sqlite(_)));
+        if is_embedded && lease_ms_max.is_some_and(|most| most > 0) {
+            let problem = "means nothing here: leases are of a ledger in Redis; this one is in the gateway itself";
+            self.warnings.add("ledger.lease_ms_max", problem);
+        }
         Some(LedgerConfig {
             url: url?,
             authorities: authorities?.map(|pem| Arc::from(&*pem)),

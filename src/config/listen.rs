@@ -125,6 +125,15 @@ impl Check<'_> {
         {
             let problem = format!("{}: {error}", path.display());
             self.errors.add("admin.operators_file", problem);
+        } else if let Some(path) = &operators_file
+            && !path.exists()
+        {
+            let problem = format!(
+                "there is no {} yet: until `tollgate operator create NAME --role ROLE --file {0}` has made it, nobody \
+                 signs in by a name",
+                path.display()
+            );
+            self.warnings.add("admin.operators_file", problem);
         }
         let oidc = match raw.oidc {
             None => Some(None),

@@ -145,8 +145,18 @@ impl Check<'_> {
             None => Some(None),
             Some(raw) => self.stripe(raw).map(Some),
         };
+        let on_page = raw.on_page.unwrap_or(false);
+        let has_provider = !matches!(
+            (&yookassa, &cloudpayments, &stripe),
+            (Some(None), Some(None), Some(None))
+        );
+        if on_page && !has_provider {
+            let problem = "means nothing without a provider: add [payments.yookassa], [payments.cloudpayments] or \
+                           [payments.stripe], or nobody can pay on the page";
+            self.warnings.add("payments.on_page", problem);
+        }
         Some(PaymentsConfig {
-            on_page: raw.on_page.unwrap_or(false),
+            on_page,
             min: min?,
             max: max?,
             open_max: open_max?,

@@ -120,7 +120,7 @@ impl Service<Request<UnreadBody>> for Console {
 
     fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
         let path = req.uri().path();
-        if path != "/" && !path.starts_with("/console/") {
+        if !matches!(path, "/" | "/console") && !path.starts_with("/console/") {
             return self.inner.call(req);
         }
         let this = self.clone();
@@ -152,6 +152,9 @@ impl Console {
             }
         };
         let path = head.uri.path();
+        if matches!(path, "/console" | "/console/") && !posted {
+            return Ok(see("/"));
+        }
         if path == "/console/style.css" && !posted {
             return Ok(page(StatusCode::OK, "text/css; charset=utf-8", STYLE));
         }

@@ -677,9 +677,16 @@ async fn what_the_api_refuses_is_said_on_the_page_and_nothing_changes() {
         "/console/keys/k0",
         "/console/calls/1",
         "/console/other",
-        "/console/",
     ] {
         assert_eq!(me.get(&world, path).await.status, 404, "{path}");
+    }
+    for path in ["/console", "/console/"] {
+        let answer = me.get(&world, path).await;
+        assert_eq!(
+            (answer.status.as_u16(), &answer.headers["location"]),
+            (303, &"/".parse().unwrap()),
+            "{path}"
+        );
     }
     let calls = me
         .get(&world, "/console/calls?account=acme&end=other")
