@@ -257,7 +257,8 @@ enum Command {
     /// Show what a call cost, and why
     ///
     /// The number is the one that the caller saw: in the header x-request-id of the answer, or in
-    /// parentheses at the end of an error.
+    /// parentheses at the end of an error. Of a call without a receipt, since it was refused, cost nothing or still
+    /// runs, it says what its gateway remembers, and ends with status 1.
     #[command(after_help = "Example:\n  tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91")]
     Receipt {
         /// The call's number

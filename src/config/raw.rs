@@ -23,13 +23,13 @@ use crate::text::similar::nearest;
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawConfig {
-    /// Where callers connect, like "127.0.0.1:8080".
+    /// Where callers connect, like "0.0.0.0:8080"; "127.0.0.1:8080".
     pub(super) listen: Option<String>,
     /// Let another process listen on the same ports, for an upgrade; false.
     pub(super) reuse_port: Option<bool>,
     /// The catalog's path segment: GET /v1/<service>/models; "tollgate".
     pub(super) service: Option<String>,
-    /// The address that the catalog shows; ends in /v1.
+    /// The address that the catalog shows; ends in /v1; absent: that of listen.
     pub(super) base_url: Option<String>,
     /// Texts for people: "ru" or "en"; "ru".
     pub(super) language: Option<String>,
@@ -548,23 +548,23 @@ pub(super) struct RawModel {
     pub(super) input_tokens_max: Option<u64>,
     /// Input up to which usdt_mtok holds: a call that may have more is a 400; absent: all.
     pub(super) input_tokens_priced_max: Option<u64>,
-    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens".
+    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens"; "max_completion_tokens".
     pub(super) output_field: Option<String>,
-    /// Who speaks instructions: "system" or "developer".
+    /// Who speaks instructions: "system" or "developer"; "system".
     pub(super) system_role: Option<String>,
-    /// false: reasoning_effort is dropped.
+    /// false: reasoning_effort is dropped; true.
     pub(super) reasoning_effort: Option<bool>,
-    /// false: temperature, top_p and top_k are dropped.
+    /// false: temperature, top_p and top_k are dropped; true.
     pub(super) sampling: Option<bool>,
-    /// How thinking is asked for: "effort", "budget" or "none".
+    /// How thinking is asked for: "effort", "budget" or "none"; "effort".
     pub(super) thinking: Option<String>,
-    /// false: a wish for structured output is a 400.
+    /// false: a wish for structured output is a 400; true.
     pub(super) json_schema: Option<bool>,
-    /// true: verbosity is passed on in the chat format.
+    /// true: verbosity is passed on in the chat format; false.
     pub(super) verbosity: Option<bool>,
-    /// false: a vendor of the responses format is not asked to sum its reasoning up.
+    /// false: a vendor of the responses format is not asked to sum its reasoning up; true.
     pub(super) reasoning_summary: Option<bool>,
-    /// false: it is not asked to hand its reasoning out, encrypted.
+    /// false: it is not asked to hand its reasoning out, encrypted; true.
     pub(super) encrypted_reasoning: Option<bool>,
     /// Whether a conversation stays on its route; false.
     pub(super) sticky: Option<bool>,
@@ -662,23 +662,23 @@ pub(super) struct RawRoute {
     pub(super) cost_usdt_mtok: Option<RawUsdt>,
     /// What it takes under a condition instead: each with the same classes as cost_usdt_mtok.
     pub(super) cost_rules: Vec<RawPriceRule>,
-    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens".
+    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens"; absent: as of the model.
     pub(super) output_field: Option<String>,
-    /// Who speaks instructions: "system" or "developer".
+    /// Who speaks instructions: "system" or "developer"; absent: as of the model.
     pub(super) system_role: Option<String>,
-    /// false: reasoning_effort is dropped.
+    /// false: reasoning_effort is dropped; absent: as of the model.
     pub(super) reasoning_effort: Option<bool>,
-    /// false: temperature, top_p and top_k are dropped.
+    /// false: temperature, top_p and top_k are dropped; absent: as of the model.
     pub(super) sampling: Option<bool>,
-    /// How thinking is asked for: "effort", "budget" or "none".
+    /// How thinking is asked for: "effort", "budget" or "none"; absent: as of the model.
     pub(super) thinking: Option<String>,
-    /// false: a wish for structured output is a 400.
+    /// false: a wish for structured output is a 400; absent: as of the model.
     pub(super) json_schema: Option<bool>,
-    /// true: verbosity is passed on in the chat format.
+    /// true: verbosity is passed on in the chat format; absent: as of the model.
     pub(super) verbosity: Option<bool>,
-    /// false: a vendor of the responses format is not asked to sum its reasoning up.
+    /// false: a vendor of the responses format is not asked to sum its reasoning up; absent: as of the model.
     pub(super) reasoning_summary: Option<bool>,
-    /// false: it is not asked to hand its reasoning out, encrypted.
+    /// false: it is not asked to hand its reasoning out, encrypted; absent: as of the model.
     pub(super) encrypted_reasoning: Option<bool>,
 }
 
