@@ -71,8 +71,9 @@ def lines_of(path):
 def links_of(lines):
     """Line and target of each link that stays in the repository."""
     for number, line in lines:
-        line = CODE.sub("", line)
+        # The name of a reference may be nothing but code.
         reference = REFERENCE.match(line)
+        line = CODE.sub("", line)
         targets = [reference[1]] if reference else INLINE.findall(line)
         for target in targets + HTML.findall(line):
             target = html.unescape(target.strip("<>"))
