@@ -38,6 +38,8 @@ pub(crate) struct LeasePlan {
     /// For how long something may be granted after a turn.
     pub(crate) max: Ms,
     clocks: Vec<GatewayClock>,
+    /// How long a message of a gateway takes at least, either way.
+    pub(crate) far: Ms,
 }
 
 /// A gateway's own clock.
@@ -68,6 +70,11 @@ impl LeasePlan {
         Self {
             clocks: clocks.collect(),
             max: random.between(200, 2_000),
+            far: if random.chance(300) {
+                random.between(20, 150)
+            } else {
+                0
+            },
         }
     }
 }
@@ -266,6 +273,7 @@ impl Sabotage {
             Self::KeepsWhatItPaid => Rule::Paid,
             Self::KeepsWhatItGave => Rule::GivenBack,
             Self::GrantsForbidden => Rule::Forbidden,
+            Self::Unheard => Rule::Heard,
             Self::LeasesLimited => Rule::CallsLimited,
             _ => return None,
         })

@@ -43,7 +43,7 @@ use crate::{
 };
 
 /// A fault that was put in is found within so many seeds.
-const SABOTAGE_SEEDS: u64 = 2_000;
+const SABOTAGE_SEEDS: u64 = 5_000;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::read(std::env::args().skip(1)) {

@@ -260,7 +260,7 @@ impl Plan {
             enrich(&mut Random::of(seed, &[7]), &mut accounts);
         }
         let opening = opening(&accounts);
-        let operator = operator(random, &accounts, load);
+        let mut operator = operator(random, &accounts, load);
         let leaving = match kind {
             Kind::Calm => 0,
             Kind::Leaving => 600,
@@ -272,6 +272,14 @@ impl Plan {
         } else {
             calls(many, &accounts, gateways, load, leaving)
         };
+        if with_leases {
+            operator.extend(between_calls(
+                &mut Random::of(seed, &[9]),
+                &accounts,
+                &calls,
+            ));
+            operator.sort_by_key(|(at, _)| *at);
+        }
         let mut plan = Self {
             seed,
             kind,
@@ -580,6 +588,32 @@ fn operator(random: &mut Random, accounts: &[AccountPlan], load: Ms) -> Vec<(Ms,
             (at, command)
         })
         .collect()
+}
+
+/// A key is disabled while calls come on it, and enabled some time later.
+fn between_calls(
+    random: &mut Random,
+    accounts: &[AccountPlan],
+    calls: &[CallPlan],
+) -> Vec<(Ms, Command)> {
+    let mut commands = Vec::new();
+    for _ in 0..random.between(0, 3) {
+        let call = &calls[random.index(calls.len())];
+        let at = call.at + random.between(0, 100);
+        let of_account = accounts.iter().find(|account| account.id == call.account);
+        let mut keys = of_account.into_iter().flat_map(|account| &account.keys);
+        let Some(key) = keys.find(|key| key.id == call.key) else {
+            continue;
+        };
+        for (at, enabled) in [(at, false), (at + random.between(300, 2_000), true)] {
+            let key = KeyPlan {
+                enabled,
+                ..key.clone()
+            };
+            commands.push((at, set_key(&call.account, &key)));
+        }
+    }
+    commands
 }
 
 fn entry(id: String, amount: MicroRub) -> Entry {

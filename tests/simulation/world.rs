@@ -69,6 +69,8 @@ pub(crate) enum Sabotage {
     KeepsWhatItGave,
     /// A turn does not hear what an operator has forbidden.
     GrantsForbidden,
+    /// An operator's command is acknowledged while a gateway has not heard the answer that forbids it to grant.
+    Unheard,
     /// A key whose calls at once are limited has a lease.
     LeasesLimited,
     /// A gateway does not hear that nothing more may be granted.
@@ -80,7 +82,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::SettleTwice,
         Self::LoseSettle,
         Self::NoReplay,
@@ -92,6 +94,7 @@ impl Sabotage {
         Self::KeepsWhatItPaid,
         Self::KeepsWhatItGave,
         Self::GrantsForbidden,
+        Self::Unheard,
         Self::LeasesLimited,
         Self::Deaf,
         Self::SlowClock,
@@ -111,6 +114,7 @@ impl Sabotage {
             Self::KeepsWhatItPaid => "keeps-what-it-paid",
             Self::KeepsWhatItGave => "keeps-what-it-gave",
             Self::GrantsForbidden => "grants-forbidden",
+            Self::Unheard => "unheard",
             Self::LeasesLimited => "leases-limited",
             Self::Deaf => "deaf",
             Self::SlowClock => "slow-clock",

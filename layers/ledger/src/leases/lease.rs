@@ -26,6 +26,8 @@ use crate::{
 
 /// Ends that are told in one turn.
 pub(crate) const ENDS_MAX: usize = 256;
+/// Turns whose words are remembered: those of some seconds of the busiest lease, of minutes of others.
+const WORDS_MAX: usize = 4_096;
 
 /// What the ledger said of an end, or why it was not heard.
 pub(crate) type Told = Result<Settled, Arc<BoxError>>;
@@ -53,6 +55,10 @@ pub(crate) struct Lease {
     /// What the ledger has in it, as far as it has answered.
     ledger_has: MicroRub,
     word: String,
+    /// Those of its turns so far, oldest first.
+    words: VecDeque<Uuid>,
+    /// Of a lease that is lost: the turn of ours that the ledger has fallen back to. So nobody else goes on with it.
+    fell_back_to: Option<Uuid>,
     state: State,
     /// Ends that the ledger has not acknowledged, and those of them that are in no turn yet.
     ends: HashMap<RequestNumber, End, Hashing>,
@@ -105,6 +111,8 @@ impl Lease {
             book,
             ledger_has: MicroRub::ZERO,
             word: String::new(),
+            words: VecDeque::new(),
+            fell_back_to: None,
             state: State::Opening,
             ends: HashMap::default(),
             queue: VecDeque::new(),
@@ -263,18 +271,9 @@ impl Lease {
         });
         let ends: Vec<TurnEnd> = ends.collect();
         let mut turn = Turn {
-            lease: self.number,
-            account: self.account.clone(),
-            key: self.key.clone(),
-            step: Step::Tell,
-            before: self.word.clone(),
-            this: word.simple().to_string(),
-            give: MicroRub::ZERO,
-            more: MicroRub::ZERO,
             short_of: size.short_of,
-            ttl_ms: ttl_ms(self.ttl).max(self.grants_ms),
-            grants_ms: 0,
             ends,
+            ..self.plain_turn(word)
         };
         match self.state {
             State::Opening => {
@@ -287,6 +286,24 @@ impl Lease {
         }
         self.under_way = Some((turn.clone(), now));
         turn
+    }
+
+    /// One that asks for nothing.
+    fn plain_turn(&self, word: Uuid) -> Turn {
+        Turn {
+            lease: self.number,
+            account: self.account.clone(),
+            key: self.key.clone(),
+            step: Step::Tell,
+            before: self.word.clone(),
+            this: word.simple().to_string(),
+            give: MicroRub::ZERO,
+            more: MicroRub::ZERO,
+            short_of: MicroRub::ZERO,
+            ttl_ms: ttl_ms(self.ttl).max(self.grants_ms),
+            grants_ms: 0,
+            ends: Vec::new(),
+        }
     }
 
     fn resize(&mut self, turn: &mut Turn, size: Size) {
@@ -328,7 +345,11 @@ impl Lease {
             return oldest;
         }
         match answer.word {
-            Word::Fenced | Word::Gone => self.lose(),
+            Word::Fenced => {
+                let last = Uuid::parse_str(&answer.last).ok();
+                self.lose(last.filter(|last| self.words.contains(last)));
+            }
+            Word::Gone => self.lose(None),
             Word::Short | Word::Refused
                 if turn.step == Step::Open && answer.left == MicroRub::ZERO =>
             {
@@ -356,6 +377,10 @@ impl Lease {
     }
 
     fn resized(&mut self, turn: &Turn, made: Now, answer: &TurnAnswer) {
+        if self.words.len() == WORDS_MAX {
+            self.words.pop_front();
+        }
+        self.words.extend(Uuid::parse_str(&turn.this));
         self.word.clone_from(&turn.this);
         let covers = turn.ends.iter().map(|end| end.cover);
         let covers = covers.fold(MicroRub::ZERO, MicroRub::plus_or_max);
@@ -369,7 +394,7 @@ impl Lease {
         self.ledger_has = answer.left;
         if answer.left < expected || gained > turn.more {
             // It has lost what it had acknowledged.
-            return self.lose();
+            return self.lose(Uuid::parse_str(&turn.this).ok());
         }
         let account = self.of_account_mut();
         account.balance = account.balance.plus_or_max(gained);
@@ -401,8 +426,9 @@ impl Lease {
         }
     }
 
-    fn lose(&mut self) {
+    fn lose(&mut self, fell_back_to: Option<Uuid>) {
         self.state = State::Lost;
+        self.fell_back_to = fell_back_to;
         self.grants_until = None;
         let account = self.of_account_mut();
         account.balance = account.held;
@@ -412,9 +438,19 @@ impl Lease {
     /// One that is lost ends with its last call.
     pub(crate) fn close_if_done(&mut self) {
         let lost = self.state == State::Lost && self.under_way.is_none();
-        if lost && self.of_account().holds_open() == 0 && self.ends.is_empty() {
+        if lost && self.is_idle() {
             self.state = State::Closed;
         }
+    }
+
+    /// The turn that gives back what the ledger still has in it, where it fell back and nobody else can.
+    pub(crate) fn left_behind(&self, word: Uuid) -> Option<Turn> {
+        let before = self.fell_back_to.filter(|_| self.is_closed())?;
+        Some(Turn {
+            step: Step::Close,
+            before: before.simple().to_string(),
+            ..self.plain_turn(word)
+        })
     }
 
     /// What the ledger must have in the lease at least; and exactly, where its last turn was answered.

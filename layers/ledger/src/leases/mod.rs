@@ -398,6 +398,55 @@ mod tests {
         assert_eq!((turn.step, turn.ttl_ms), (Step::Open, 900_000));
     }
 
+    fn answer(word: Word, left: i64, last: &str) -> TurnAnswer {
+        TurnAnswer {
+            word,
+            left: MicroRub::new(left),
+            free: MicroRub::new(100),
+            short: false,
+            recalled: false,
+            last: last.to_owned(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// A ledger that fell back knows a turn of ours as the last one. Where it knows another's, that one has the lease.
+    #[test]
+    fn what_is_lost_is_given_back_where_nobody_else_can_have_it() {
+        let number = RequestNumber::now_v7();
+        let size = lease::Size {
+            free: MicroRub::new(100),
+            short_of: MicroRub::ZERO,
+        };
+        let words = [1, 2, 3].map(uuid::Uuid::from_u128);
+        let [first, second, third] = words.map(|word| word.simple().to_string());
+        let others = uuid::Uuid::from_u128(9).simple().to_string();
+        for (answered, before) in [
+            (answer(Word::Fenced, 0, &first), Some(&first)),
+            (answer(Word::Fenced, 0, &second), Some(&second)),
+            (answer(Word::Fenced, 0, &others), None),
+            (answer(Word::Fenced, 0, ""), None),
+            (answer(Word::Gone, 0, ""), None),
+            // It is the same turn, with less in it than there was.
+            (answer(Word::Done, 40, ""), Some(&third)),
+        ] {
+            let (account, key) = ("acme".parse().unwrap(), "k1".parse().unwrap());
+            let mut lease = lease::Lease::new(number, &account, &key, 60_000);
+            for word in &words[..2] {
+                let turn = lease.turn(size, Now::default(), *word);
+                lease.answered(&turn, &answer(Word::Done, 100, ""));
+            }
+            assert!(lease.left_behind(uuid::Uuid::nil()).is_none());
+            let turn = lease.turn(size, Now::default(), words[2]);
+            lease.answered(&turn, &answered);
+            assert!(lease.is_closed(), "{answered:?}");
+            let left = lease.left_behind(uuid::Uuid::from_u128(4));
+            let told = left.map(|turn| (turn.step, turn.lease, turn.before));
+            let expected = before.map(|before| (Step::Close, number, before.clone()));
+            assert_eq!(told, expected, "{answered:?}");
+        }
+    }
+
     /// Its outbox writes it to the disk then, and does not wait for a turn that may never come.
     #[tokio::test]
     async fn an_end_that_waits_behind_a_turn_hears_that_it_was_not_answered() {
@@ -411,15 +460,7 @@ mod tests {
         let at = Now::default();
         let word = uuid::Uuid::now_v7;
         let open = lease.turn(size, at, word());
-        let answer = TurnAnswer {
-            word: Word::Done,
-            left: MicroRub::new(100),
-            free: MicroRub::new(100),
-            short: false,
-            recalled: false,
-            ends: Vec::new(),
-        };
-        lease.answered(&open, &answer);
+        lease.answered(&open, &answer(Word::Done, 100, ""));
         let hold = Hold {
             number: RequestNumber::now_v7(),
             account: account.clone(),

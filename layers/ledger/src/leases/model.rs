@@ -56,6 +56,8 @@ pub enum Rule {
     Ceilings,
     /// On what is suspended, disabled or over a ceiling nothing is granted from then on.
     Forbidden,
+    /// An owner that has not heard so yet grants by its turn before.
+    Heard,
     /// Where the number of calls is limited there is no lease.
     CallsLimited,
     /// After a recall nobody gets more.
@@ -64,7 +66,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::EndOnce,
         Self::TurnOnce,
         Self::Fence,
@@ -74,6 +76,7 @@ impl Rule {
         Self::Free,
         Self::Ceilings,
         Self::Forbidden,
+        Self::Heard,
         Self::CallsLimited,
         Self::Recall,
     ];
@@ -103,8 +106,8 @@ impl LeaseBooks {
         };
         let stands = booked == Some(Booked::Held);
         let is_of_key = *holder == turn.key;
-        let last = of_account.records.get(&turn.lease);
-        let last = last.map(|record| record.last.clone());
+        let record = of_account.records.get(&turn.lease).cloned();
+        let (last, granted_until) = record.map(|record| (record.last, record.until)).unzip();
         let again = turn.step != Step::Tell && last.as_ref() == Some(&turn.this);
         let knows_the_last = last.as_ref() == Some(&turn.before) || !rules.keeps(Rule::Fence);
         let is_new = (last.is_none() && !stands) || !rules.keeps(Rule::Fence);
@@ -164,11 +167,14 @@ impl LeaseBooks {
             .is_some_and(|at| now.abs_diff(at) < recalled_for)
             && rules.keeps(Rule::Recall);
         let short = !may || free < turn.short_of || recalled;
-        let (mut left, mut due) = account
+        let mut left = account
             .hold(turn.lease)
-            .map_or((MicroRub::ZERO, 0), |(_, held, due)| (held, due));
+            .map_or(MicroRub::ZERO, |(_, held, _)| held);
         let mut resized = word == Word::Done && turn.step != Step::Tell && !again;
         let mut given = MicroRub::ZERO;
+        if again && word == Word::Done && !may {
+            word = Word::Refused;
+        }
         if resized {
             let before = left;
             if turn.give > MicroRub::ZERO || turn.step == Step::Close {
@@ -190,6 +196,8 @@ impl LeaseBooks {
             if turn.step == Step::Open && left == MicroRub::ZERO {
                 word = if refused { Word::Refused } else { Word::Short };
                 resized = false;
+                // Whoever asked has no lease from here on, whatever a late copy of this turn would find.
+                of_account.closed.insert(turn.lease);
             } else if !may {
                 word = Word::Refused;
             }
@@ -198,12 +206,12 @@ impl LeaseBooks {
         if closes {
             of_account.records.remove(&turn.lease);
             of_account.closed.insert(turn.lease);
-        } else if resized {
-            due = now.saturating_add(turn.ttl_ms);
-            let until = if may && turn.grants_ms > 0 {
-                now.saturating_add(turn.grants_ms)
-            } else {
-                0
+        } else if resized || (again && word == Word::Done) {
+            let until = match granted_until {
+                _ if turn.grants_ms == 0 => 0,
+                _ if may => now.saturating_add(turn.grants_ms),
+                Some(until) if rules.keeps(Rule::Heard) => until,
+                _ => 0,
             };
             let last = turn.this.clone();
             of_account
@@ -213,6 +221,7 @@ impl LeaseBooks {
         if closes && rules.keeps(Rule::GivenBack) {
             book.end_hold(turn.lease, &turn.account);
         } else if resized && (given == MicroRub::ZERO || rules.keeps(Rule::GivenBack)) {
+            let due = now.saturating_add(turn.ttl_ms);
             book.resize_hold(turn.lease, &turn.account, &turn.key, left, due);
         }
         TurnAnswer {
@@ -221,6 +230,7 @@ impl LeaseBooks {
             free,
             short: short || recalled,
             recalled,
+            last: last.filter(|_| word == Word::Fenced).unwrap_or_default(),
             ends,
         }
     }
@@ -315,6 +325,7 @@ fn no_account(turn: &Turn) -> TurnAnswer {
         free: MicroRub::ZERO,
         short: true,
         recalled: false,
+        last: String::new(),
         ends: turn.ends.iter().map(|_| nothing).collect(),
     }
 }

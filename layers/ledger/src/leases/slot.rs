@@ -75,8 +75,8 @@ pub(crate) enum Due {
     Turn(Box<Turn>),
     /// Nothing for so long, unless it is woken.
     Wait(Duration),
-    /// Its lease is over.
-    Done,
+    /// Its lease is over; some time later there may be one more turn.
+    Done(Option<Box<Turn>>),
 }
 
 impl Slot {
@@ -220,12 +220,13 @@ impl Slot {
     pub(crate) fn due(&self, leases: &Leases, now: Now) -> Due {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
-            return Due::Done;
+            return Due::Done(None);
         };
         lease.close_if_done();
         if lease.is_closed() {
+            let left = lease.left_behind(leases.source.name());
             state.lease = None;
-            return Due::Done;
+            return Due::Done(left.map(Box::new));
         }
         let enough = leases.settings.calls_per_second_min.div_ceil(2);
         if state.pace.calls_per_second(now.steady) >= enough {

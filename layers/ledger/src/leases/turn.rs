@@ -104,6 +104,8 @@ pub struct TurnAnswer {
     pub short: bool,
     /// That is since somebody asks for it.
     pub recalled: bool,
+    /// To one that is fenced: the word of the lease's last turn, as far as the ledger knows. Empty otherwise.
+    pub last: String,
     /// Of each end, in their order.
     pub ends: Vec<Settled>,
 }

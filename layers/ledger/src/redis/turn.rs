@@ -46,7 +46,15 @@ pub struct LeaseView {
 /// How `turn.lua` says that money is short since somebody asks for it.
 const RECALLED: u8 = 2;
 
-type Reply = (String, i64, i64, u8, Vec<(String, i64, i64, bool)>, u64);
+type Reply = (
+    String,
+    i64,
+    i64,
+    u8,
+    Vec<(String, i64, i64, bool)>,
+    u64,
+    String,
+);
 
 impl RedisLedger {
     pub(super) async fn turn_of(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
@@ -222,7 +230,7 @@ fn lines_of(ends: &[&TurnEnd]) -> serde_json::Result<Vec<u8>> {
 }
 
 fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer, RedisFault> {
-    let (word, left, free, short, answers, _) = reply;
+    let (word, left, free, short, answers, _, last) = reply;
     let word = match word.as_str() {
         "ok" => Word::Done,
         "refused" => Word::Refused,
@@ -266,6 +274,7 @@ fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer,
         free: MicroRub::new(free),
         short: short > 0,
         recalled: short == RECALLED,
+        last,
         ends: in_turn.collect(),
     })
 }

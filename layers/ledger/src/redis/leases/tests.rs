@@ -23,7 +23,7 @@ use crate::{
         Settled, Settlement,
     },
     leases::{
-        Now,
+        Now, Word,
         lease::{Lease, NOTHING, Size, Told},
     },
     money::MicroRub,
@@ -170,6 +170,8 @@ struct World<'a> {
     clock: u64,
     /// The most that the group may have spent and hold.
     of_group: i64,
+    /// Turns that give back what the server still has in leases that it has made their owners lose.
+    left_behind: Vec<Turn>,
     /// Something was lost that had been acknowledged, or had expired: a call may find its money gone.
     fell: bool,
     remembered: bool,
@@ -177,14 +179,15 @@ struct World<'a> {
 
 #[test]
 fn money_is_where_the_leases_say_whatever_happens() {
-    let granted = run(120, false, None).unwrap_or_else(|found| panic!("{found}"));
+    let [granted, _] = run(120, false, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 500, "only {granted} holds came from leases");
 }
 
 #[test]
 fn books_add_up_where_the_server_falls_back_and_leases_expire() {
-    let granted = run(120, true, None).unwrap_or_else(|found| panic!("{found}"));
+    let [granted, given_back] = run(120, true, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 300, "only {granted} holds came from leases");
+    assert!(given_back > 0, "no lease was given back that had been lost");
 }
 
 /// Each rule of a turn, left out, is missed.
@@ -255,14 +258,15 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
     }
 }
 
-/// How many holds leases granted; or what was found. A sabotage takes one text of the script for another.
-fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, String> {
+/// How many holds leases granted, and how many leases were given back that had been lost; or what was found. A sabotage takes
+/// one text of the script for another.
+fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64; 2], String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     let server = runtime.block_on(Server::start());
-    let granted = std::cell::Cell::new(0);
+    let counts = std::cell::Cell::new([0; 2]);
     let mut config = Config {
         failure_persistence: None,
         ..Config::with_cases(cases)
@@ -279,12 +283,14 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, 
                 world.step(step).await.map_err(|error| note(&error, step))?;
                 world.check().await.map_err(|error| note(&error, step))?;
             }
-            granted.set(granted.get() + world.end().await?);
+            let [granted, given_back] = counts.get();
+            let [more, more_back] = world.end().await?;
+            counts.set([granted + more, given_back + more_back]);
             Ok(())
         })
     });
     found.map_err(|error| error.to_string())?;
-    Ok(granted.get())
+    Ok(counts.get())
 }
 
 /// What the script does from some ends on it does from few; a sabotage takes one text of it for another.
@@ -351,6 +357,7 @@ impl<'a> World<'a> {
             entries: 0,
             clock: 0,
             of_group: i64::MAX,
+            left_behind: Vec::new(),
             fell: false,
             remembered: false,
         }
@@ -605,6 +612,7 @@ impl<'a> World<'a> {
         }
         lease.close_if_done();
         if lease.is_closed() {
+            self.left_behind.extend(lease.left_behind(Uuid::now_v7()));
             *place = None;
         }
         self.hear(gateway)
@@ -773,8 +781,9 @@ return 1";
         Ok(())
     }
 
-    /// All ends, all is given back, and the books add up. Says how many holds leases granted.
-    async fn end(&mut self) -> Result<u64, TestCaseError> {
+    /// All ends, all is given back, and the books add up. Says how many holds leases granted, and how many that had been lost
+    /// were given back.
+    async fn end(&mut self) -> Result<[u64; 2], TestCaseError> {
         for gateway in 0..GATEWAYS {
             while !self.gateways[gateway].running.is_empty() {
                 let now = self.now();
@@ -791,6 +800,16 @@ return 1";
         for nth in 0..self.left.len() {
             self.tell(nth).await?;
         }
+        let mut given_back = 0;
+        for turn in std::mem::take(&mut self.left_behind) {
+            prop_assert!(self.fell, "a lease was lost");
+            // Or the server fell back once more.
+            if self.ledger.turn(&turn).await.unwrap().word == Word::Done {
+                given_back += 1;
+                let leases = self.ledger.leases_of(&acme()).await.unwrap();
+                prop_assert!(leases.iter().all(|lease| lease.number != turn.lease));
+            }
+        }
         self.check().await?;
         // What dead processes had ends by itself.
         for lease in self.ledger.leases_of(&acme()).await.unwrap() {
@@ -806,7 +825,7 @@ return 1";
             prop_assert_eq!(view.held_rub, MicroRub::ZERO);
             prop_assert_eq!(view.loss_rub, self.loss());
         }
-        self.receipts_are_found().await
+        Ok([self.receipts_are_found().await?, given_back])
     }
 
     fn loss(&self) -> MicroRub {

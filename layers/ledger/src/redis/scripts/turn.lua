@@ -20,7 +20,8 @@
 -- the order of the lines.
 -- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1; 2: somebody asks
 -- for it); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or nothing
--- where each was charged its cost; then how many events its charges told.
+-- where each was charged its cost; then how many events its charges told; to one that is fenced, the word of the lease's last
+-- turn.
 local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
@@ -47,7 +48,7 @@ if not row[1] then
   for i = 1, count do
     answers[i] = {'no_account', 0, 0, 0}
   end
-  return {'gone', 0, 0, 1, answers, 0}
+  return {'gone', 0, 0, 1, answers, 0, ''}
 end
 local now = now_ms()
 local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 9, now)
@@ -67,11 +68,12 @@ else
     booked_here, holder = 'late', string.match(expired, '^([^:]+):')
   end
 end
-local word, again, since, last = 'ok', false, text(now), nil
+local word, again, since, last, granted_until = 'ok', false, text(now), nil, 0
 local record_of = step ~= 'tell' and call('HGET', KEYS[6], lease)
 if step ~= 'tell' then
   if record_of then
-    last, since = string.match(record_of, '^(%S+) %d+ (%d+) ')
+    last, granted_until, since = string.match(record_of, '^(%S+) (%d+) (%d+) ')
+    granted_until = amount(granted_until)
   end
   again = last == this
   if holder ~= key then
@@ -240,8 +242,10 @@ local may = not refused and not over and not money.calls
 local free = room_in(minus(balance, all_held), money, group, 0)
 local recalled = math.abs(now - stored(row[5])) < 1000
 local short = not may or free < short_of or recalled
-local resized = false
-if word == 'ok' and step ~= 'tell' and not again then
+local resized, stays_closed = false, false
+if again and word == 'ok' and not may then
+  word = 'refused'
+elseif word == 'ok' and step ~= 'tell' and not again then
   resized = true
   local change = 0
   if give > 0 or step == 'close' then
@@ -256,7 +260,8 @@ if word == 'ok' and step ~= 'tell' and not again then
   end
   free = math.max(free - change, 0)
   if step == 'open' and left == 0 then
-    word, resized = refused and 'refused' or 'short', false
+    -- Whoever asked has no lease from here on, whatever a late copy of this turn would find.
+    word, resized, stays_closed = refused and 'refused' or 'short', false, true
   elseif not may then
     word = 'refused'
   end
@@ -268,10 +273,12 @@ if closes then
   call('ZREM', KEYS[2], lease)
   call('HDEL', KEYS[1], 'o:' .. lease)
   call('HDEL', KEYS[6], lease)
-  bury(KEYS[8], 'released', '0', '0')
   if money.calls then
     count_call(key, -1)
   end
+end
+if closes or stays_closed then
+  bury(KEYS[8], 'released', '0', '0')
 end
 local entry = count > 0 and lines
 if lined then
@@ -343,9 +350,17 @@ end
 if #changed > 0 then
   call('HSET', KEYS[1], unpack(changed))
 end
+-- Until when its owner may grant. Where nothing more may be granted it goes on by the turn before until it has heard so, and
+-- whoever has forbidden it waits for that; one that asks for nothing more has stopped before it said so. Told again, the turn
+-- says that more may be granted, so it may for as long.
+local until_ms = 0
+if grants > 0 then
+  until_ms = may and now + grants or granted_until
+end
 if resized and not closes then
   call('ZADD', KEYS[2], text(now + ttl), lease)
-  local until_ms = may and grants > 0 and now + grants or 0
+end
+if (resized and not closes) or (again and word == 'ok') then
   call('HSET', KEYS[6], lease, this .. ' ' .. text(until_ms) .. ' ' .. since .. ' ' .. owner)
 end
-return {word, left, free, recalled and 2 or short and 1 or 0, answers, told}
+return {word, left, free, recalled and 2 or short and 1 or 0, answers, told, word == 'fenced' and last or ''}
