@@ -150,9 +150,15 @@ impl Payments {
             _ => format!("Возврат {} по платежу {entry}", refund.id),
         };
         let mut taken = None;
-        for _ in 0..TRIES_MAX {
-            let free = store.account(&intent.account).await?.free_rub;
-            let amount = refund.debt().min(free.max(MicroRub::ZERO));
+        for attempt in 0..TRIES_MAX {
+            let view = store.account(&intent.account).await?;
+            // What gateways hold ahead of need is free, too: the ledger calls it back for an entry that needs it. Only
+            // what is left then is held by calls.
+            let most = match attempt {
+                0 => view.balance_rub,
+                _ => view.free_rub,
+            };
+            let amount = refund.debt().min(most.max(MicroRub::ZERO));
             if before > 0 && amount == MicroRub::ZERO {
                 return Ok(intent.clone());
             }
@@ -163,7 +169,7 @@ impl Payments {
             };
             match store.enter(&intent.account, &entry).await {
                 Ok(_) => taken = Some(amount),
-                // A call has taken some of it meanwhile.
+                // Calls hold some of it.
                 Err(BookError::BelowHeld) => continue,
                 // It was made before, when another amount was free.
                 Err(BookError::Exists) => taken = Some(self.booked(intent, &id).await?),

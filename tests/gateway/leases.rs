@@ -22,7 +22,7 @@ async fn world(server: &RedisServer) -> World {
 }
 
 /// Calls until the key has a lease.
-async fn busy(world: &World, key: &Key) -> Vec<Value> {
+pub async fn busy(world: &World, key: &Key) -> Vec<Value> {
     eventually("a busy key has a lease", async || {
         let body = chat_body("x");
         let calls = (0..16).map(|_| world.chat(key, &body));
@@ -35,14 +35,14 @@ async fn busy(world: &World, key: &Key) -> Vec<Value> {
     .await
 }
 
-async fn leases(world: &World, query: &str) -> Vec<Value> {
+pub async fn leases(world: &World, query: &str) -> Vec<Value> {
     let path = format!("/admin/v1/leases{query}");
     let answer = world.admin(Method::GET, &path, None).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()["leases"].as_array().unwrap().clone()
 }
 
-async fn metric(world: &World, name: &str) -> f64 {
+pub async fn metric(world: &World, name: &str) -> f64 {
     let url = format!("http://{}/metrics", world.gateway.admin_address().unwrap());
     let scrape = world
         .ask(request(Method::GET, &url, &[], Default::default()))

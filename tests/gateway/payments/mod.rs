@@ -11,10 +11,14 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Notify;
+use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
 
 use crate::{
     harness::{Answer, RedisServer, Setup, World, eventually, request},
+    leases::{busy, leases, metric},
+    ops::Op,
+    replies::{answer, usage},
     support::shop::{Shop, canceled, paid, refunded},
     usage_report::{said, tollgate},
 };
@@ -546,6 +550,45 @@ async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
         taken,
         expected.map(|(id, amount)| (id.to_owned(), amount.to_owned()))
     );
+    is_sound(&world).await;
+}
+
+/// A lease that no call holds anything of is called back.
+#[tokio::test]
+async fn what_a_gateway_holds_ahead_of_need_is_refunded_too() {
+    let (server, shop) = (RedisServer::start().await, Shop::start().await);
+    let sections = format!("{}{ANCHOR}", shop.config(""));
+    let world = Setup::default()
+        .ledger(&server.url())
+        .edit("[ledger]\n", "[ledger]\nlease_ms_max = 2000\n")
+        .edit(ANCHOR, &sections)
+        .start()
+        .await;
+    let key = world.key_with("acme", "0", json!({})).await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    let reply = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
+    world.vendor.script(move |_| Reply::json(200, &reply));
+    let lease = eventually("a lease has heard of all ends, and stands", async || {
+        busy(&world, &key).await;
+        let counts = ["tollgate_lease_holds_total", "tollgate_lease_ends_total"];
+        let [held, ended] = counts.map(|name| metric(&world, name));
+        let all = held.await == ended.await;
+        let mut left = leases(&world, "?account=acme").await;
+        if all { left.pop() } else { None }
+    })
+    .await;
+    assert_ne!(lease["held_rub"], "0.00", "{lease}");
+
+    shop.refund(id(&made), "r-1", "5000.00");
+    assert_eq!(tell(&world, &refunded(id(&made), "r-1")).await, 200);
+    assert_eq!(balance(&world).await, "0.00");
+    let path = format!("/admin/v1/keys/{}", key.id);
+    let shown = world.admin(Method::GET, &path, None).await.json();
+    let spent = &shown["spent_rub"];
+    assert_eq!(&show(&world, &made).await["debt_rub"], spent);
+    assert_eq!(owed(&world).await, spent.as_str().unwrap());
     is_sound(&world).await;
 }
 
