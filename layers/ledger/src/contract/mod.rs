@@ -159,15 +159,14 @@ pub struct Settlement {
 /// What was bought.
 ///
 /// Ledgers keep it as JSON, in files and streams that gateways of several versions read: what came later may be
-/// missing, is left out where there is nothing to say, and what is not known is passed over.
+/// missing, is left out where there is nothing to say, and what is not known is passed over. Its members stand in this order:
+/// what many calls share comes first, and from `usage` on what is each call's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// The catalog name, or whatever is sold.
     pub model: String,
     /// Who answered.
     pub vendor: String,
-    /// Tokens by class.
-    pub usage: Usage,
     /// The prices that the cost was computed with.
     pub price: Option<Arc<Price>>,
     /// The usage was estimated or repaired: the vendor's own was missing or absurd.
@@ -178,19 +177,8 @@ pub struct Item {
     /// The vendor told of something that has no price: it was charged at the dearest rate that covers it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unpriced: bool,
-    /// What the vendor takes for the call, in rubles at the exchange rate of its price, where that is known. The
-    /// operator's alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vendor_cost_rub: Option<MicroRub>,
     /// How the call ended.
     pub end: End,
-    /// The session that the caller named.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "session::kept"
-    )]
-    pub session: Option<SessionId>,
     /// Where the call came in; `None` where the gateway that took it did not say.
     #[serde(
         default,
@@ -198,6 +186,19 @@ pub struct Item {
         deserialize_with = "endpoint::kept"
     )]
     pub endpoint: Option<Endpoint>,
+    /// Tokens by class.
+    pub usage: Usage,
+    /// What the vendor takes for the call, in rubles at the exchange rate of its price, where that is known. The
+    /// operator's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_cost_rub: Option<MicroRub>,
+    /// The session that the caller named.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "session::kept"
+    )]
+    pub session: Option<SessionId>,
     /// How it went in time; `None` where nobody watched.
     #[serde(
         rename = "times",
@@ -627,6 +628,10 @@ mod tests {
     /// As versions without sessions and endpoints write it.
     const PLAIN: &str = r#"{"model":"m","vendor":"v","usage":{"input":1,"cached_input":0,"cache_write":0,"output":2},"price":null,"estimated":false,"bounded":false,"end":"finished"}"#;
 
+    fn value(json: &str) -> serde_json::Value {
+        serde_json::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"))
+    }
+
     fn plain() -> Item {
         Item {
             usage: Usage {
@@ -640,7 +645,7 @@ mod tests {
 
     #[test]
     fn an_item_without_a_session_or_an_endpoint_is_written_as_before_there_were_any() {
-        assert_eq!(serde_json::to_string(&plain()).unwrap(), PLAIN);
+        assert_eq!(serde_json::to_value(plain()).unwrap(), value(PLAIN));
         assert_eq!(serde_json::from_str::<Item>(PLAIN).unwrap(), plain());
     }
 
@@ -661,11 +666,8 @@ mod tests {
             (&named, r#""session":"s-1""#),
             (&placed, r#""endpoint":"chat/completions""#),
         ] {
-            let json = serde_json::to_string(item).unwrap();
-            assert_eq!(
-                json,
-                PLAIN.replace("\"finished\"", &format!("\"finished\",{more}"))
-            );
+            let expected = PLAIN.replace("\"finished\"", &format!("\"finished\",{more}"));
+            assert_eq!(serde_json::to_value(item).unwrap(), value(&expected));
         }
         for (more, expected) in [
             (r#""session":"s-1""#, &named),

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::{
     ACCOUNTS_AT_ONCE, RedisLedger, booked_of, digits,
-    journal::receipt_in_entry,
+    lines::receipt_in_entry,
     names::{account_key, place_field, places_key, receipt_key, turns_key},
     retention_ms,
 };
@@ -441,7 +441,6 @@ mod tests {
         let read = receipt_of(&account, number, &entry).unwrap();
         let mut expected = receipt;
         expected.item.session = None;
-        expected.item.endpoint = None;
         expected.item.timeline = None;
         assert_eq!(read, expected);
 

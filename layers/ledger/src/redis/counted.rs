@@ -7,10 +7,8 @@ use tokio::task::yield_now;
 
 use super::{
     RedisLedger, booked_of,
-    journal::{
-        CALLS, ENTRIES_FIRST, JournalCursor, JournalRange, RolledPlace, StreamId, TurnLine,
-        entries_next, line_of,
-    },
+    journal::{ENTRIES_FIRST, JournalCursor, JournalRange, RolledPlace, StreamId, entries_next},
+    lines::{CALLS, TurnLine, line_of},
 };
 use crate::{
     account::AccountId,
@@ -124,10 +122,11 @@ fn count_entry(
     };
     match field("kind")?.as_str() {
         CALLS => {
-            for line in field(CALLS)?.split('\n').skip(read) {
-                let line = TurnLine::of(line).ok_or_else(|| unexpected(CALLS))?;
+            let lines = TurnLine::of_entry(fields, read).ok_or_else(|| unexpected(CALLS))?;
+            for line in lines {
+                let line = line.ok_or_else(|| unexpected(CALLS))?;
                 let [_, _, charged, loss] = line.amounts;
-                count(line.booked, [charged, loss], line.item)?;
+                count(line.booked, [charged, loss], &line.item)?;
             }
         }
         _ if read > 0 => {}

@@ -3,18 +3,14 @@
 use std::{collections::HashMap, fmt, ops::Range, str::FromStr};
 
 use super::{
-    RedisLedger, booked_of,
-    books::{group_in, receipt_of},
+    RedisLedger,
+    lines::{CALLS, lines_of},
     names::account_key,
 };
 use crate::{
-    account::{AccountId, KeyId},
+    account::AccountId,
     conn::{OPERATOR_TIMEOUT, RedisFault},
-    contract::{
-        BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
-    },
-    money::MicroRub,
-    number::RequestNumber,
+    contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
 };
 
 /// A line's id may tell a later time than the line: by an hour, after a failover to a server whose clock
@@ -574,127 +570,6 @@ fn no_place(text: &str) -> RedisFault {
     RedisFault::Unexpected(format!("{text:?} is no place in a journal"))
 }
 
-/// The kind of an entry that is a turn of a lease.
-pub(super) const CALLS: &str = "calls";
-
-/// The lines of an entry: one, but for a turn of a lease.
-fn lines_of(
-    account: &AccountId,
-    place: &str,
-    fields: &HashMap<String, String>,
-) -> Result<Vec<JournalLine>, RedisFault> {
-    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
-        return Ok(vec![line_of(account, place, fields)?]);
-    }
-    let receipts = receipts_of_turn(account, place, fields)?;
-    Ok(receipts.into_iter().map(JournalLine::Call).collect())
-}
-
-/// The receipt of a call in the entry that its number leads to.
-pub(super) fn receipt_in_entry(
-    account: &AccountId,
-    number: RequestNumber,
-    fields: &HashMap<String, String>,
-) -> Result<Option<Receipt>, RedisFault> {
-    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
-        return receipt_of(account, number, fields).map(Some);
-    }
-    let place = number.to_string();
-    let mut receipts = receipts_of_turn(account, &place, fields)?.into_iter();
-    Ok(receipts.find(|receipt| receipt.number == number))
-}
-
-/// A call of a turn, as `turn.lua` has written it.
-pub(super) struct TurnLine<'a> {
-    number: &'a str,
-    /// What was held, what it cost, what was charged, and the loss.
-    pub(super) amounts: [MicroRub; 4],
-    pub(super) booked: Booked,
-    /// In JSON.
-    pub(super) item: &'a str,
-}
-
-impl<'a> TurnLine<'a> {
-    pub(super) fn of(line: &'a str) -> Option<Self> {
-        let mut words = line.splitn(7, ' ');
-        let mut word = || words.next();
-        let number = word()?;
-        let mut amounts = [MicroRub::ZERO; 4];
-        for amount in &mut amounts {
-            *amount = MicroRub::new(word()?.parse().ok()?);
-        }
-        Some(Self {
-            number,
-            amounts,
-            booked: booked_of(word()?).ok()?,
-            item: word()?,
-        })
-    }
-}
-
-/// What the calls of a turn share, and a line for each.
-fn receipts_of_turn(
-    account: &AccountId,
-    place: &str,
-    fields: &HashMap<String, String>,
-) -> Result<Vec<Receipt>, RedisFault> {
-    let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
-    };
-    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
-    let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
-    let key: KeyId = field("key")?.parse().map_err(|_| unexpected("key"))?;
-    let group = group_in(fields);
-    let receipts = field(CALLS)?.split('\n').map(|line| {
-        let line = TurnLine::of(line)?;
-        let [held_rub, cost_rub, charged_rub, loss_rub] = line.amounts;
-        Some(Receipt {
-            number: line.number.parse().ok()?,
-            at_ms,
-            account: account.clone(),
-            key: key.clone(),
-            group: group.clone().filter(|_| line.booked != Booked::Stale),
-            held_rub,
-            cost_rub,
-            charged_rub,
-            loss_rub,
-            booked: line.booked,
-            item: serde_json::from_str(line.item).ok()?,
-        })
-    });
-    let receipts: Option<Vec<Receipt>> = receipts.collect();
-    receipts.ok_or_else(|| unexpected(CALLS))
-}
-
-pub(super) fn line_of(
-    account: &AccountId,
-    place: &str,
-    fields: &HashMap<String, String>,
-) -> Result<JournalLine, RedisFault> {
-    let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
-    };
-    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
-    match field("kind")?.as_str() {
-        "call" => {
-            let number: RequestNumber =
-                field("number")?.parse().map_err(|_| unexpected("number"))?;
-            receipt_of(account, number, fields).map(JournalLine::Call)
-        }
-        "entry" => Ok(JournalLine::Entry {
-            id: field("id")?.clone(),
-            at_ms: field("at")?.parse().map_err(|_| unexpected("at"))?,
-            account: account.clone(),
-            amount_rub: field("amount")?
-                .parse()
-                .map(MicroRub::new)
-                .map_err(|_| unexpected("amount"))?,
-            reason: Some(field("reason")?.clone()).filter(|reason| !reason.is_empty()),
-        }),
-        _ => Err(unexpected("kind")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -804,35 +679,5 @@ mod tests {
             };
             assert!(JournalRange::of(&part).is_err(), "{after}");
         }
-    }
-
-    #[test]
-    fn lines_are_read_as_they_were_written() {
-        let id: AccountId = "acme".parse().unwrap();
-        let fields = |reason: &str| {
-            [
-                ("kind", "entry"),
-                ("at", "5"),
-                ("id", "p-1"),
-                ("amount", "-7"),
-                ("reason", reason),
-            ]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into()
-        };
-        for (given, read) in [("", None), ("paid twice", Some("paid twice".to_owned()))] {
-            let line = line_of(&id, "5-0", &fields(given)).unwrap();
-            let JournalLine::Entry {
-                amount_rub, reason, ..
-            } = line
-            else {
-                panic!("{line:?}")
-            };
-            assert_eq!((amount_rub, reason), (MicroRub::new(-7), read));
-        }
-        let mut other: HashMap<String, String> = fields("");
-        other.insert("kind".into(), "loan".into());
-        let error = line_of(&id, "5-0", &other).unwrap_err();
-        assert!(error.to_string().ends_with("at 5-0: field kind"), "{error}");
     }
 }

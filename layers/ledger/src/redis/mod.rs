@@ -11,7 +11,7 @@
 //! tg:{A}:e          HASH    number → an expired hold, not yet settled; tg:{A}:ex ZSET when it expired
 //! tg:{A}:d:<number> STRING  the first result of an ended hold, for ten minutes
 //! tg:{A}:t          HASH    entry id → amount, for ever
-//! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money
+//! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money (see the file lines.rs)
 //! tg:{A}:r:<number> STRING  the receipt's place in the journal
 //! tg:{A}:n:<digits> HASH    of numbers that turns of leases have charged and that begin with these digits: of nine digits,
 //!                           "<first>:<last>:<place of the turn in the journal>" → the rest of each; of eight, the rest
@@ -55,6 +55,7 @@ mod identity;
 mod journal;
 mod keys;
 mod leases;
+mod lines;
 pub(crate) mod names;
 mod rollup;
 mod scripts;

@@ -6,6 +6,7 @@ use super::{
     RECEIPT_MS, RedisLedger, booked_of,
     days::day_of,
     digits,
+    lines::turn_lines,
     names::{
         NUMBER_BYTES, account_key, begins, hold_keys, place_field, places_key, receipt_key,
         time_within, tombstone_key, turns_key,
@@ -93,11 +94,13 @@ impl RedisLedger {
         ]
         .map(String::into_bytes)
         .into();
-        args.push(lines_of(&ends).map_err(|error| LedgerError::Unavailable(error.into()))?);
+        let lines = turn_lines(&ends).map_err(|error| LedgerError::Unavailable(error.into()))?;
+        args.push(lines.0.into_bytes());
         let covers = ends.iter().map(|TurnEnd { settlement, cover }| {
             format!("{}:{}", cover.micro(), u8::from(settlement.fresh))
         });
         args.push(covers.collect::<Vec<_>>().join(" ").into_bytes());
+        args.push(lines.1.into_bytes());
         args.push(batches.len().to_string().into_bytes());
         args.extend(batches.into_iter().flat_map(Batch::into_args));
         let reply: Reply = self.ask(&self.0.scripts.turn, &keys, &args).await?;
@@ -212,21 +215,6 @@ fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
         all = all.plus_or_max(settlement.cost);
     }
     Some(all)
-}
-
-/// The lines of the journal's entry, as they are where each is charged its cost.
-fn lines_of(ends: &[&TurnEnd]) -> serde_json::Result<Vec<u8>> {
-    let mut lines = Vec::new();
-    for TurnEnd { settlement, .. } in ends {
-        if !lines.is_empty() {
-            lines.push(b'\n');
-        }
-        let (number, held) = (settlement.number, settlement.held.micro());
-        let cost = settlement.cost.micro();
-        lines.extend(format!("{number} {held} {cost} {cost} 0 held ").into_bytes());
-        serde_json::to_writer(&mut lines, &settlement.item)?;
-    }
-    Ok(lines)
 }
 
 fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer, RedisFault> {

@@ -15,9 +15,9 @@
 -- beside it nobody gets more; how long the hold lives, for how long more may be granted from it (0: nothing is), both in
 -- ms; whose it is; retention in ms; of the ends, each with a number of its own: their costs together, or nothing where the
 -- lease has not all of each; the lines of the entry as they are if each is charged its cost, "<number> <held> <cost>
--- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; how many batches
--- there are; for each how many ends, the span of their numbers, and of each number what it does not share with the others, in
--- the order of the lines.
+-- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; what their items
+-- share (see the file lines.rs); how many batches there are; for each how many ends, the span of their numbers, and of each
+-- number what it does not share with the others, in the order of the lines.
 -- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1; 2: somebody asks
 -- for it); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or nothing
 -- where each was charged its cost; then how many events its charges told; to one that is fenced, the word of the lease's last
@@ -25,14 +25,14 @@
 local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
-local total, lines, covers = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15]
+local total, lines, covers, shared = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15], ARGV[16]
 -- Fewer numbers of a batch stand by themselves: who looks for one has to look at each turn of its 4 s.
 local TOGETHER = 8
 -- So many at most are looked for among the numbers of a batch; of more, the batch's are looked for.
 local APART_FEW = 128
 local batches, count = {}, 0
 do
-  local HASHES, BATCHES, many = 8, 16, amount(ARGV[16])
+  local HASHES, BATCHES, many = 8, 17, amount(ARGV[17])
   for i = 1, many do
     local at = BATCHES + 3 * i - 2
     batches[i] = {turns = KEYS[HASHES + i], apart = KEYS[HASHES + many + i], behind = count,
@@ -289,9 +289,9 @@ if lined then
   entry = #some > 0 and table.concat(some, '\n')
 end
 if entry then
-  local fields = {'kind', 'calls', 'at', text(now), 'key', key, 'calls', entry}
+  local fields = {'kind', 'calls', 'at', text(now), 'key', key, 'shared', shared, 'calls', entry}
   if group then
-    fields[9], fields[10] = 'group', group.id
+    fields[11], fields[12] = 'group', group.id
   end
   local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(fields))
   local written = {}

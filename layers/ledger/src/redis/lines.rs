@@ -1,0 +1,314 @@
+//! What stands in an account's journal: entries of one line, and turns of leases, whose calls have a line each.
+
+use std::{borrow::Cow, collections::HashMap, fmt::Write as _};
+
+use super::{
+    booked_of,
+    books::{group_in, receipt_of},
+};
+use crate::{
+    account::{AccountId, KeyId},
+    conn::RedisFault,
+    contract::{Booked, JournalLine, Receipt},
+    leases::TurnEnd,
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+/// The kind of an entry that is a turn of a lease, and its field with a line for each call.
+pub(super) const CALLS: &str = "calls";
+/// Its field with the parts of items that calls share, one a line: an item's JSON up to what is each call's own. An item in a
+/// call's line is the place of its part here, counted from 0, and the rest.
+const SHARED: &str = "shared";
+/// Where the rest of an item begins.
+const OWN: &str = ",\"usage\":";
+
+/// The lines of an entry: one, but for a turn of a lease.
+pub(super) fn lines_of(
+    account: &AccountId,
+    place: &str,
+    fields: &HashMap<String, String>,
+) -> Result<Vec<JournalLine>, RedisFault> {
+    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
+        return Ok(vec![line_of(account, place, fields)?]);
+    }
+    let receipts = receipts_of_turn(account, place, fields)?;
+    Ok(receipts.into_iter().map(JournalLine::Call).collect())
+}
+
+/// The receipt of a call in the entry that its number leads to.
+pub(super) fn receipt_in_entry(
+    account: &AccountId,
+    number: RequestNumber,
+    fields: &HashMap<String, String>,
+) -> Result<Option<Receipt>, RedisFault> {
+    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
+        return receipt_of(account, number, fields).map(Some);
+    }
+    let place = number.to_string();
+    let mut receipts = receipts_of_turn(account, &place, fields)?.into_iter();
+    Ok(receipts.find(|receipt| receipt.number == number))
+}
+
+/// A call of a turn, as `turn.lua` has written it.
+pub(super) struct TurnLine<'a> {
+    number: &'a str,
+    /// What was held, what it cost, what was charged, and the loss.
+    pub(super) amounts: [MicroRub; 4],
+    pub(super) booked: Booked,
+    /// In JSON.
+    pub(super) item: Cow<'a, str>,
+}
+
+impl<'a> TurnLine<'a> {
+    /// Those of an entry behind the first `read`, one by one; `None` instead of one that cannot be read.
+    pub(super) fn of_entry(
+        fields: &'a HashMap<String, String>,
+        read: usize,
+    ) -> Option<impl Iterator<Item = Option<Self>>> {
+        let shared = fields.get(SHARED).map_or("", String::as_str);
+        let shared: Vec<&str> = shared.split('\n').collect();
+        let lines = fields.get(CALLS)?.split('\n').skip(read);
+        Some(lines.map(move |line| Self::of(line, &shared)))
+    }
+
+    fn of(line: &'a str, shared: &[&str]) -> Option<Self> {
+        let mut words = line.splitn(7, ' ');
+        let mut word = || words.next();
+        let number = word()?;
+        let mut amounts = [MicroRub::ZERO; 4];
+        for amount in &mut amounts {
+            *amount = MicroRub::new(word()?.parse().ok()?);
+        }
+        Some(Self {
+            number,
+            amounts,
+            booked: booked_of(word()?).ok()?,
+            item: whole_item(word()?, shared)?,
+        })
+    }
+}
+
+/// An item in JSON, which lines of earlier versions have whole.
+fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
+    if text.starts_with('{') {
+        return Some(Cow::Borrowed(text));
+    }
+    let (nth, own) = text.split_once(' ')?;
+    let shared = shared.get(nth.parse::<usize>().ok()?)?;
+    Some(Cow::Owned([shared, ",", own].concat()))
+}
+
+/// What a turn says of its calls: the lines of its entry, as they are where each is charged its cost, and what items share.
+pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, String)> {
+    let (mut lines, mut shared) = (String::new(), Vec::<String>::new());
+    for TurnEnd { settlement, .. } in ends {
+        if !lines.is_empty() {
+            lines.push('\n');
+        }
+        let (number, held) = (settlement.number, settlement.held.micro());
+        let cost = settlement.cost.micro();
+        let item = serde_json::to_string(&settlement.item)?;
+        // It stands in no text of an item: there its quotes are escaped.
+        let (common, own) = item.split_once(OWN).expect("an item says its usage");
+        let known = shared.iter().position(|known| known == common);
+        let nth = known.unwrap_or_else(|| {
+            shared.push(common.to_owned());
+            shared.len() - 1
+        });
+        write!(
+            lines,
+            "{number} {held} {cost} {cost} 0 held {nth} {}{own}",
+            &OWN[1..]
+        )
+        .expect("a String takes all");
+    }
+    Ok((lines, shared.join("\n")))
+}
+
+/// What the calls of a turn share, and a line for each.
+fn receipts_of_turn(
+    account: &AccountId,
+    place: &str,
+    fields: &HashMap<String, String>,
+) -> Result<Vec<Receipt>, RedisFault> {
+    let unexpected = |name: &str| {
+        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+    };
+    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
+    let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
+    let key: KeyId = field("key")?.parse().map_err(|_| unexpected("key"))?;
+    let group = group_in(fields);
+    let lines = TurnLine::of_entry(fields, 0).ok_or_else(|| unexpected(CALLS))?;
+    let receipts = lines.map(|line| {
+        let line = line?;
+        let [held_rub, cost_rub, charged_rub, loss_rub] = line.amounts;
+        Some(Receipt {
+            number: line.number.parse().ok()?,
+            at_ms,
+            account: account.clone(),
+            key: key.clone(),
+            group: group.clone().filter(|_| line.booked != Booked::Stale),
+            held_rub,
+            cost_rub,
+            charged_rub,
+            loss_rub,
+            booked: line.booked,
+            item: serde_json::from_str(&line.item).ok()?,
+        })
+    });
+    let receipts: Option<Vec<Receipt>> = receipts.collect();
+    receipts.ok_or_else(|| unexpected(CALLS))
+}
+
+pub(super) fn line_of(
+    account: &AccountId,
+    place: &str,
+    fields: &HashMap<String, String>,
+) -> Result<JournalLine, RedisFault> {
+    let unexpected = |name: &str| {
+        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+    };
+    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
+    match field("kind")?.as_str() {
+        "call" => {
+            let number: RequestNumber =
+                field("number")?.parse().map_err(|_| unexpected("number"))?;
+            receipt_of(account, number, fields).map(JournalLine::Call)
+        }
+        "entry" => Ok(JournalLine::Entry {
+            id: field("id")?.clone(),
+            at_ms: field("at")?.parse().map_err(|_| unexpected("at"))?,
+            account: account.clone(),
+            amount_rub: field("amount")?
+                .parse()
+                .map(MicroRub::new)
+                .map_err(|_| unexpected("amount"))?,
+            reason: Some(field("reason")?.clone()).filter(|reason| !reason.is_empty()),
+        }),
+        _ => Err(unexpected("kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        contract::{Item, Settlement},
+        testing::given::{self, acme, micro, settlement},
+        usage::{End, Usage},
+    };
+
+    fn turn_of(items: &[Item]) -> HashMap<String, String> {
+        let ends = items.iter().zip(1..).map(|(item, n)| {
+            TurnEnd::of(&Settlement {
+                item: item.clone(),
+                ..settlement(n, "k1", 5)
+            })
+        });
+        let ends: Vec<TurnEnd> = ends.collect();
+        let (lines, shared) = turn_lines(&ends.iter().collect::<Vec<_>>()).unwrap();
+        [
+            ("kind", CALLS),
+            ("at", "5"),
+            ("key", "k1"),
+            (SHARED, &shared),
+            (CALLS, &lines),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    #[test]
+    fn items_are_read_as_they_were_written_and_what_they_share_is_written_once() {
+        let usual = given::item(5);
+        let text = |text: &str| Item {
+            session: "s-7".parse().ok(),
+            vendor_cost_rub: Some(micro(3)),
+            ..Item::new(text, "v", End::VendorCut)
+        };
+        let items = [
+            usual.clone(),
+            Item {
+                usage: Usage {
+                    input: 7,
+                    ..usual.usage
+                },
+                ..usual.clone()
+            },
+            text("two\nlines, a blank, \",\"usage\":{}\" and }"),
+            text(""),
+            usual.clone(),
+        ];
+        let fields = turn_of(&items);
+        let read = receipts_of_turn(&acme(), "5-0", &fields).unwrap();
+        let read: Vec<Item> = read.into_iter().map(|receipt| receipt.item).collect();
+        assert_eq!(read, items);
+        assert_eq!(fields[SHARED].split('\n').count(), 3, "{fields:?}");
+        assert_eq!(fields[CALLS].matches("\"model\"").count(), 0, "{fields:?}");
+    }
+
+    /// As turns were written before items shared anything.
+    #[test]
+    fn items_that_stand_whole_are_read() {
+        let item = given::item(5);
+        let mut fields = turn_of(std::slice::from_ref(&item));
+        fields.remove(SHARED);
+        let whole = serde_json::to_string(&item).unwrap();
+        let (head, _) = fields[CALLS].split_once(" 0 held ").unwrap();
+        let line = format!("{head} 0 held {whole}");
+        fields.insert(CALLS.to_owned(), line);
+        let read = receipts_of_turn(&acme(), "5-0", &fields).unwrap();
+        assert_eq!(read[0].item, item);
+    }
+
+    #[test]
+    fn an_item_that_cannot_be_put_together_is_said() {
+        let good = turn_of(&[given::item(5)]);
+        for (name, from, to) in [
+            (CALLS, " held 0 ", " held 1 "),
+            (CALLS, " held 0 ", " held x "),
+            (CALLS, " held 0 ", " held "),
+            (SHARED, "{", ""),
+        ] {
+            let mut fields = good.clone();
+            let spoilt = fields[name].replacen(from, to, 1);
+            fields.insert(name.to_owned(), spoilt);
+            let error = receipts_of_turn(&acme(), "5-0", &fields).unwrap_err();
+            assert!(
+                error.to_string().ends_with("at 5-0: field calls"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        let id: AccountId = "acme".parse().unwrap();
+        let fields = |reason: &str| {
+            [
+                ("kind", "entry"),
+                ("at", "5"),
+                ("id", "p-1"),
+                ("amount", "-7"),
+                ("reason", reason),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+        };
+        for (given, read) in [("", None), ("paid twice", Some("paid twice".to_owned()))] {
+            let line = line_of(&id, "5-0", &fields(given)).unwrap();
+            let JournalLine::Entry {
+                amount_rub, reason, ..
+            } = line
+            else {
+                panic!("{line:?}")
+            };
+            assert_eq!((amount_rub, reason), (MicroRub::new(-7), read));
+        }
+        let mut other: HashMap<String, String> = fields("");
+        other.insert("kind".into(), "loan".into());
+        let error = line_of(&id, "5-0", &other).unwrap_err();
+        assert!(error.to_string().ends_with("at 5-0: field kind"), "{error}");
+    }
+}
