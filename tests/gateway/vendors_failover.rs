@@ -293,7 +293,8 @@ async fn a_stream_that_begins_and_says_nothing_ends_in_an_error_and_costs_nothin
     let world = World::start().await;
     let key = world.key().await;
     world.vendor.script(|_| {
-        let events = ["{}", r#"{"choices":[]}"#, "[DONE]"];
+        let nothing = r#"{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}"#;
+        let events = ["{}", r#"{"choices":[]}"#, nothing, "[DONE]"];
         Reply::stream(events.map(|event| format!("data: {event}\n\n")))
     });
     let body = with(Op::Chat.body("x"), json!({ "stream": true }));

@@ -142,8 +142,9 @@ impl Reader {
     }
 
     /// A choice has said or ended something, or tokens were counted: there is something to pay for.
-    const fn has_answered(&self) -> bool {
-        self.text_bytes > 0 || self.has_ended_any || self.chat.is_some() || self.suspect
+    fn has_answered(&self) -> bool {
+        let has_counted = || self.chat.is_some_and(|counts| !counts.usage.is_zero());
+        self.text_bytes > 0 || self.has_ended_any || has_counted()
     }
 
     /// The newest usage.
@@ -201,6 +202,7 @@ impl Reader {
         let data = data.trim_ascii();
         if data == b"[DONE]" {
             if !self.has_answered() {
+                self.chat = None;
                 return Seen::Failure(broken("a stream without an answer"));
             }
             self.finished = true;
@@ -949,6 +951,8 @@ mod tests {
             &[][..],
             &["{}"],
             &[r#"{"choices":[]}"#],
+            &[r#"{"choices":[],"usage":{}}"#],
+            &[r#"{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}"#],
             &[r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#],
         ] {
             let seen = done(events);
