@@ -38,7 +38,9 @@ const PAGE_GROWTH: usize = 8;
 
 /// A charge is booked some milliseconds after its answer has ended, and who has just heard the answer may ask for its
 /// receipt: it is looked for again after each of these times.
-const LOOK_AGAIN_MS: [u64; 4] = [10, 20, 40, 80];
+pub(crate) const LOOK_AGAIN_MS: &[u64] = &[10, 20, 40, 80];
+/// The same where all accounts are looked through.
+pub(crate) const LOOK_IN_ALL_AGAIN_MS: &[u64] = &[100];
 /// A call that began earlier than so long ago has not ended just now.
 const CALL_MAX: Duration = Duration::from_secs(3_600);
 
@@ -48,13 +50,14 @@ const CALL_MAX: Duration = Duration::from_secs(3_600);
 /// As `look` says.
 pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>(
     number: RequestNumber,
+    look_again_ms: &[u64],
     look: impl Fn() -> F,
 ) -> Result<Receipt, BookError> {
     let age_ms = now_ms().abs_diff(number.unix_ms());
     if u128::from(age_ms) < CALL_MAX.as_millis() {
-        for wait_ms in LOOK_AGAIN_MS {
+        for wait_ms in look_again_ms {
             match look().await {
-                Err(BookError::NotFound) => sleep(Duration::from_millis(wait_ms)).await,
+                Err(BookError::NotFound) => sleep(Duration::from_millis(*wait_ms)).await,
                 found => return found,
             }
         }

@@ -21,7 +21,8 @@ use super::{
     routes::{Asked, Route},
 };
 use crate::{
-    latest::{ReceiptsPage, ReceiptsPart, receipt_soon},
+    latest::{LOOK_IN_ALL_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
+    observe::record::How,
     text::time::rfc3339,
 };
 
@@ -158,7 +159,12 @@ impl Admin {
             .named()
             .parse()
             .map_err(|_| Refusal::NotFound(format!("no receipt: {NOT_A_NUMBER}")))?;
-        let found = receipt_soon(number, || self.store.receipt(number)).await;
+        let unbooked = self.scrape.calls().unbooked(number);
+        let look_again_ms = match unbooked.map(|call| call.how) {
+            Some(How::Ended { .. }) => &[],
+            Some(How::Running) | None => LOOK_IN_ALL_AGAIN_MS,
+        };
+        let found = receipt_soon(number, look_again_ms, || self.store.receipt(number)).await;
         let receipt = found.map_err(|error| match error {
             BookError::NotFound => Refusal::NotFound(format!(
                 "no receipt {number}: the call was refused, failed or still runs, or the number is wrong; \

@@ -31,7 +31,7 @@ use crate::{
         reply,
         spending::{known, sees},
     },
-    latest::{ReceiptsPage, ReceiptsPart, receipt_soon},
+    latest::{LOOK_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
     ledger::AnyLedger,
     text::time::rfc3339,
 };
@@ -55,11 +55,13 @@ impl Receipts {
 
     /// Of another key's call no more is said than of one that never was.
     async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
-        let look = || self.store.receipt_of(&key.account, number);
-        match receipt_soon(number, look).await {
-            Ok(receipt) if sees(key, None, &receipt.key) => Ok(receipt),
-            Ok(_) | Err(BookError::NotFound) => Err(Error::ReceiptUnknown),
-            Err(error) => Err(no_books(error)),
+        let look = async || match self.store.receipt_of(&key.account, number).await {
+            Ok(receipt) if !sees(key, None, &receipt.key) => Err(BookError::NotFound),
+            found => found,
+        };
+        match receipt_soon(number, LOOK_AGAIN_MS, look).await {
+            Err(BookError::NotFound) => Err(Error::ReceiptUnknown),
+            found => found.map_err(no_books),
         }
     }
 
