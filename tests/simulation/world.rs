@@ -375,7 +375,9 @@ impl World {
         // Whatever still stands is nobody's; a sweep has to end it.
         let now = self.sim.now();
         lock(&self.sim.server).set_clock(now, PAST_ALL_HOLDS_MS, 0);
-        sleep(EXPIRE_EVERY + ms(LOOK_MS)).await;
+        // One that is far asks as much later, hears as much later, and asks again.
+        let far = self.sim.plan.leases.as_ref().map_or(0, |leases| leases.far);
+        sleep(EXPIRE_EVERY + ms(LOOK_MS + 3 * far)).await;
         for process in self.processes.iter_mut().flatten() {
             process.find_panics();
         }
