@@ -447,6 +447,67 @@ mod tests {
         }
     }
 
+    /// Gives what it is asked for, and falls back to its first turn behind the second.
+    #[derive(Default)]
+    struct FallsBack(std::sync::Mutex<Vec<(Turn, tokio::time::Instant)>>);
+
+    impl LeaseLedger for FallsBack {
+        async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
+            let mut told = self.0.lock().unwrap();
+            told.push((turn.clone(), tokio::time::Instant::now()));
+            Ok(match told.len() {
+                1 => answer(Word::Done, turn.more.micro(), ""),
+                2 => answer(Word::Fenced, 0, &told[0].0.this),
+                _ => answer(Word::Done, 0, ""),
+            })
+        }
+
+        async fn recall(&self, _: &AccountId) -> Result<u64, LedgerError> {
+            Ok(0)
+        }
+
+        async fn hold(&self, _: &Hold) -> Result<Reserved, LedgerError> {
+            unreachable!("nobody asks")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_ledger_that_fell_back_has_in_a_lease_is_given_back_half_a_minute_later() {
+        let settings = LeaseSettings {
+            calls_per_second_min: 0,
+            ..LeaseSettings::new(Duration::from_secs(1), "one")
+        };
+        let (leases, ledger) = (Leases::new(settings), FallsBack::default());
+        let hold = Hold {
+            number: RequestNumber::now_v7(),
+            account: "acme".parse().unwrap(),
+            key: "k1".parse().unwrap(),
+            want: MicroRub::new(10),
+            least: MicroRub::new(10),
+            ttl: Duration::from_secs(900),
+        };
+        assert_eq!(leases.reserve(&hold), None);
+        let all_told = async {
+            while ledger.0.lock().unwrap().len() < 3 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            () = leases.tend(&ledger) => unreachable!("it does not end"),
+            () = all_told => {}
+        }
+        let told = ledger.0.lock().unwrap();
+        let [(first, _), (second, fenced_at), (last, at)] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(
+            (first.step, second.step, last.step),
+            (Step::Open, Step::GoOn, Step::Close)
+        );
+        assert_eq!((last.lease, &last.before), (first.lease, &first.this));
+        assert!(*at - *fenced_at >= Duration::from_secs(30));
+    }
+
     /// Its outbox writes it to the disk then, and does not wait for a turn that may never come.
     #[tokio::test]
     async fn an_end_that_waits_behind_a_turn_hears_that_it_was_not_answered() {
