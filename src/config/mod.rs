@@ -28,6 +28,7 @@ use crate::{
 
 mod check;
 mod costs;
+mod document;
 mod error;
 mod files;
 mod idempotency;
@@ -39,6 +40,7 @@ mod oidc;
 mod payments;
 mod price_lists;
 mod prices;
+mod proxy;
 mod rate;
 mod raw;
 mod receivers;
@@ -163,7 +165,7 @@ impl Config {
 
     fn check(text: &str, env: Env<'_>) -> Result<Self, ConfigErrors> {
         let mut errors = error::Errors::default();
-        let Some(document) = raw::Document::parse(text, &mut errors) else {
+        let Some(document) = document::Document::parse(text, &mut errors) else {
             return Err(errors.finish(|_| None));
         };
         let raw = document.read(&mut errors);

@@ -1,0 +1,279 @@
+//! The file as TOML: what stands where in it, and all mistakes of its shape, not only the first.
+//!
+//! Nothing here is `Debug`: a secret may stand where none should.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue, Deserializer},
+};
+
+use super::{error::Errors, raw::RawConfig};
+use crate::text::similar::nearest;
+
+/// A file that is TOML.
+pub(super) struct Document<'t> {
+    text: &'t str,
+    root: Spanned<DeTable<'t>>,
+}
+
+impl<'t> Document<'t> {
+    /// Parses `text`, or notes each mistake of syntax.
+    pub(super) fn parse(text: &'t str, errors: &mut Errors) -> Option<Self> {
+        let (root, mistakes) = DeTable::parse_recoverable(text);
+        for mistake in &mistakes {
+            let start = mistake.span().map_or(0, |span| span.start);
+            // Not the error's own text: it quotes the line, and a secret may stand there.
+            errors.add_at(
+                line(text, start),
+                "",
+                format!("not TOML: {}", mistake.message()),
+            );
+        }
+        mistakes.is_empty().then_some(Self { text, root })
+    }
+
+    /// What the file says, less the fields whose shape is wrong: each of them is noted.
+    pub(super) fn read(&self, errors: &mut Errors) -> RawConfig {
+        let mut rest = self.root.clone();
+        loop {
+            let mistake = match RawConfig::deserialize(Deserializer::from(rest.clone())) {
+                Ok(raw) => return raw,
+                Err(mistake) => mistake,
+            };
+            let span = mistake.span().unwrap_or_default();
+            let path = take_out(rest.get_mut(), &span);
+            let found = path.is_some();
+            errors.add_at(
+                line(self.text, span.start),
+                path.unwrap_or_default(),
+                plain(mistake.message()),
+            );
+            if !found {
+                return RawConfig::default();
+            }
+        }
+    }
+
+    /// The line where a field stands, or what of its path is there.
+    pub(super) fn line_of(&self, path: &str) -> Option<usize> {
+        let mut table = self.root.get_ref();
+        let mut start = None;
+        for segment in path.split('.') {
+            let (name, index) = match segment.split_once('[') {
+                Some((name, index)) => (name, index.trim_end_matches(']').parse::<usize>().ok()),
+                None => (segment, None),
+            };
+            let Some((key, mut value)) = table.get_key_value(name) else {
+                break;
+            };
+            start = Some(key.span().start);
+            if let Some(item) = index.and_then(|index| value.get_ref().as_array()?.get(index)) {
+                start = Some(item.span().start);
+                value = item;
+            }
+            let Some(inner) = value.get_ref().as_table() else {
+                break;
+            };
+            table = inner;
+        }
+        start.map(|start| line(self.text, start))
+    }
+}
+
+/// Takes the entry out whose key stands at `span` or whose value, and no deeper one, covers it.
+/// Returns its path.
+fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
+    let mut culprit = None;
+    for (key, value) in table.iter_mut() {
+        let name = key.get_ref();
+        let place = value.span();
+        let deeper = match value.get_mut() {
+            DeValue::Table(inner) => take_out(inner, span).map(|path| format!("{name}.{path}")),
+            DeValue::Array(items) => {
+                items
+                    .iter_mut()
+                    .enumerate()
+                    .find_map(|(index, item)| match item.get_mut() {
+                        DeValue::Table(inner) => {
+                            take_out(inner, span).map(|path| format!("{name}[{index}].{path}"))
+                        }
+                        _ => None,
+                    })
+            }
+            _ => None,
+        };
+        if deeper.is_some() {
+            return deeper;
+        }
+        if key.span() == *span || (place.start <= span.start && span.end <= place.end) {
+            culprit = Some(name.to_string());
+        }
+    }
+    let culprit = culprit?;
+    table.remove(culprit.as_str());
+    Some(culprit)
+}
+
+const WHOLE: &str = "a whole number, 0 or more";
+
+/// serde's words without the value that stands in the file, which may be a secret.
+fn plain(message: &str) -> String {
+    let message = message.trim();
+    if let Some(unknown) = message.strip_prefix("unknown field ") {
+        return unknown_field(unknown);
+    }
+    let wrong = message
+        .strip_prefix("invalid type: ")
+        .or_else(|| message.strip_prefix("invalid value: "));
+    let Some((found, expected)) = wrong.and_then(|rest| rest.rsplit_once(", expected ")) else {
+        return message.to_owned();
+    };
+    let kind = found.split(' ').next().unwrap_or_default();
+    if expected == "u64" && matches!(kind, "floating" | "integer") {
+        // A number where one belongs is no secret.
+        let number = found.split('`').nth(1).unwrap_or(found);
+        return format!("must be {WHOLE}, found {number}");
+    }
+    let (kind, advice) = match kind {
+        "floating" => ("a number", "; put it in quotes, like \"0.25\""),
+        "integer" => ("a number", "; put it in quotes"),
+        "string" => ("text", "; take the quotes away"),
+        "boolean" => ("true or false", ""),
+        "map" => ("a table", ""),
+        "sequence" => ("a list", ""),
+        other => (other, ""),
+    };
+    let expected = match expected {
+        "a string" => "text",
+        "u64" => WHOLE,
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        other => other,
+    };
+    let advice = if expected == "text" || kind == "text" && expected == WHOLE {
+        advice
+    } else {
+        ""
+    };
+    format!("must be {expected}, found {kind}{advice}")
+}
+
+/// serde's ``a`, expected one of `b`, `c``, or "there are no fields" in place of the list.
+fn unknown_field(said: &str) -> String {
+    let mut words = said.split('`').skip(1).step_by(2);
+    let (name, known) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => format!("unknown field; did you mean {meant}?"),
+        None => format!("unknown field; there are {}", known.join(", ")),
+    }
+}
+
+fn line(text: &str, position: usize) -> usize {
+    1 + text
+        .bytes()
+        .take(position)
+        .filter(|byte| *byte == b'\n')
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{assert_mistakes, changed, parse};
+
+    #[test]
+    fn fields_of_the_wrong_shape_or_name_are_named() {
+        assert_mistakes(&[
+            ("[admin]", "listen = 8080\n[admin]", "listen", "text"),
+            (
+                "[admin]",
+                "lisen = \"127.0.0.1:80\"\n[admin]",
+                "lisen",
+                "unknown field",
+            ),
+            (
+                "[admin]",
+                "trusted_proxies = [1]\n[admin]",
+                "trusted_proxies",
+                "text",
+            ),
+            (
+                "[admin]",
+                "[limits]\nin_flight_max = \"9\"\n[admin]",
+                "limits.in_flight_max",
+                "whole number",
+            ),
+            (
+                "[admin]",
+                "[limits]\nin_flight_max = 1.5\n[admin]",
+                "limits.in_flight_max",
+                "whole number, 0 or more, found 1.5",
+            ),
+            (
+                "[admin]",
+                "[tariff]\nsell_rate_multiplier = 1.15\n[admin]",
+                "tariff.sell_rate_multiplier",
+                "quotes",
+            ),
+            (
+                "key = \"${VENDOR_KEY}\"",
+                "key = 5",
+                "vendor[0].key",
+                "text",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nhttp2 = \"yes\"",
+                "vendor[0].http2",
+                "true or false",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nconnect_seconds = -3",
+                "vendor[0].connect_seconds",
+                "must be a whole number, 0 or more, found -3",
+            ),
+            (
+                "input = \"0.25\"",
+                "input = 0.25",
+                "model[0].usdt_mtok.input",
+                "quotes",
+            ),
+            (
+                "input = \"0.25\"",
+                "inputs = \"0.25\"",
+                "model[0].usdt_mtok.inputs",
+                "unknown field",
+            ),
+            (
+                "[admin]",
+                "[limits]\nin_fligt_max = 1\n[admin]",
+                "limits.in_fligt_max",
+                "did you mean in_flight_max?",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_text_that_is_not_toml_is_refused_with_the_line_but_not_its_text() {
+        let errors = parse("listen = \"127.0.0.1:80\"\nkey = sk-literal oops\n").unwrap_err();
+        let shown = errors.to_string();
+        assert!(shown.starts_with("line 2: not TOML: "), "{shown}");
+        assert!(!shown.contains("sk-literal"), "{shown}");
+    }
+
+    #[test]
+    fn a_field_of_the_wrong_shape_is_told_once() {
+        for (from, to, path) in [
+            ("fixed = \"90.50\"", "fixed = 90.50", "rate.source[0].fixed"),
+            ("fixed = \"90.50\"", "url = 5", "rate.source[0].url"),
+            ("key = \"${VENDOR_KEY}\"", "keys = [1]", "vendor[0].keys"),
+        ] {
+            let errors = parse(&changed(from, to)).unwrap_err();
+            let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+            assert_eq!(paths, [path], "{errors}");
+        }
+    }
+}

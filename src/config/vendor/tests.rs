@@ -1,0 +1,372 @@
+use super::*;
+use crate::config::testing::{assert_mistakes, changed, parse};
+
+#[test]
+fn mistakes_of_vendors_and_routes_are_named() {
+    assert_mistakes(&[
+        ("name = \"v\"", "", "vendor[0].name", "missing"),
+        (
+            "format = \"chat\"",
+            "format = \"grpc\"",
+            "vendor[0].format",
+            "\"messages\"",
+        ),
+        ("format = \"chat\"", "", "vendor[0].format", "missing"),
+        (
+            "format = \"chat\"",
+            "formats = []",
+            "vendor[0].formats",
+            "at least one",
+        ),
+        (
+            "format = \"chat\"",
+            "formats = \"chat\"",
+            "vendor[0].formats",
+            "must be a list",
+        ),
+        (
+            "format = \"chat\"",
+            "formats = [\"chat\", \"grpc\"]",
+            "vendor[0].formats[1]",
+            "\"responses\"",
+        ),
+        (
+            "format = \"chat\"",
+            "formats = [\"chat\", \"messages\", \"chat\"]",
+            "vendor[0].formats[2]",
+            "\"chat\" is there already",
+        ),
+        (
+            "format = \"chat\"",
+            "format = \"chat\"\nformats = [\"chat\"]",
+            "vendor[0].formats",
+            "keep one of them",
+        ),
+        (
+            "format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
+            "formats = [\"chat\", \"responses\"]\nurl = \"https://h/v1/responses\"",
+            "vendor[0].url",
+            "ends in /responses",
+        ),
+        (
+            "http://127.0.0.1:9/v1/",
+            "http://user:hunter2@h/v1",
+            "vendor[0].url",
+            "key",
+        ),
+        (
+            "http://127.0.0.1:9/v1/",
+            "http://h/v1?a=b",
+            "vendor[0].url",
+            "?",
+        ),
+        (
+            "name = \"v\"",
+            "name = \"v\"\nproxy = \"http://user:hunter2@p:1\"",
+            "vendor[0].proxy",
+            "${NAME}",
+        ),
+        (
+            "name = \"v\"",
+            "name = \"v\"\nproxy = \"p:1\"",
+            "vendor[0].proxy",
+            "socks5://",
+        ),
+        (
+            "name = \"v\"",
+            "name = \"v\"\nca_file = \"ca.pem\"",
+            "vendor[0].ca_file",
+            "https",
+        ),
+        (
+            "name = \"v\"\n        format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
+            "name = \"v\"\nformat = \"chat\"\nurl = \"https://h\"\nca_file = \"/no/such/ca.pem\"",
+            "vendor[0].ca_file",
+            "cannot read /no/such/ca.pem",
+        ),
+        (
+            "name = \"v\"\n        format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
+            "name = \"v\"\nformat = \"chat\"\nurl = \"https://h\"\nca_file = \"Cargo.toml\"",
+            "vendor[0].ca_file",
+            "no certificate",
+        ),
+        (
+            "name = \"v\"",
+            "name = \"v\"\nidle_connection_seconds = 0",
+            "vendor[0].idle_connection_seconds",
+            "1 to 3600",
+        ),
+        (
+            "key = \"${VENDOR_KEY}\"",
+            "key = \"${VENDOR_KEY}\"\nkeys = [\"${VENDOR_KEY}\"]",
+            "vendor[0].keys",
+            "keep one of them",
+        ),
+        (
+            "key = \"${VENDOR_KEY}\"",
+            "keys = []",
+            "vendor[0].keys",
+            "1 to",
+        ),
+        (
+            "key = \"${VENDOR_KEY}\"",
+            "keys = [\"${VENDOR_KEY}\", \"0123456789abcdef\"]",
+            "vendor[0].keys[1]",
+            "${NAME}",
+        ),
+        (
+            "key = \"${VENDOR_KEY}\"",
+            "keys = [\"${VENDOR_KEY}\", \"${ADMIN_KEY}\", \"${VENDOR_KEY}\"]",
+            "vendor[0].keys[2]",
+            "keys[0]",
+        ),
+        (
+            "name = \"v\"",
+            "name = \"v\"\non_disconnect = \"hold\"",
+            "vendor[0].on_disconnect",
+            "\"drain\"",
+        ),
+        (
+            "vendor = \"v\"",
+            "vendor = \"w\"",
+            "model[0].routes[0].vendor",
+            "\"w\": add it or mend the name",
+        ),
+        (
+            "vendor = \"v\"",
+            "vendor = \"anthropic\"",
+            "model[0].routes[0].vendor",
+            "add it",
+        ),
+        (
+            "model = \"m-1\" }",
+            "model = \"m-1\" }, { vendor = \"v\", model = \"m-1\", weight = 2 }",
+            "model[0].routes[1]",
+            "routes[0]",
+        ),
+        (
+            "model = \"m-1\" }",
+            "model = \"m-1\", thinking = \"hard\" }",
+            "model[0].routes[0].thinking",
+            "\"budget\"",
+        ),
+        (
+            "model = \"m-1\"",
+            "model = \"m-1\", weight = 0",
+            "model[0].routes[0].weight",
+            "1 to",
+        ),
+        (
+            "[ { vendor = \"v\", model = \"m-1\" } ]",
+            "[]",
+            "model[0].routes",
+            "missing",
+        ),
+        (
+            "http://127.0.0.1:9/v1/",
+            "http://127.0.0.1:9/v1/chat/completions/",
+            "vendor[0].url",
+            "it is put behind it",
+        ),
+        (
+            "format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
+            "format = \"messages\"\nurl = \"https://h/v1/messages\"",
+            "vendor[0].url",
+            "ends in /v1/messages",
+        ),
+    ]);
+}
+
+#[test]
+fn a_plain_answer_may_take_as_long_as_a_call_may() {
+    let patience = |text: &str| {
+        let config = parse(text).unwrap();
+        config.live.models[0].routes[0]
+            .vendor
+            .plain_timeout
+            .as_secs()
+    };
+    let long = changed("[admin]", "[limits]\ncall_seconds = 3600\n[admin]");
+    assert_eq!(patience(&long), 3600);
+    let given = long.replace("name = \"v\"", "name = \"v\"\nplain_seconds = 60");
+    assert_eq!(patience(&given), 60);
+}
+
+#[test]
+fn a_route_leads_to_the_vendors_endpoint_with_its_key() {
+    for (format, url, endpoint, credential) in [
+        (
+            "chat",
+            "http://127.0.0.1:9/v1/",
+            "http://127.0.0.1:9/v1/chat/completions",
+            "Bearer sk-vendor-secret",
+        ),
+        (
+            "messages",
+            "https://api.example",
+            "https://api.example/v1/messages",
+            "sk-vendor-secret",
+        ),
+    ] {
+        let text = changed("format = \"chat\"", &format!("format = \"{format}\""));
+        let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1)).unwrap();
+        let model = &config.live.models[0];
+        assert_eq!(
+            (model.output_tokens_max, model.output_tokens_min),
+            (128_000, 256)
+        );
+        let route = &model.routes[0];
+        assert_eq!(
+            (route.model.as_str(), route.weight, route.priority),
+            ("m-1", 1, 0)
+        );
+        let vendor = &route.vendor;
+        assert_eq!(vendor.format == Format::Chat, format == "chat");
+        assert_eq!(vendor.endpoint.to_string(), endpoint);
+        assert_eq!(vendor.credentials, [credential]);
+        assert!(vendor.credentials[0].is_sensitive());
+        assert_eq!(vendor.on_disconnect, OnDisconnect::Cancel);
+        let seconds = [
+            vendor.egress.connect_timeout,
+            vendor.first_byte_timeout,
+            vendor.plain_timeout,
+            vendor.head_timeout,
+            vendor.idle_timeout,
+            vendor.egress.idle_connection_timeout,
+        ]
+        .map(|time| time.as_secs());
+        assert_eq!(seconds, [3, 120, 900, 30, 120, 50]);
+        assert_eq!(vendor.egress.protocol, Protocol::Http1);
+        assert!(vendor.egress.proxy.is_none() && vendor.egress.authorities.is_none());
+        assert!(!model.sticky);
+    }
+}
+
+#[test]
+fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
+    let text = changed("format = \"chat\"", "formats = [\"messages\", \"chat\"]");
+    let text = text.replacen("http://127.0.0.1:9/v1/", "http://h/api/", 1);
+    let text = text.replacen("name = \"v\"", "name = \"v\"\nconnections_max = 7", 1);
+    let config = parse(&text).unwrap_or_else(|errors| panic!("{errors}"));
+    let route = &config.live.models[0].routes[0];
+    let (chat, messages) = (Format::Chat, Format::Messages);
+    for (caller, spoken, endpoint, credential) in [
+        (
+            chat,
+            chat,
+            "http://h/api/chat/completions",
+            "Bearer sk-vendor-secret",
+        ),
+        (
+            messages,
+            messages,
+            "http://h/api/v1/messages",
+            "sk-vendor-secret",
+        ),
+        (
+            Format::Responses,
+            messages,
+            "http://h/api/v1/messages",
+            "sk-vendor-secret",
+        ),
+    ] {
+        let vendor = &route.speaking(caller).vendor;
+        assert_eq!((vendor.format, vendor.connections_max), (spoken, 7));
+        assert_eq!(vendor.endpoint.to_string(), endpoint);
+        assert_eq!(vendor.credentials, [credential]);
+        assert!(vendor.credentials[0].is_sensitive());
+    }
+    // Beside another format, whose address has it, /v1 stands once.
+    for (formats, url, endpoint) in [
+        (
+            "[\"messages\", \"chat\"]",
+            "http://h/v1/",
+            "http://h/v1/messages",
+        ),
+        (
+            "[\"messages\", \"chat\"]",
+            "http://h/v1/x",
+            "http://h/v1/x/v1/messages",
+        ),
+        ("[\"messages\"]", "http://h/v1", "http://h/v1/v1/messages"),
+    ] {
+        let text = changed("format = \"chat\"", &format!("formats = {formats}"));
+        let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1));
+        let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+        let route = &config.live.models[0].routes[0];
+        let vendor = &route.speaking(messages).vendor;
+        assert_eq!(vendor.endpoint.to_string(), endpoint, "{formats} {url}");
+    }
+    // What is wrong with the list is told once.
+    let bad = changed("format = \"chat\"", "formats = 1");
+    assert_eq!(parse(&bad).unwrap_err().iter().count(), 1);
+}
+
+#[test]
+fn routes_stand_by_priority_and_a_route_differs_from_its_model_where_it_says_so() {
+    let text = changed(
+        "routes = [ { vendor = \"v\", model = \"m-1\" } ]",
+        r#"sticky = true
+        output_field = "max_tokens"
+        sampling = false
+        routes = [
+            { vendor = "v", model = "last", priority = 2, output_field = "max_completion_tokens", thinking = "budget" },
+            { vendor = "w", model = "m-1", weight = 7 },
+            { vendor = "v", model = "m-1" },
+        ]"#,
+    );
+    let text = format!(
+        "{text}\n[[vendor]]\nname = \"w\"\nformat = \"messages\"\nurl = \"http://h\"\nkey = \"${{VENDOR_KEY}}\"\n"
+    );
+    let config = parse(&text).unwrap_or_else(|errors| panic!("{errors}"));
+    let model = &config.live.models[0];
+    assert!(model.sticky);
+    let places: Vec<_> = model
+        .routes
+        .iter()
+        .map(|route| (&*route.vendor.name, route.model.as_str(), route.weight))
+        .collect();
+    assert_eq!(places, [("w", "m-1", 7), ("v", "m-1", 1), ("v", "last", 1)]);
+    let usual = Dialect::default()
+        .output_field(OutputField::MaxTokens)
+        .sampling(false);
+    let other = usual
+        .output_field(OutputField::MaxCompletionTokens)
+        .thinking(Thinking::Budget);
+    let dialects: Vec<_> = model.routes.iter().map(|route| route.dialect).collect();
+    assert_eq!(dialects, [usual, usual, other]);
+}
+
+#[test]
+fn a_vendor_may_have_several_keys() {
+    let keys = "keys = [\"${VENDOR_KEY}\", \"${ADMIN_KEY}\"]";
+    let config = parse(&changed("key = \"${VENDOR_KEY}\"", keys)).unwrap();
+    let vendor = &config.live.models[0].routes[0].vendor;
+    assert_eq!(
+        vendor.credentials,
+        ["Bearer sk-vendor-secret", "Bearer admin-secret-0123456789"]
+    );
+    assert!(
+        vendor
+            .credentials
+            .iter()
+            .all(http::HeaderValue::is_sensitive)
+    );
+}
+
+#[test]
+fn how_connections_are_made_is_the_vendors() {
+    let of = |lines: &str, url: &str| {
+        let text = changed("name = \"v\"", &format!("name = \"v\"\n{lines}"));
+        let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1));
+        let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+        Arc::clone(&config.live.models[0].routes[0].vendor.egress)
+    };
+    let (http, https) = ("http://h/v1", "https://h/v1");
+    let proxy = of("proxy = \"${PROXY_URL}\"", https).proxy.clone();
+    assert_eq!(proxy.unwrap().expose(), "http://user:hunter2@proxy:3128");
+    assert_eq!(of("http2 = true", https).protocol, Protocol::Http2Offered);
+    assert_eq!(of("http2 = true", http).protocol, Protocol::Http2);
+    assert_eq!(of("proxy = \"\"\nca_file = \"\"", http), of("", http));
+    assert_ne!(of("connect_seconds = 4", http), of("", http));
+}
