@@ -12,7 +12,7 @@ use std::{
 
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, SeqAccess, Visitor},
+    de::{Error as _, IgnoredAny, SeqAccess, Visitor},
 };
 use serde_json::{Value, value::RawValue};
 
@@ -28,7 +28,10 @@ pub(super) fn conversation(key: &str, model: &str, body: &[u8]) -> u64 {
     (key, model).hash(&mut hasher);
     match serde_json::from_slice::<Opening<'_>>(body) {
         Ok(opening) => {
-            let parts = opening.system.into_iter().chain(opening.messages.0);
+            let instructions = opening.system.or(opening.instructions);
+            let turns = opening.messages.or(opening.input);
+            let turns = turns.map_or_else(Vec::new, |Turns(turns)| turns);
+            let parts = instructions.into_iter().chain(turns);
             parts.for_each(|part| add(part.get(), &mut hasher));
         }
         Err(_) => body[..body.len().min(PART_BYTES_MAX)].hash(&mut hasher),
@@ -58,12 +61,17 @@ fn add_value(value: &Value, hasher: &mut DefaultHasher) {
     }
 }
 
+/// In the words of each format: the responses format has `instructions` and `input`.
 #[derive(Deserialize)]
 struct Opening<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     system: Option<&'a RawValue>,
     #[serde(borrow)]
-    messages: Turns<'a>,
+    instructions: Option<&'a RawValue>,
+    #[serde(borrow)]
+    messages: Option<Turns<'a>>,
+    #[serde(borrow)]
+    input: Option<Turns<'a>>,
 }
 
 /// The turns up to the user's first.
@@ -71,7 +79,13 @@ struct Turns<'a>(Vec<&'a RawValue>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Turns<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(TurnsVisitor(PhantomData))
+        let turns = <&RawValue>::deserialize(deserializer)?;
+        if turns.get().starts_with('"') {
+            return Ok(Self(vec![turns]));
+        }
+        let mut list = serde_json::Deserializer::from_str(turns.get());
+        list.deserialize_seq(TurnsVisitor(PhantomData))
+            .map_err(D::Error::custom)
     }
 }
 
@@ -133,6 +147,29 @@ mod tests {
         ] {
             assert_eq!(of(&later), begun, "{later}");
         }
+    }
+
+    #[test]
+    fn a_conversation_of_the_responses_format_is_known_by_its_instructions_and_input() {
+        let (brief, first) = (json!("brief"), turn("user", "hi"));
+        let thought = json!({ "type": "reasoning", "summary": [] });
+        let begun = of(&json!({ "model": "m", "instructions": brief, "input": [first] }));
+        for later in [
+            json!({ "input": [first, thought, turn("assistant", "a"), turn("user", "b")], "instructions": brief }),
+            json!({ "temperature": 1, "instructions": brief, "input": [first], "stream": true }),
+        ] {
+            assert_eq!(of(&later), begun, "{later}");
+        }
+        for other in [
+            json!({ "instructions": "long", "input": [first] }),
+            json!({ "instructions": null, "input": [first] }),
+            json!({ "instructions": brief, "input": [turn("user", "ho")] }),
+            json!({ "instructions": brief, "input": "ho" }),
+        ] {
+            assert_ne!(of(&other), begun, "{other}");
+        }
+        let text = |max: u64| of(&json!({ "input": "hi", "max_output_tokens": max }));
+        assert_eq!(text(5), text(6));
     }
 
     #[test]
