@@ -1,4 +1,4 @@
-//! What both formats write alike enough to read in one way: contents, their parts, and tools.
+//! What the chat and the messages format write alike enough to read in one way: contents, their parts, and tools.
 
 use super::{
     cache::{MARK, Mark, Marked},

@@ -61,7 +61,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response,
     header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tower::Service;
 
 use self::{
@@ -236,14 +236,9 @@ impl Sending {
                     if res.status() == http::StatusCode::OK {
                         return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
                     }
-                    // What it says about its refusal is short and soon there, or does not matter.
-                    let enough = patience.deadline.min(Instant::now() + patience.idle);
+                    let until = patience.deadline.min(Instant::now() + patience.idle);
                     // Boxed: each call has room for this future.
-                    timeout_at(enough, Box::pin(refusal::read(res)))
-                        .await
-                        .unwrap_or(Error::VendorTimeout {
-                            awaited: "next bytes",
-                        })
+                    Box::pin(refusal::read(res, until)).await
                 }
                 Ok(None) => Error::VendorTimeout {
                     awaited: "first byte",

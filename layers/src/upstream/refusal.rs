@@ -7,6 +7,7 @@ use http::{HeaderMap, Response, StatusCode, header::RETRY_AFTER};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     error::{BoxError, Error, VendorAnswered},
@@ -17,18 +18,22 @@ use crate::{
 const BODY_BYTES_MAX: usize = 64 * 1024;
 const TEXT_CHARS_MAX: usize = 1000;
 
-/// The error that an answer other than 200 stands for.
-pub(super) async fn read<A>(res: Response<A>) -> Error
+/// What a vendor says about its refusal is soon there, or does not matter: its status tells what to do.
+const BODY_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The error that an answer other than 200 stands for. Its text is waited for until then at most.
+pub(super) async fn read<A>(res: Response<A>, until: Instant) -> Error
 where
     A: Body<Data = Bytes>,
     A::Error: Into<BoxError>,
 {
     let (parts, body) = res.into_parts();
-    let body = Limited::new(body, BODY_BYTES_MAX)
-        .collect()
-        .await
-        .map(|body| body.to_bytes())
-        .unwrap_or_default();
+    let until = until.min(Instant::now() + BODY_TIME_MAX);
+    let whole = timeout_at(until, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    let body = match whole {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) | Err(_) => Bytes::new(),
+    };
     classify(parts.status, &parts.headers, &body)
 }
 
@@ -51,7 +56,7 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
     }
 }
 
-/// The text of either format's error body.
+/// The text of an error's body, in any format.
 fn text(body: &[u8], status: StatusCode) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = &json["error"];
@@ -110,8 +115,27 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_whose_text_does_not_come_is_one_by_its_status() {
+        let stalled = http_body_util::StreamBody::new(futures_util::stream::pending::<
+            Result<http_body::Frame<Bytes>, BoxError>,
+        >());
+        let res = Response::builder()
+            .status(StatusCode::TOO_MANY_REQUESTS)
+            .header(RETRY_AFTER, "30")
+            .body(stalled)
+            .unwrap();
+        let began = Instant::now();
+        let error = read(res, began + Duration::from_secs(120)).await;
+        assert_eq!(began.elapsed(), BODY_TIME_MAX);
+        assert!(
+            matches!(error, Error::VendorLimit { retry_after } if retry_after.as_secs() == 30),
+            "{error:?}"
+        );
+    }
+
     #[test]
-    fn a_text_is_found_in_either_formats_body() {
+    fn a_text_is_found_in_each_formats_body() {
         for (said, kept) in [
             (
                 r#"{"error":{"message":"max_tokens: 99 > 64"}}"#,
