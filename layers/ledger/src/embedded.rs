@@ -310,18 +310,23 @@ impl State {
         ((), Some(Record::Noted(running.to_vec())))
     }
 
-    /// Ends a hold without a charge. Most leave nothing to write down.
+    /// Ends a hold without a charge. Says whether the call was noted: most leave nothing to write down.
     #[cfg(feature = "sqlite")]
     pub(super) fn release(
         &mut self,
         number: RequestNumber,
         account: &AccountId,
         now: Millis,
-    ) -> Option<Record> {
+    ) -> bool {
         self.book.release(number, account, now);
-        self.noted
-            .remove(&number)
-            .then_some(Record::Forgotten(number))
+        self.noted.contains(&number)
+    }
+
+    /// Forgets what a call had cost that was free in the end.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn forget(&mut self, number: RequestNumber) -> Journaled<()> {
+        let noted = self.noted.remove(&number);
+        ((), noted.then_some(Record::Forgotten(number)))
     }
 
     /// The time of a call that is written into a journal now. It never falls behind that of an earlier

@@ -259,12 +259,14 @@ impl Ledger for SqliteLedger {
         _key: &KeyId,
     ) -> Result<(), LedgerError> {
         let book = &self.inner.book;
-        let record = book
+        let noted = book
             .wind_down(|state, now| state.release(number, account, now))
             .map_err(LedgerError::Unavailable)?;
-        let Some(record) = record else { return Ok(()) };
+        if !noted {
+            return Ok(());
+        }
         // What was noted must be gone before the release is: it would be charged at the next start.
-        self.commit(Haste::Gather, |_, _| ((), Some(record)))
+        self.commit(Haste::Gather, |state, _| state.forget(number))
             .await
             .map_err(LedgerError::Unavailable)
     }

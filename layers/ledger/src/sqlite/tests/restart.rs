@@ -1,5 +1,8 @@
 //! What was acknowledged outlives the process; what failed serves nothing more.
 
+use futures_util::FutureExt as _;
+use tokio::task::JoinSet;
+
 use super::*;
 
 #[tokio::test]
@@ -121,6 +124,52 @@ async fn a_call_that_ran_when_its_process_was_killed_keeps_its_session() {
     ledger.close().await;
     let ledger = SqliteLedger::open(&path).unwrap();
     assert_eq!(ledger.receipt(number(4)).await.unwrap().item, noted.item);
+}
+
+#[tokio::test]
+async fn a_free_call_that_was_noted_stays_so_until_the_file_is_told() {
+    const SLOW: &str = "CREATE TRIGGER slow AFTER INSERT ON notes WHEN NEW.name = 'slow' BEGIN \
+         SELECT count(*) FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 60000000) \
+         SELECT n FROM c); END";
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch(SLOW)
+        .unwrap();
+    let ledger = SqliteLedger::open(&path).unwrap();
+    ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
+    let noted = settlement(4, 30, true);
+    ledger
+        .checkpoint(std::slice::from_ref(&noted))
+        .await
+        .unwrap();
+    // While the writer is busy with one change, others come until there is room for no more.
+    let (mut tasks, slow) = (JoinSet::new(), ledger.clone());
+    tasks.spawn(async move { slow.put_note("slow", 0, "").await.map(drop) });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut waiting = Vec::new();
+    loop {
+        let name = format!("n{}", waiting.len());
+        let ledger = ledger.clone();
+        let mut put = Box::pin(async move { ledger.put_note(&name, 0, "").await });
+        match (&mut put).now_or_never() {
+            None => waiting.push(put),
+            Some(Ok(_)) => {}
+            Some(Err(_)) => break,
+        }
+    }
+    let release = || ledger.release(number(4), &noted.account, &noted.key);
+    release().await.unwrap_err();
+    tasks.join_next().await.unwrap().unwrap().unwrap();
+    // As the settler does, until there is room.
+    while release().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    ledger.close().await;
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert!(ledger.receipt(number(4)).await.is_err());
 }
 
 #[tokio::test]
