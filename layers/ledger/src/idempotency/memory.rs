@@ -23,10 +23,13 @@ struct Inner {
 
 type Key = (AccountId, Digest);
 
+/// So many entries of what is gone are not worth a pass.
+const GONE_MAX: usize = 1024;
+
 #[derive(Default)]
 struct Table {
     rows: HashMap<Key, Row>,
-    /// In the order in which they were made; those that are gone are passed over.
+    /// In the order in which they were made; some may be gone.
     expiring: VecDeque<(Instant, Key, RequestNumber)>,
     sums: HashMap<AccountId, Sums>,
     bytes: u64,
@@ -60,6 +63,11 @@ impl MemoryAnswers {
             bounds,
             table: Mutex::default(),
         }))
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.table().expiring.len()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -124,6 +132,7 @@ impl MemoryAnswers {
         match outcome {
             Outcome::Free => {
                 table.remove(&key);
+                table.forget_gone();
                 Finished::Kept
             }
             Outcome::Unanswered => {
@@ -194,6 +203,16 @@ impl Table {
             if let Some(key) = key {
                 self.remove(&key);
             }
+        }
+    }
+
+    /// Calls that end free are gone long before their time. What is left of them in the queue stays in proportion to
+    /// what is kept.
+    fn forget_gone(&mut self) {
+        if self.expiring.len() > 2 * self.rows.len() + GONE_MAX {
+            let rows = &self.rows;
+            self.expiring
+                .retain(|(_, key, first)| rows.get(key).is_some_and(|row| row.first == *first));
         }
     }
 

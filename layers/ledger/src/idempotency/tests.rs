@@ -158,6 +158,30 @@ async fn the_store_in_memory_keeps_the_contract() {
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
+async fn calls_that_end_free_leave_nothing_behind_in_memory() {
+    let store = MemoryAnswers::new(bounds());
+    let one = claim("acme", 1);
+    for _ in 0..10_000 {
+        let mut free = claim("acme", 2);
+        free.number = RequestNumber::now_v7();
+        assert!(matches!(
+            store.claim(&free, None).await.unwrap(),
+            Claimed::Mine
+        ));
+        store.finish(&free, Outcome::Free).await.unwrap();
+        // One that is kept stays.
+        drop(store.claim(&one, None).await.unwrap());
+    }
+    assert!(store.remembered() < 2_000, "{}", store.remembered());
+    tokio::time::pause();
+    tokio::time::advance(KEPT).await;
+    assert!(matches!(
+        store.claim(&claim("acme", 1), None).await.unwrap(),
+        Claimed::Mine
+    ));
+}
+
+#[tokio::test]
 async fn the_store_in_a_file_keeps_the_contract_and_outlives_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("answers");
