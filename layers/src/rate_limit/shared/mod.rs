@@ -131,6 +131,8 @@ pub struct SharedRates<S> {
     node: u64,
     jobs: mpsc::Sender<Job>,
     counters: Arc<Counters>,
+    /// Numbers of batches that were given. They never begin anew: a store takes a number that it knows for a repeat.
+    batches: Arc<AtomicU64>,
 }
 
 /// A store says sooner than this that it cannot answer; then nobody has asked it.
@@ -149,6 +151,7 @@ impl<S: RateStore> SharedRates<S> {
             node: RequestNumber::now_v7().uuid().as_u64_pair().1,
             jobs,
             counters: Arc::default(),
+            batches: Arc::default(),
         };
         (rates, SharedRatesTask { asked })
     }
@@ -174,6 +177,10 @@ impl<S: RateStore> SharedRates<S> {
         }
     }
 
+    fn next_batch(&self) -> u64 {
+        self.batches.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Whether it will be done.
     fn begin(&self, job: impl Future<Output = ()> + Send + 'static) -> bool {
         self.jobs.try_send(Box::pin(job)).is_ok()
@@ -187,6 +194,7 @@ impl<S: Clone> Clone for SharedRates<S> {
             node: self.node,
             jobs: self.jobs.clone(),
             counters: Arc::clone(&self.counters),
+            batches: Arc::clone(&self.batches),
         }
     }
 }

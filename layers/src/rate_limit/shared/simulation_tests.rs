@@ -589,3 +589,26 @@ async fn a_few_large_calls_are_counted_to_the_token_and_others_told_how_long_to_
         "it goes on from what it knows"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_caller_used_who_was_forgotten_meanwhile_counts_too() {
+    let store = SimulatedStore::new(1, 1_000);
+    let (rates, mut run) = SharedRates::new(store.clone());
+    let mut task = JoinSet::new();
+    task.spawn(async move { run.run().await });
+    let few = SharedPostPaid::new(rates, "tokens", 2);
+    let quota = Quota::per_minute(60).with_burst(1_000);
+    for _ in 0..3 {
+        assert!(few.admit("key".to_owned(), quota).await.is_ok());
+        few.take(&"key".to_owned(), 100);
+        sleep(Duration::from_millis(50)).await;
+        for other in 0..20 {
+            let admitted = few.admit(format!("other{other}"), quota).await;
+            assert!(admitted.is_ok());
+        }
+    }
+    store.set(|store| {
+        let (taken, ..) = store.spent["tokens:key"];
+        assert!((298.0..=300.0).contains(&taken), "{taken}");
+    });
+}

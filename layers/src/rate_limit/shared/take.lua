@@ -31,15 +31,20 @@ local free = math.floor(burst - (tat - now) / interval)
 local granted = math.max(0, math.min(calls + spare, free))
 tat = tat + granted * interval
 has = has + math.max(0, granted - calls)
+-- Once the bucket is full and no permit is left there is nothing to remember.
+local until_us = tat
 if has > 0 then
-  redis.call('HSET', KEYS[1], ARGV[4], string.format('%.0f %.0f', has, now + tonumber(ARGV[9])))
+  local ends = now + tonumber(ARGV[9])
+  redis.call('HSET', KEYS[1], ARGV[4], string.format('%.0f %.0f', has, ends))
+  until_us = math.max(tat, ends)
 elseif was then
   redis.call('HDEL', KEYS[1], ARGV[4])
 end
 if granted + back > 0 then
-  -- Once the bucket is full there is nothing to remember.
   redis.call('HSET', KEYS[1], 't', string.format('%.2f', tat))
-  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.ceil((tat - now) / 1000) + 1))
+end
+if granted + back + has > 0 then
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.ceil((until_us - now) / 1000) + 1))
 end
 if granted > 0 or calls + spare == 0 then
   return granted

@@ -201,8 +201,10 @@ where
         let (quota, batch) = {
             let mut state = slot.lock();
             if state.batch.units == 0 {
-                state.batch.number += 1;
-                state.batch.units = mem::take(&mut state.untold);
+                state.batch = Batch {
+                    number: rates.next_batch(),
+                    units: mem::take(&mut state.untold),
+                };
             }
             state.asked = Some(began);
             (state.bucket.quota, state.batch)
@@ -214,7 +216,10 @@ where
         let was_heard = answer.is_ok();
         match answer {
             Ok(thousandths) => {
-                state.batch.units = 0;
+                // A late answer may be of a batch that was told again, and heard of, meanwhile.
+                if state.batch.number == batch.number {
+                    state.batch.units = 0;
+                }
                 state.known = Some(began);
                 state.bucket.at = self.0.nanos();
                 state.bucket.taken = u128::from(thousandths) * (UNIT / 1000);
