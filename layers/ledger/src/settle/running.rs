@@ -4,6 +4,7 @@
 //! A hold is here from its grant until its owner ends it, so what is tended is exactly what lives.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -208,7 +209,7 @@ impl Running {
         if numbers.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let (now, numbers) = (Instant::now(), numbers.iter().collect::<HashSet<_>>());
         for tended in self.lock().places.iter_mut().flatten() {
             if numbers.contains(&tended.call.hold().number) {
                 tended.extend_at = now;
