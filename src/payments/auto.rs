@@ -85,6 +85,9 @@ impl fmt::Debug for SavedCard {
     }
 }
 
+/// Why a rule is off whose payer has paid.
+pub(super) const NOT_SAVED: &str = "it was paid in a way that cannot be saved";
+
 /// A rule: who agreed to what, and what has come of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AutoTopup {
@@ -114,6 +117,7 @@ pub(crate) struct AutoTopup {
     /// How often it was declined since it was charged last.
     #[serde(default)]
     pub(super) declines: u32,
+    /// Until then it is not charged; while a card is waited for that its payer has paid by, it is waited for until then.
     #[serde(default)]
     pub(super) not_before_ms: u64,
     /// The month, since January 1970, and what was charged or asked for in it.

@@ -23,7 +23,7 @@ use tollgate_ledger::{
 
 use super::{
     CREATING_MS_MAX, PaymentError, Payments, REPEATABLE_MS_MAX,
-    auto::{AutoStatus, AutoTopup, SavedCard},
+    auto::{AutoStatus, AutoTopup, NOT_SAVED, SavedCard},
     intent::{CardUse, Intent, IntentId, State},
     provider::{Charged, Provider},
     shelf::NotOpened,
@@ -38,6 +38,9 @@ const AT_ONCE_MAX: usize = 16;
 const DOUBLED_MAX: u32 = 6;
 /// Among gateways, one looks.
 const LEASE: &str = "payments-auto";
+
+/// So long a card is waited for that its payer has paid by.
+const CARD_MS_MAX: u64 = 3_600_000;
 
 /// Why there is no telling whether a card was charged.
 const NEVER_ANSWERED: &str = "the provider never answered";
@@ -141,17 +144,26 @@ impl Payments {
         }
     }
 
-    /// A payment that the payer did not make saves no card.
+    /// A payment that the payer did not make saves no card. Nor does one that was made in another way, of which some
+    /// providers say nothing: a card that comes at all comes soon.
     async fn wait(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
+        let now = now_ms();
         let reason = match self.0.shelf.find(rule.consent).await? {
             Some(consent) => match consent.state {
                 State::Canceled | State::Refused => consent.reason,
-                State::Creating | State::Open | State::Paid => return Ok(Step::Done),
+                State::Creating | State::Open => return Ok(Step::Done),
+                State::Paid if rule.not_before_ms == 0 => {
+                    rule.not_before_ms = now.saturating_add(CARD_MS_MAX);
+                    self.0.rules.put(version, &rule).await?;
+                    return Ok(Step::Done);
+                }
+                State::Paid if rule.not_before_ms > now => return Ok(Step::Done),
+                State::Paid => Some(NOT_SAVED.to_owned()),
             },
-            None if rule.consent.age_ms(now_ms()) > CREATING_MS_MAX => None,
+            None if rule.consent.age_ms(now) > CREATING_MS_MAX => None,
             None => return Ok(Step::Done),
         };
-        rule.status = AutoStatus::Off;
+        (rule.status, rule.not_before_ms) = (AutoStatus::Off, 0);
         rule.reason = Some(reason.unwrap_or_else(|| "not paid".to_owned()));
         self.0.rules.put(version, &rule).await?;
         Ok(Step::Done)

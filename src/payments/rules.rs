@@ -5,7 +5,7 @@ use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookErro
 
 use super::{
     NewPayment, PaymentError, Payments,
-    auto::{AutoShown, AutoStatus, AutoTopup, SavedCard},
+    auto::{AutoShown, AutoStatus, AutoTopup, NOT_SAVED, SavedCard},
     intent::{Intent, IntentId, State},
     shelf::busy,
 };
@@ -234,6 +234,7 @@ impl Payments {
             if rule.consent != consent.id || rule.status != AutoStatus::Waiting {
                 return Ok(());
             }
+            rule.not_before_ms = 0;
             match card {
                 Some(card) => {
                     rule.status = AutoStatus::On;
@@ -241,7 +242,7 @@ impl Payments {
                 }
                 None => {
                     rule.status = AutoStatus::Off;
-                    rule.reason = Some("it was paid in a way that cannot be saved".to_owned());
+                    rule.reason = Some(NOT_SAVED.to_owned());
                 }
             }
             if self.0.rules.put(version, &rule).await? {

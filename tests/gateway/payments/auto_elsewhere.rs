@@ -13,6 +13,7 @@ use http::Method;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+use tollgate_ledger::contract::Feed;
 
 use super::{
     auto::{failures, paid_in, round, rule, spend, wish},
@@ -457,4 +458,35 @@ async fn the_token_of_a_signed_notification_is_kept_and_that_of_an_unsigned_one_
         let shown = world.admin(Method::GET, path, None).await.json();
         assert_eq!(shown["status"], state, "{shown}");
     }
+}
+
+#[tokio::test]
+async fn a_rule_whose_payer_paid_without_a_card_is_off_after_a_while() {
+    let fake = Fake::start(cloudpayments).await;
+    let books = Books::over(&site(&fake, "")).await;
+    books.process().set_auto(wish(20_000)).await.unwrap();
+    // Of a payment that was made by no card there is no token.
+    pay_order(&fake, Value::Null);
+    books.process().poll().await.unwrap();
+    for _ in 0..2 {
+        round(&books).await;
+        assert_eq!(rule(&books).await["status"], "waiting");
+    }
+    // An hour goes by.
+    let name = "payment-auto/acme";
+    let note = books.store.note(name).await.unwrap().unwrap();
+    let mut kept: Value = serde_json::from_str(&note.text).unwrap();
+    let until = kept["not_before_ms"].as_u64().unwrap();
+    kept["not_before_ms"] = (until - 3_700_000).into();
+    let text = kept.to_string();
+    let put = books.store.put_note(name, note.version, &text).await;
+    put.unwrap();
+    round(&books).await;
+    let shown = rule(&books).await;
+    assert_eq!(shown["status"], "off", "{shown}");
+    assert_eq!(
+        shown["reason"], "it was paid in a way that cannot be saved",
+        "{shown}"
+    );
+    assert_eq!(paid_in(&books).await, [2000]);
 }
