@@ -175,8 +175,17 @@ impl Shape for Binary {
         Ok(())
     }
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once =
-            const { Once::new(&["type", "data", "url", "file_data", "file_id", "content"]) };
+        let mut once = const {
+            Once::new(&[
+                "type",
+                "data",
+                "url",
+                "file_data",
+                "file_id",
+                "content",
+                "detail",
+            ])
+        };
         let (mut is_text, mut bytes) = (false, 0);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
@@ -184,9 +193,13 @@ impl Shape for Binary {
                 "type" => {
                     is_text = at.field(&key, &mut object, Text(|kind: &str| kind == "text"))?
                 }
-                "data" | "url" | "file_data" => {
-                    bytes += at.field(&key, &mut object, Text(str::len))? as u64
+                "data" | "url" => bytes += at.field(&key, &mut object, Text(str::len))? as u64,
+                "file_data" => {
+                    let file = at.field(&key, &mut object, Text(InlineFile::of))?;
+                    bytes += file.bytes;
+                    at.cx.weigh(|size| size.text_bytes += file.text_bytes);
                 }
+                "detail" => at.weigh_and_read(&key, &mut object, Detail)?,
                 // A stored file's size is not known here.
                 "file_id" => return Err(at.refuse_field(&key, Problem::Unsupported)),
                 "content" => {
@@ -202,6 +215,56 @@ impl Shape for Binary {
                 size.binary_bytes += bytes
             }
         });
+        Ok(())
+    }
+}
+
+/// A file, inline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InlineFile {
+    /// As it was sent.
+    pub(super) bytes: u64,
+    /// Of the text that it may be: of all but a PDF each byte is seen, and may be a token.
+    pub(super) text_bytes: u64,
+}
+
+impl InlineFile {
+    /// Of its address, `data:text/plain;base64,…`, or its base64 alone.
+    pub(super) fn of(data: &str) -> Self {
+        const PDF: &str = "data:application/pdf";
+        // `%PDF` in base64.
+        const PDF_BEGINS: &str = "JVBER";
+        let is_pdf = data.starts_with(PDF_BEGINS)
+            || data
+                .get(..PDF.len())
+                .is_some_and(|head| head.eq_ignore_ascii_case(PDF));
+        let content = data.split_once(',').map_or(data, |(_, content)| content);
+        let bytes = data.len() as u64;
+        let text_bytes = if is_pdf {
+            0
+        } else {
+            content.len() as u64 / 4 * 3
+        };
+        Self { bytes, text_bytes }
+    }
+}
+
+/// How closely an image is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Detail;
+
+impl Shape for Detail {
+    type Value = ();
+    const EXPECTED: &'static str = "string";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        // In its own size it has twice the tokens that any other has at most.
+        if text.decoded() == "original" {
+            at.cx.weigh(|size| size.images += 1);
+        }
         Ok(())
     }
 }
