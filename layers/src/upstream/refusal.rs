@@ -1,6 +1,6 @@
 //! What a vendor's refusal is to the caller (docs/decisions.md, "Status table").
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header::RETRY_AFTER};
@@ -39,6 +39,7 @@ where
 
 fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
     match status.as_u16() {
+        400 if is_about_us(&text(body, status)) => Error::VendorKeyRefused { status },
         400 | 413 | 422 => Error::VendorRefused {
             status,
             text: scrubbed(&text(body, status)),
@@ -54,6 +55,20 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
             retry_after: retry_after(headers),
         })),
     }
+}
+
+/// Some vendors refuse an account that is empty, blocked or at its limit, or a wrong key, with the status of a faulty
+/// request: the words alone tell.
+fn is_about_us(text: &str) -> bool {
+    const WORDS: [&str; 5] = [
+        "credit balance is too low",
+        "organization has been disabled",
+        "specified api usage limits",
+        "incorrect api key",
+        "api key not valid",
+    ];
+    let text = text.to_ascii_lowercase();
+    WORDS.iter().any(|words| text.contains(words))
 }
 
 /// The text of an error's body, in any format.
@@ -72,9 +87,15 @@ fn text(body: &[u8], status: StatusCode) -> String {
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
+    let until = || {
+        let date = headers.get(RETRY_AFTER)?.to_str().ok()?;
+        let at = httpdate::parse_http_date(date.trim()).ok()?;
+        Some(at.duration_since(SystemTime::now()).unwrap_or_default())
+    };
     let wait = number("retry-after-ms")
         .map(Duration::from_millis)
-        .or_else(|| number(RETRY_AFTER.as_str()).map(Duration::from_secs));
+        .or_else(|| number(RETRY_AFTER.as_str()).map(Duration::from_secs))
+        .or_else(until);
     wait.map(|wait| wait.min(Duration::from_secs(3600)))
 }
 
@@ -160,6 +181,38 @@ mod tests {
                 "{said}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_our_account_is_no_fault_of_the_request() {
+        for text in [
+            "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade.",
+            "This organization has been disabled.",
+            "You have reached your specified API usage limits. You will regain access on 2026-12-01.",
+            "Incorrect API key provided: xa***9.",
+            "API key not valid. Please pass a valid API key.",
+        ] {
+            for body in [
+                serde_json::json!({ "error": { "message": text } }),
+                serde_json::json!({ "error": text }),
+            ] {
+                let body = body.to_string();
+                let error = classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes());
+                assert!(matches!(error, Error::VendorKeyRefused { .. }), "{body}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_may_be_a_date() {
+        let of = |at: SystemTime| {
+            let date = httpdate::fmt_http_date(at);
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, date.parse().unwrap())]);
+            retry_after(&headers).unwrap().as_secs()
+        };
+        let now = SystemTime::now();
+        assert!((58..=60).contains(&of(now + Duration::from_secs(60))));
+        assert_eq!(of(now - Duration::from_secs(60)), 0);
     }
 
     #[test]
