@@ -125,7 +125,7 @@ impl Asks {
                 Unpriced::Class(class)
             }
             Ask::ServiceTier(label) => {
-                served.service_tier = label;
+                served.service_tier = label.as_tier();
                 Unpriced::ServiceTier
             }
             Ask::Speed(label) => {

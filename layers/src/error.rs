@@ -225,6 +225,10 @@ pub enum Error {
     /// 502: the vendor answered something broken.
     #[error("vendor answer broken")]
     VendorBroken(#[source] BoxError),
+    /// 502: there is more of the vendor's answer than is kept. Its caller can have brought that about, so it is charged, and
+    /// nobody is asked for it again.
+    #[error("too much of an answer")]
+    AnswerTooLong(#[source] BoxError),
     /// 504: the vendor did not answer in time.
     #[error("vendor too slow: no {awaited} in time")]
     VendorTimeout {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::{Number, Value};
+use serde_json::{Number, Value, value::RawValue};
 
 use crate::{
     json::members,
@@ -32,11 +32,16 @@ impl VendorUsage {
     /// With the `service_tier` that stands beside the usage of a chat answer, JSON.
     #[must_use]
     pub fn served_as(mut self, service_tier: Option<&str>) -> Self {
-        if let Some(tier) = service_tier {
-            self.served.service_tier = label(tier);
+        if let Some(json) = service_tier {
+            self.served.service_tier = tier(json);
         }
         self
     }
+}
+
+/// A `service_tier`, JSON.
+pub(crate) fn tier(json: &str) -> Label {
+    label(json).as_tier()
 }
 
 /// Only the responses format tells calls of tools beside the usage.
@@ -89,6 +94,15 @@ impl Count {
         tokens: None,
         suspect: true,
     };
+
+    /// This one, or the other where there is none.
+    const fn or(self, other: Self) -> Self {
+        if self.tokens.is_some() || self.suspect {
+            self
+        } else {
+            other
+        }
+    }
 
     /// A value of checked JSON. `None` of a number that no type holds.
     pub(crate) fn of(json: &str) -> Option<Self> {
@@ -182,12 +196,12 @@ struct ChatUsage {
     prompt_tokens: Count,
     completion_tokens: Count,
     total_tokens: Count,
-    /// One vendor's name for cached tokens.
-    prompt_cache_hit_tokens: Count,
     cached_tokens: Count,
     cache_write_tokens: Count,
-    ttl_30m_tokens: Count,
-    ttl_12h_tokens: Count,
+    /// Of what is written, what is kept for the usual time, for an hour and for half a day.
+    usual_tokens: Count,
+    hour_tokens: Count,
+    half_day_tokens: Count,
     input_audio: Count,
     input_image: Count,
     reasoning_tokens: Count,
@@ -198,11 +212,12 @@ struct ChatUsage {
 
 impl ChatUsage {
     /// The chat format's names of what is read.
-    const CHAT: [&str; 8] = [
+    const CHAT: [&str; 9] = [
         "prompt_tokens",
         "completion_tokens",
         "total_tokens",
         "prompt_cache_hit_tokens",
+        "cached_tokens",
         "prompt_tokens_details",
         "completion_tokens_details",
         "server_tool_use",
@@ -210,48 +225,58 @@ impl ChatUsage {
     ];
 
     /// The same in the responses format, which counts alike.
-    const RESPONSES: [&str; 8] = [
+    const RESPONSES: [&str; 9] = [
         "input_tokens",
         "output_tokens",
         "total_tokens",
         "prompt_cache_hit_tokens",
+        "cached_tokens",
         "input_tokens_details",
         "output_tokens_details",
         "server_tool_use",
         "server_side_tool_usage_details",
     ];
 
-    fn of(json: &str, names: &[&str; 8]) -> Option<Self> {
+    fn of(json: &str, names: &[&str; 9]) -> Option<Self> {
         let [
             prompt,
             completion,
             total,
             hit,
+            cached,
             of_prompt,
             of_completion,
             tools,
             tools_of_xai,
         ] = members(json, names).ok()?;
         let of_prompt = of_prompt.filter(|json| *json != "null");
-        let of_prompt = of_prompt.map_or(Some([None; 5]), |json| {
-            const NAMES: [&str; 5] = [
+        let of_prompt = of_prompt.map_or(Some([None; 7]), |json| {
+            const NAMES: [&str; 7] = [
                 "cached_tokens",
                 "cache_write_tokens",
                 "audio_tokens",
                 "image_tokens",
                 "cache_write_tokens_details",
+                // In the words of the messages format, as one vendor has it.
+                "cache_creation_input_tokens",
+                "cache_creation",
             ];
             members(json, &NAMES).ok()
         })?;
         let [
-            cached_tokens,
-            cache_write_tokens,
+            of_prompt_cached,
+            written,
             input_audio,
             input_image,
             lives,
+            created,
+            lives_created,
         ] = of_prompt;
-        let [ttl_30m_tokens, ttl_12h_tokens] =
-            details(lives, &["ttl_30m_tokens", "ttl_12h_tokens"])?;
+        let [ttl_30m, half_day_tokens] = details(lives, &["ttl_30m_tokens", "ttl_12h_tokens"])?;
+        let [ttl_5m, hour_tokens] = details(
+            lives_created,
+            &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"],
+        )?;
         let [reasoning_tokens, output_audio, output_image] = details(
             of_completion,
             &["reasoning_tokens", "audio_tokens", "image_tokens"],
@@ -261,11 +286,11 @@ impl ChatUsage {
             prompt_tokens: count(prompt)?,
             completion_tokens: count(completion)?,
             total_tokens: count(total)?,
-            prompt_cache_hit_tokens: count(hit)?,
-            cached_tokens: count(cached_tokens)?,
-            cache_write_tokens: count(cache_write_tokens)?,
-            ttl_30m_tokens,
-            ttl_12h_tokens,
+            cached_tokens: count(of_prompt_cached)?.or(count(hit)?).or(count(cached)?),
+            cache_write_tokens: count(written)?.or(count(created)?),
+            usual_tokens: ttl_30m.or(ttl_5m),
+            hour_tokens,
+            half_day_tokens,
             input_audio: count(input_audio)?,
             input_image: count(input_image)?,
             reasoning_tokens,
@@ -283,29 +308,32 @@ impl ChatUsage {
         } = self;
         let reasoning = self.reasoning_tokens.tokens.filter(|tokens| *tokens > 0);
         let prompt = self.prompt_tokens.tokens.unwrap_or(0);
-        let mut output = self.completion_tokens.tokens.unwrap_or(0);
-        let sum = prompt.saturating_add(output);
-        let contradicted = match (self.total_tokens.tokens, reasoning) {
-            (None, _) => false,
-            (Some(total), _) if total == sum => false,
-            // One vendor reports reasoning beside the completion; its total gives it away.
-            (Some(total), Some(beside)) if total == sum.saturating_add(beside) => {
-                output = output.saturating_add(beside);
-                false
+        let completion = self.completion_tokens.tokens.unwrap_or(0);
+        let sum = prompt.saturating_add(completion);
+        let (mut output, contradicted) = match (self.total_tokens.tokens, reasoning) {
+            // What is reasoning is no more than all of the completion, unless it stands beside it.
+            (None, Some(beside)) if beside > completion => {
+                (completion.saturating_add(beside), true)
             }
-            (Some(_), _) => true,
+            (None, _) => (completion, false),
+            (Some(total), _) if total == sum => (completion, false),
+            // Some vendors report reasoning beside the completion, or not at all; their total gives it away, and is billed.
+            (Some(total), reasoning) if total > sum && self.prompt_tokens.tokens.is_some() => {
+                let beside = total - sum;
+                let is_told = reasoning.is_none_or(|reasoning| reasoning == beside);
+                (total - prompt, !is_told)
+            }
+            (Some(_), _) => (completion, true),
         };
-        let cached = cached_tokens
-            .tokens
-            .or(self.prompt_cache_hit_tokens.tokens)
-            .unwrap_or(0);
+        let cached = cached_tokens.tokens.unwrap_or(0);
         // Vendors repeat the lifetimes in the total, or leave it out.
-        let [usual, half_day] =
-            [self.ttl_30m_tokens, self.ttl_12h_tokens].map(|count| count.tokens.unwrap_or(0));
+        let [usual, hour, half_day] = [self.usual_tokens, self.hour_tokens, self.half_day_tokens]
+            .map(|count| count.tokens.unwrap_or(0));
+        let longer = hour.saturating_add(half_day);
         let written = cache_write_tokens
             .tokens
             .unwrap_or(0)
-            .max(usual.saturating_add(half_day));
+            .max(usual.saturating_add(longer));
         // Each token once. Sound has a price of its own, so it goes before the cache that it may stand in, too; images
         // may have one, and go last.
         let mut input = prompt;
@@ -315,9 +343,10 @@ impl ChatUsage {
             taken
         };
         let input_audio = take(self.input_audio.tokens.unwrap_or(0));
-        let half_day = take(half_day);
+        let (hour, half_day) = (take(hour), take(half_day));
+        let longer = hour + half_day;
         let cached_input = take(cached);
-        let cache_write = take(written.saturating_sub(half_day));
+        let cache_write = take(written.saturating_sub(longer));
         let input_image = take(self.input_image.tokens.unwrap_or(0));
         // What is sound may be in the cache, too.
         let overlap = input_audio;
@@ -325,6 +354,7 @@ impl ChatUsage {
         for (class, count) in [
             (Class::InputAudio, input_audio),
             (Class::InputImage, input_image),
+            (Class::CacheWrite1h, hour),
             (Class::CacheWrite12h, half_day),
             (Class::WebSearchCall, self.tools.web_searches),
         ] {
@@ -356,7 +386,7 @@ impl ChatUsage {
                 || cached_tokens.suspect
                 || cache_write_tokens.suspect
                 || cached - cached_input > overlap
-                || written - cache_write.saturating_add(half_day).min(written) > overlap,
+                || written - cache_write.saturating_add(longer).min(written) > overlap,
         }
     }
 }
@@ -371,15 +401,59 @@ pub(crate) struct MessagesUsage {
     output_tokens: Count,
     written_5m: Count,
     written_1h: Count,
+    /// What stands in no other count.
+    apart: Apart,
     tools: Tools,
     served: Served,
+}
+
+/// Passes over the conversation that the other counts leave out: summing it up.
+#[cfg(feature = "passthrough")]
+#[derive(Clone, Copy, Debug, Default)]
+struct Apart {
+    usage: Usage,
+    /// There was a pass of which nobody knows what it costs.
+    unknown: bool,
+}
+
+#[cfg(feature = "passthrough")]
+impl Apart {
+    /// `iterations`.
+    fn of(json: Option<&str>) -> Option<Self> {
+        let mut apart = Self::default();
+        let Some(json) = json.filter(|json| *json != "null") else {
+            return Some(apart);
+        };
+        for pass in serde_json::from_str::<Vec<&RawValue>>(json).ok()? {
+            let [kind] = members(pass.get(), &["type"]).ok()?;
+            match kind.unwrap_or_default() {
+                "\"message\"" => {}
+                "\"compaction\"" => {
+                    let counts = MessagesUsage::of_one_pass(pass.get())?.0.counts();
+                    let usage = counts.map(|counts| counts.usage).unwrap_or_default();
+                    apart.usage = apart.usage.plus(&usage);
+                }
+                _ => apart.unknown = true,
+            }
+        }
+        Some(apart)
+    }
 }
 
 #[cfg(feature = "passthrough")]
 impl MessagesUsage {
     /// Reads the object, JSON; `None` if it is no such object.
     pub(crate) fn of(json: &str) -> Option<Self> {
-        const NAMES: [&str; 9] = [
+        let (usage, iterations) = Self::of_one_pass(json)?;
+        Some(Self {
+            apart: Apart::of(iterations)?,
+            ..usage
+        })
+    }
+
+    /// The same without its `iterations`, which stand beside it.
+    fn of_one_pass(json: &str) -> Option<(Self, Option<&str>)> {
+        const NAMES: [&str; 10] = [
             "input_tokens",
             "cache_creation_input_tokens",
             "cache_read_input_tokens",
@@ -389,6 +463,7 @@ impl MessagesUsage {
             "service_tier",
             "speed",
             "inference_geo",
+            "iterations",
         ];
         let [
             input,
@@ -400,6 +475,7 @@ impl MessagesUsage {
             service_tier,
             speed,
             inference_geo,
+            iterations,
         ] = members(json, &NAMES).ok()?;
         let count = |value: Option<&str>| value.map_or(Some(Count::default()), Count::of);
         let label = |value: Option<&str>| value.map(label).unwrap_or_default();
@@ -407,20 +483,22 @@ impl MessagesUsage {
             lives,
             &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"],
         )?;
-        Some(Self {
+        let usage = Self {
             input_tokens: count(input)?,
             cache_creation_input_tokens: count(written)?,
             cache_read_input_tokens: count(read)?,
             output_tokens: count(output)?,
             written_5m,
             written_1h,
+            apart: Apart::default(),
             tools: Tools::of(tools),
             served: Served {
-                service_tier: label(service_tier),
+                service_tier: label(service_tier).as_tier(),
                 speed: label(speed),
                 inference_geo: label(inference_geo),
             },
-        })
+        };
+        Some((usage, iterations))
     }
 
     /// Whether it counts output.
@@ -440,13 +518,18 @@ impl MessagesUsage {
                 &mut self.cache_read_input_tokens,
                 newer.cache_read_input_tokens,
             ),
-            (&mut self.output_tokens, newer.output_tokens),
             (&mut self.written_5m, newer.written_5m),
             (&mut self.written_1h, newer.written_1h),
         ] {
-            if new.tokens.is_some() || new.suspect {
-                *old = new;
-            }
+            // The input was read when the answer began: none behind some says nothing.
+            *old = match new.tokens {
+                Some(0) if old.tokens.is_some() => *old,
+                _ => new.or(*old),
+            };
+        }
+        self.output_tokens = newer.output_tokens.or(self.output_tokens);
+        if !newer.apart.usage.is_zero() || newer.apart.unknown {
+            self.apart = newer.apart;
         }
         self.tools = self.tools.or(newer.tools);
         for (old, new) in [
@@ -477,19 +560,20 @@ impl MessagesUsage {
             [self.written_5m, self.written_1h].map(|count| count.tokens.unwrap_or(0));
         // The split may come without its total; a total beyond it was raised by a later event.
         let written = written.max(usual.saturating_add(hour));
+        let usage = Usage {
+            input,
+            cached_input,
+            cache_write: written - hour,
+            output,
+            classes: Counts::default()
+                .with(Class::CacheWrite1h, hour)
+                .with(Class::WebSearchCall, self.tools.web_searches),
+        };
         Some(VendorUsage {
-            usage: Usage {
-                input,
-                cached_input,
-                cache_write: written - hour,
-                output,
-                classes: Counts::default()
-                    .with(Class::CacheWrite1h, hour)
-                    .with(Class::WebSearchCall, self.tools.web_searches),
-            },
+            usage: usage.plus(&self.apart.usage),
             cache_write_usual: usual,
             served: self.served,
-            unknown: self.tools.unknown,
+            unknown: self.tools.unknown || self.apart.unknown,
             reasoning: None,
             suspect: suspect || self.written_5m.suspect || self.written_1h.suspect,
         })

@@ -253,7 +253,7 @@ impl Check<'_> {
         let rates = self.usdt_rates(raw.usdt_mtok, &path_of_rates);
         let condition = Condition {
             above_input_tokens: above?,
-            service_tier: service_tier?,
+            service_tier: service_tier?.as_tier(),
             speed: speed?,
             inference_geo: inference_geo?,
         };

@@ -31,7 +31,7 @@ pub(super) enum Class {
 impl Class {
     pub(super) fn of(error: &Error) -> Self {
         match error {
-            Error::VendorRefused { .. } => Self::Request,
+            Error::VendorRefused { .. } | Error::AnswerTooLong(_) => Self::Request,
             Error::Invalid { .. } => Self::Unfit,
             Error::VendorLimit { retry_after } => Self::Limited(*retry_after),
             Error::VendorKeyRefused {

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use super::{
     cache::{MARK, Mark},
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word, elements},
 };
 use crate::{
     call::{Ask, Call, Format, Spans},
     error::{Error, Problem},
+    json::Reader,
     model::ModelKind,
 };
 
@@ -29,6 +30,8 @@ const NAMES: &[&str] = &[
     "mcp_servers",
     "fallbacks",
     "previous_message_id",
+    "context_management",
+    "compaction",
     MARK,
 ];
 
@@ -105,9 +108,15 @@ impl Shape for Body {
                         },
                     )?;
                 }
-                "container" | "mcp_servers" | "fallbacks" | "previous_message_id" => {
+                // A conversation that the vendor sums up is read, and paid for, once more.
+                "container"
+                | "mcp_servers"
+                | "fallbacks"
+                | "previous_message_id"
+                | "compaction" => {
                     at.field(&key, &mut object, OnlyDefault::of(&[]))?;
                 }
+                "context_management" => at.weigh_and_read(&key, &mut object, ContextManagement)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 // What the format may still carry goes to the vendor as it is, and weighs.
                 _ => at.weigh_field(&key, &mut object)?,
@@ -138,6 +147,70 @@ impl Shape for Body {
             spans,
             session: None,
         })
+    }
+}
+
+/// How the type of an edit begins that sums the conversation up.
+const COMPACT: &str = "compact";
+
+/// What the vendor may take out of a long conversation.
+struct ContextManagement;
+
+impl Shape for ContextManagement {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        let mut once = const { Once::new(&["edits"]) };
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "edits" => at.field(&key, &mut object, Edits)?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Edits;
+
+impl Shape for Edits {
+    type Value = ();
+    const EXPECTED: &'static str = "array";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        elements(at, json, || Edit).map(drop)
+    }
+}
+
+struct Edit;
+
+impl Shape for Edit {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        let mut once = const { Once::new(&["type"]) };
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => {
+                    let compacts = |kind: &str| kind.starts_with(COMPACT);
+                    if at.field(&key, &mut object, Text(compacts))? {
+                        return Err(at.refuse_field(&key, Problem::Unsupported));
+                    }
+                }
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -214,6 +287,18 @@ mod tests {
             (format!(r#"{{"model":"m","max_tokens":1,"system":7,{message}}}"#), "system", Problem::WrongType("string or array")),
             (format!(r#"{{"model":"m","max_tokens":1,"thread":{{"type":"create"}},{message}}}"#), "thread", Problem::ThreadUnsupported),
             (format!(r#"{{"model":"m","max_tokens":1,"mcp_servers":[{{}}],{message}}}"#), "mcp_servers[0]", Problem::Unsupported),
+            (
+                format!(r#"{{"model":"m","max_tokens":1,"compaction":{{"type":"summarize"}},{message}}}"#),
+                "compaction",
+                Problem::Unsupported,
+            ),
+            (
+                format!(
+                    r#"{{"model":"m","max_tokens":1,"context_management":{{"edits":[{{"type":"clear_thinking_20251015"}},{{"type":"compact_20260112"}}]}},{message}}}"#
+                ),
+                "context_management.edits[1].type",
+                Problem::Unsupported,
+            ),
             (
                 format!(r#"{{"model":"m","max_tokens":1,"tools":[{{"type":"code_execution_20250522","name":"w"}}],{message}}}"#),
                 "tools[0].type",

@@ -272,7 +272,7 @@ impl Tap {
             Err(error) => {
                 // Some events repeat the request: were this free, its length would be a way not to pay.
                 *too_long = failure.is_none();
-                failure.get_or_insert_with(|| broken(error));
+                failure.get_or_insert_with(|| Error::AnswerTooLong(error.into()));
                 taken_out.clear();
                 Bytes::new()
             }

@@ -169,7 +169,7 @@ async fn an_answer_that_is_too_long_is_charged_though_it_is_not_delivered() {
     for (answer, stream) in [(created, true), (plain, false)] {
         let (reading, failure) = read(Format::Responses, answer, stream).await;
         assert!(
-            matches!(failure, Some(Error::VendorBroken(_))),
+            matches!(failure, Some(Error::AnswerTooLong(_))),
             "{failure:?}"
         );
         assert!(reading.dispatched && reading.answered, "stream = {stream}");

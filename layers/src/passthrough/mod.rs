@@ -74,6 +74,7 @@ mod responses;
 mod text;
 mod tool_calls;
 pub mod usage;
+mod vendor_error;
 
 use std::{
     pin::Pin,
@@ -216,7 +217,8 @@ where
                 }
                 return Ok(res);
             }
-            let bytes = match whole(&mut body, bytes_max, &meter).await.and_then(|bytes| {
+            let whole = whole(&mut body, format, bytes_max, &meter).await;
+            let bytes = match whole.and_then(|bytes| {
                 let charged = match asked {
                     ModelKind::Embedding => usage::embeddings(&bytes, &meter),
                     ModelKind::Chat => usage::plain(format, &bytes, &meter),
@@ -237,18 +239,26 @@ where
     }
 }
 
-async fn whole<A>(body: &mut A, bytes_max: usize, meter: &Meter) -> Result<Bytes, Error>
+async fn whole<A>(
+    body: &mut A,
+    format: Format,
+    bytes_max: usize,
+    meter: &Meter,
+) -> Result<Bytes, Error>
 where
     A: Body<Data = Bytes, Error = Error> + Unpin,
 {
     let (mut pieces, mut room) = (Pieces::default(), bytes_max);
     while let Some(frame) = body.frame().await.transpose()? {
         let piece = frame.into_data().unwrap_or_default();
-        room = room.checked_sub(piece.len()).ok_or_else(|| {
-            // Some answers repeat the request: were this free, its length would be a way not to pay.
-            meter.update(|reading| reading.answered = true);
-            broken(format!("an answer of more than {bytes_max} bytes"))
-        })?;
+        let Some(left) = room.checked_sub(piece.len()) else {
+            // Were this free, its length would be a way not to pay.
+            let text = text::text_bytes(format, &pieces.joined());
+            meter.update(|reading| (reading.answered, reading.text_bytes) = (true, text));
+            let why = format!("an answer of more than {bytes_max} bytes");
+            return Err(Error::AnswerTooLong(why.into()));
+        };
+        room = left;
         pieces.push(piece);
     }
     Ok(pieces.joined())

@@ -3,7 +3,6 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -11,21 +10,24 @@ use super::{
     broken,
     text::{Strings, text_bytes},
     tool_calls::ToolCalls,
-    usage::{Seen, vendor_error},
+    usage::Seen,
+    vendor_error::vendor_error,
 };
 use crate::{
     call::Format,
     error::Error,
     json::{Found, decoded_len, members, string},
-    scrub::scrubbed,
+    price::Label,
     stream_progress::{Created, StreamProgress},
-    vendor_usage::{VendorUsage, is_error, responses_usage},
+    vendor_usage::{VendorUsage, is_error, responses_usage, tier},
 };
 
 /// What a stream has told so far.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) usage: Option<VendorUsage>,
+    /// At which tier it is served, as far as the stream has said.
+    pub(super) tier: Label,
     pub(super) suspect: bool,
     pub(super) finished: bool,
     /// Bytes of the texts that came in pieces.
@@ -172,7 +174,19 @@ impl Told {
         }
     }
 
-    fn announced(&self, data: &[u8]) {
+    fn served_at(&mut self, answer: &str) {
+        if let Ok([Some(json)]) = members(answer, &["service_tier"]) {
+            self.tier = tier(json);
+        }
+    }
+
+    fn announced(&mut self, data: &[u8]) {
+        if let Ok(Ending {
+            response: Some(answer),
+        }) = serde_json::from_slice(data)
+        {
+            self.served_at(answer.get());
+        }
         let Ok(Announced { response }) = serde_json::from_slice(data) else {
             return;
         };
@@ -208,6 +222,7 @@ impl Told {
         else {
             return;
         };
+        self.served_at(answer.get());
         match counted(answer.get()) {
             Counted::Nothing => {}
             Counted::Nonsense => self.suspect = true,
@@ -227,14 +242,12 @@ pub(super) enum Counted {
 }
 
 fn counted(answer: &str) -> Counted {
-    let Ok([usage, service_tier]) = members(answer, &["usage", "service_tier"]) else {
+    let Ok([usage]) = members(answer, &["usage"]) else {
         return Counted::Nonsense;
     };
     match usage.filter(|usage| *usage != "null") {
         None => Counted::Nothing,
-        Some(usage) => responses_usage(usage).map_or(Counted::Nonsense, |usage| {
-            Counted::Usage(usage.served_as(service_tier))
-        }),
+        Some(usage) => responses_usage(usage).map_or(Counted::Nonsense, Counted::Usage),
     }
 }
 
@@ -312,7 +325,7 @@ fn strings_bytes(json: &[u8]) -> u64 {
 pub(super) fn refused(answer: &str) -> Option<Error> {
     let [status, error] = members(answer, &["status", "error"]).ok()?;
     if let Some(error) = error.filter(|error| is_error(error)) {
-        return Some(said(error));
+        return Some(vendor_error(error));
     }
     match status? {
         "\"failed\"" | "\"cancelled\"" => Some(Error::VendorUnavailable(
@@ -337,53 +350,7 @@ fn failure(data: &[u8]) -> Error {
         .into_iter()
         .flatten()
         .find(|error| is_error(error));
-    said(error.unwrap_or(&whole))
-}
-
-/// What a vendor's error means to the caller. Of most the words are for the log; where the caller can mend it, they
-/// are his.
-fn said(error: &str) -> Error {
-    let Ok(Said { code, message }) = serde_json::from_str(error) else {
-        return vendor_error(error);
-    };
-    let code = code.as_deref().unwrap_or_default();
-    match code {
-        "rate_limit_exceeded" => Error::VendorLimit {
-            retry_after: RETRY_AFTER,
-        },
-        "invalid_prompt" | "context_length_exceeded" => refusal(message),
-        _ if IMAGE_CODES.contains(&code) => refusal(message),
-        _ => vendor_error(error),
-    }
-}
-
-/// What a vendor at its limit is given where it names no time.
-const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// What is wrong with an image of the caller's.
-const IMAGE_CODES: &[&str] = &[
-    "invalid_image",
-    "invalid_image_format",
-    "invalid_base64_image",
-    "invalid_image_url",
-    "invalid_image_mode",
-    "image_too_large",
-    "image_too_small",
-    "image_parse_error",
-    "image_content_policy_violation",
-    "image_file_too_large",
-    "image_file_not_found",
-    "unsupported_image_media_type",
-    "empty_image_file",
-    "failed_to_download_image",
-];
-
-fn refusal(message: Option<Cow<'_, str>>) -> Error {
-    let text: String = message.unwrap_or_default().chars().take(500).collect();
-    Error::VendorRefused {
-        status: StatusCode::BAD_REQUEST,
-        text: scrubbed(&text),
-    }
+    vendor_error(error.unwrap_or(&whole))
 }
 
 #[derive(Deserialize)]
@@ -429,14 +396,6 @@ struct AnnouncedAnswer<'a> {
     created_at: Option<u64>,
     #[serde(borrow)]
     model: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-struct Said<'a> {
-    #[serde(borrow)]
-    code: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    message: Option<Cow<'a, str>>,
 }
 
 #[cfg(test)]

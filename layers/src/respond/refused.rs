@@ -282,6 +282,7 @@ fn class(error: &Error) -> Class {
         }
         Error::VendorRefused { status, .. } => (*status, INVALID, ""),
         Error::VendorBroken(_) => (S::BAD_GATEWAY, API, "vendor_broken"),
+        Error::AnswerTooLong(_) => (S::BAD_GATEWAY, API, "answer_too_long"),
         Error::VendorTimeout { .. } => (S::GATEWAY_TIMEOUT, API, "vendor_timeout"),
         Error::Internal(_) => (S::INTERNAL_SERVER_ERROR, API, ""),
     };
@@ -303,7 +304,7 @@ fn retry(error: &Error) -> Retry {
         | Error::VendorLimit { retry_after }
         | Error::IdempotencyKeyInUse { retry_after }
         | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
-        Error::ModelUnknown { .. } => Retry::Never,
+        Error::ModelUnknown { .. } | Error::AnswerTooLong(_) => Retry::Never,
         // Running calls may give money back.
         Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
         Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),

@@ -184,6 +184,9 @@ fn russian(error: &Error) -> String {
         // Clients look for the vendor's words, some where the text begins.
         Error::VendorRefused { text, .. } => format!("{text} — отказ поставщика модели."),
         Error::VendorBroken(_) => "Поставщик модели ответил с ошибкой.".into(),
+        Error::AnswerTooLong(_) => {
+            "Ответ модели длиннее, чем принимает сервис. Попросите ответ короче или потоком: \"stream\": true.".into()
+        }
         Error::VendorTimeout { .. } => "Поставщик модели не ответил вовремя.".into(),
         Error::Internal(_) => "Внутренняя ошибка сервиса.".into(),
     }
@@ -482,6 +485,9 @@ fn english(error: &Error) -> String {
             format!("{text} — refused by the model's vendor.")
         }
         Error::VendorBroken(_) => "The model's vendor answered with an error.".into(),
+        Error::AnswerTooLong(_) => {
+            "The model's answer is longer than the service takes. Ask for a shorter one, or for a stream: \"stream\": true.".into()
+        }
         Error::VendorTimeout { .. } => "The model's vendor did not answer in time.".into(),
         Error::Internal(_) => "Internal error of the service.".into(),
     }

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{pair::Translator, wire::is_too_much};
+use super::pair::Translator;
 use crate::{
     error::Error,
     sse::Splitter,
@@ -175,10 +175,10 @@ impl Stream {
             Some(Error::VendorUnavailable(_)) => End::VendorError,
             Some(_) => End::VendorCut,
         };
-        let is_too_much = self.failure.as_ref().is_some_and(is_too_much);
+        let is_too_long = matches!(self.failure, Some(Error::AnswerTooLong(_)));
         self.meter.update(|reading| {
             reading.end = Some(end);
-            reading.answered |= is_too_much;
+            reading.answered |= is_too_long;
         });
     }
 }

@@ -102,7 +102,7 @@ use tower::{Layer, Service};
 pub use self::{body::ResponseBody, future::ResponseFuture};
 use self::{
     pair::{Answering, Pair},
-    wire::{RequestCx, is_too_much},
+    wire::RequestCx,
 };
 use crate::{
     call::{Attempt, Format, Outbound},
@@ -176,7 +176,7 @@ where
 
 /// What cannot be delivered is not paid for, unless that is of its caller's making.
 fn undelivered(error: &Error, meter: &Meter) {
-    if !is_too_much(error) {
+    if !matches!(error, Error::AnswerTooLong(_)) {
         return meter.refused();
     }
     meter.update(|reading| {

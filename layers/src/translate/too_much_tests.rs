@@ -74,7 +74,7 @@ async fn too_many_calls_are_charged_and_an_answer_that_is_none_is_not() {
     );
     let (reading, failure) = answered(with(5000)).await;
     assert!(
-        matches!(failure, Some(Error::VendorBroken(_))),
+        matches!(failure, Some(Error::AnswerTooLong(_))),
         "{failure:?}"
     );
     assert!(reading.dispatched && reading.usage.is_some());

@@ -78,19 +78,9 @@ pub(super) fn broken(why: impl Into<BoxError>) -> Error {
     Error::VendorBroken(why.into())
 }
 
-/// More of an answer than is kept: its caller can have brought that about.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct TooMuch(String);
-
-/// A vendor's answer of which there is too much: a 502 that is charged.
+/// More of an answer than is kept: a 502 that is charged.
 pub(super) fn too_much(why: String) -> Error {
-    Error::VendorBroken(TooMuch(why).into())
-}
-
-/// Whether it is an answer of which there is too much.
-pub(super) fn is_too_much(error: &Error) -> bool {
-    matches!(error, Error::VendorBroken(cause) if cause.is::<TooMuch>())
+    Error::AnswerTooLong(why.into())
 }
 
 /// Writes `value` as compact JSON behind what is there.

@@ -305,3 +305,120 @@ proptest! {
         prop_assert_eq!(said.usage.classes.total(Kind::Call), 0);
     }
 }
+
+#[test]
+fn output_that_only_the_total_tells_is_counted() {
+    for (usage, output, suspect) in [
+        // As one vendor counts thinking: nowhere else.
+        (
+            json!({ "prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 103 }),
+            94,
+            false,
+        ),
+        (
+            json!({ "prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 400,
+                "completion_tokens_details": { "reasoning_tokens": 383 } }),
+            392,
+            false,
+        ),
+        (
+            json!({ "prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 400,
+                "completion_tokens_details": { "reasoning_tokens": 380 } }),
+            392,
+            true,
+        ),
+        (
+            json!({ "prompt_tokens": 8, "completion_tokens": 100,
+                "completion_tokens_details": { "reasoning_tokens": 300 } }),
+            400,
+            true,
+        ),
+        // A total that is less tells nothing.
+        (
+            json!({ "prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 9 }),
+            9,
+            true,
+        ),
+        (
+            json!({ "completion_tokens": 9, "total_tokens": 17 }),
+            9,
+            true,
+        ),
+    ] {
+        let said = chat(&usage);
+        assert_eq!(
+            (said.usage.output, said.suspect),
+            (output, suspect),
+            "{usage}"
+        );
+    }
+}
+
+#[test]
+fn the_cache_is_counted_by_whichever_name_a_chat_vendor_has() {
+    for (usage, four, hour) in [
+        (
+            json!({ "prompt_tokens": 1500, "completion_tokens": 20, "prompt_tokens_details":
+                { "cached_tokens": 0, "cache_creation_input_tokens": 1400 } }),
+            [100, 0, 1400, 20],
+            0,
+        ),
+        (
+            json!({ "prompt_tokens": 1500, "completion_tokens": 20, "prompt_tokens_details":
+                { "cache_creation_input_tokens": 1400, "cache_creation":
+                    { "ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 1000 } } }),
+            [100, 0, 400, 20],
+            1000,
+        ),
+        (
+            json!({ "prompt_tokens": 100, "completion_tokens": 20, "cached_tokens": 60 }),
+            [40, 60, 0, 20],
+            0,
+        ),
+        (
+            json!({ "prompt_tokens": 100, "completion_tokens": 20, "cached_tokens": 60,
+                "prompt_tokens_details": { "cached_tokens": 50 } }),
+            [50, 50, 0, 20],
+            0,
+        ),
+    ] {
+        let (counts, classes) = read(&chat(&usage));
+        assert_eq!(counts, four, "{usage}");
+        let expected: Vec<_> = (hour > 0)
+            .then_some((Class::CacheWrite1h, hour))
+            .into_iter()
+            .collect();
+        assert_eq!(classes, expected, "{usage}");
+    }
+}
+
+#[test]
+fn what_summing_a_conversation_up_took_is_counted_beside_the_answer() {
+    let said = messages(&[
+        json!({ "input_tokens": 23_000, "output_tokens": 1000, "iterations": [
+        { "type": "compaction", "input_tokens": 180_000, "output_tokens": 3500, "cache_read_input_tokens": 7 },
+        { "type": "message", "input_tokens": 23_000, "output_tokens": 1000 },
+    ] }),
+    ]);
+    assert_eq!(read(&said).0, [203_000, 7, 0, 4500]);
+    assert!(!said.unknown);
+    let said = messages(&[
+        json!({ "input_tokens": 1, "output_tokens": 1, "iterations": [
+        { "type": "advisor_message", "input_tokens": 5, "output_tokens": 5 },
+    ] }),
+    ]);
+    assert!(said.unknown);
+}
+
+#[test]
+fn no_input_behind_some_says_nothing() {
+    let said = messages(&[
+        json!({ "input_tokens": 100, "cache_creation_input_tokens": 1000, "cache_read_input_tokens": 5,
+            "cache_creation": { "ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 600 }, "output_tokens": 1 }),
+        json!({ "input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7 }),
+    ]);
+    assert_eq!(
+        read(&said),
+        ([100, 5, 400, 7], vec![(Class::CacheWrite1h, 600)])
+    );
+}

@@ -176,7 +176,7 @@ impl Rule {
     fn read(&self) -> (Condition, Rates) {
         let condition = Condition {
             above_input_tokens: self.above_input_tokens,
-            service_tier: self.service_tier,
+            service_tier: self.service_tier.as_tier(),
             speed: self.speed,
             inference_geo: self.inference_geo,
         };

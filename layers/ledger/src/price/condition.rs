@@ -40,6 +40,16 @@ impl Label {
     pub const fn is_empty(&self) -> bool {
         self.0[0] == 0
     }
+
+    /// The same as a service tier, of which one has two words: asked for `fast`, a vendor may say that it was
+    /// `priority`, and asked for `priority` that it was `fast`.
+    #[must_use]
+    pub fn as_tier(self) -> Self {
+        match self.as_str() {
+            "fast" => Self::new("priority"),
+            _ => self,
+        }
+    }
 }
 
 impl fmt::Debug for Label {
@@ -210,6 +220,14 @@ impl fmt::Display for Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fast_and_priority_are_one_tier() {
+        for word in ["fast", "FAST", "priority"] {
+            assert_eq!(Label::new(word).as_tier().as_str(), "priority");
+        }
+        assert_eq!(Label::new("ultrafast").as_tier().as_str(), "ultrafast");
+    }
 
     #[test]
     fn a_label_is_its_word_without_case_and_a_long_one_is_no_other() {

@@ -10,19 +10,18 @@ pub use self::{
     plain::{embeddings, plain},
     stream::{Reader, Seen},
 };
-use crate::{error::Error, scrub::scrubbed, usage::Reading, vendor_usage::VendorUsage};
+use crate::{price::Label, usage::Reading, vendor_usage::VendorUsage};
 
-fn note(counts: Option<VendorUsage>, reading: &mut Reading) {
+/// Writes down what was counted, and at which tier it was served, if that was said beside the counts: it decides the
+/// price of what is estimated too.
+fn note(counts: Option<VendorUsage>, tier: Label, reading: &mut Reading) {
     reading.usage = counts.map(|counts| counts.usage);
     if let Some(counts) = counts {
         reading.cache_write_usual = counts.cache_write_usual;
         reading.served = counts.served;
         reading.unknown = counts.unknown;
     }
-}
-
-/// A vendor's own words about an error go to the log, not to the caller.
-pub(super) fn vendor_error(error: &str) -> Error {
-    let text: String = error.chars().take(500).collect();
-    Error::VendorUnavailable(scrubbed(&text).into())
+    if reading.served.service_tier.is_empty() {
+        reading.served.service_tier = tier;
+    }
 }

@@ -7,16 +7,18 @@ use bytes::Bytes;
 use super::{
     note,
     put_in::{with_member, with_usage},
-    vendor_error,
 };
 use crate::{
     call::Format,
     error::Error,
     json::members,
-    passthrough::{broken, responses, text::text_bytes, tool_calls::ToolCalls},
+    passthrough::{
+        broken, responses, text::text_bytes, tool_calls::ToolCalls, vendor_error::vendor_error,
+    },
+    price::Label,
     usage::{End, Meter},
     vendor_usage::{
-        MessagesUsage, VendorUsage, chat_usage, embeddings_usage, is_error, responses_usage,
+        MessagesUsage, VendorUsage, chat_usage, embeddings_usage, is_error, responses_usage, tier,
     },
 };
 
@@ -41,20 +43,21 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     let counts = usage
         .filter(|usage| *usage != "null")
         .and_then(|usage| match format {
-            Format::Chat => Some(chat_usage(usage)?.served_as(service_tier)),
+            Format::Chat => chat_usage(usage),
             Format::Messages => MessagesUsage::of(usage)?.counts(),
             Format::Responses => {
-                let usage = responses_usage(usage)?.served_as(service_tier);
+                let usage = responses_usage(usage)?;
                 Some(calls.within(usage))
             }
         });
+    let tier = service_tier.map(tier).unwrap_or_default();
     let error = error.filter(|error| is_error(error));
     let refused = match format {
         Format::Responses => responses::refused(&json),
         _ => None,
     };
     if let Some(error) = refused.or_else(|| error.map(vendor_error)) {
-        note_error(counts, meter);
+        note_error(counts, tier, meter);
         return Err(error);
     }
     // A message may be empty; a chat without a choice is none.
@@ -70,7 +73,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
         _ => text_bytes(format, bytes),
     };
     meter.update(|reading| {
-        note(counts, reading);
+        note(counts, tier, reading);
         reading.unknown |= counts.is_none() && calls.any();
         reading.output_counted = counts.is_some();
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
@@ -99,12 +102,12 @@ fn counted_at_least(counts: Option<VendorUsage>) -> Result<(), Error> {
 }
 
 /// What a vendor has counted beside an error is charged; one that counts nothing is free.
-fn note_error(counts: Option<VendorUsage>, meter: &Meter) {
+fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
     let Some(counts) = counts.filter(|counts| !counts.usage.is_zero()) else {
         return;
     };
     meter.update(|reading| {
-        note(Some(counts), reading);
+        note(Some(counts), tier, reading);
         reading.output_counted = true;
         reading.suspect = counts.suspect;
         reading.end = Some(End::VendorError);
@@ -120,16 +123,17 @@ pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let [usage, error, service_tier, data] =
         members(&json, &["usage", "error", "service_tier", "data"]).map_err(broken)?;
     let old = within(&json, usage);
-    let counts = usage.and_then(|usage| Some(embeddings_usage(usage)?.served_as(service_tier)));
+    let counts = usage.and_then(embeddings_usage);
+    let tier = service_tier.map(tier).unwrap_or_default();
     if let Some(error) = error.filter(|error| is_error(error)) {
-        note_error(counts, meter);
+        note_error(counts, tier, meter);
         return Err(vendor_error(error));
     }
     if data.is_none_or(|data| !data.starts_with('[') || is_empty_array(data)) {
         counted_at_least(counts)?;
     }
     meter.update(|reading| {
-        note(counts, reading);
+        note(counts, tier, reading);
         reading.output_counted = true;
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
         reading.end = Some(End::Finished);
@@ -498,5 +502,25 @@ mod tests {
             Err(Error::VendorBroken(_))
         ));
         assert_eq!(meter.read().end, None);
+    }
+
+    #[test]
+    fn the_tier_decides_the_price_of_an_answer_without_usage_too() {
+        for (format, answer) in [
+            (
+                Format::Chat,
+                r#"{"service_tier":"priority","choices":[{"message":{"content":"a"}}]}"#,
+            ),
+            (
+                Format::Responses,
+                r#"{"service_tier":"priority","output":[],"usage":null}"#,
+            ),
+        ] {
+            let meter = Meter::default();
+            // Nobody has said by what it is charged.
+            drop(plain(format, answer.as_bytes(), &meter));
+            let served = meter.read().served;
+            assert_eq!(served.service_tier.as_str(), "priority", "{answer}");
+        }
     }
 }

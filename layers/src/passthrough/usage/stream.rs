@@ -4,15 +4,17 @@ use bytes::Bytes;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::{note, vendor_error};
+use super::note;
 use crate::{
     call::Format,
     error::Error,
-    passthrough::{broken, responses, text::Chunks},
+    json::members,
+    passthrough::{broken, responses, text::Chunks, vendor_error::vendor_error},
+    price::Label,
     sse::Event,
     stream_progress::StreamProgress,
     usage::{Reading, Usage},
-    vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error},
+    vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error, tier},
 };
 
 /// Reads a stream, event by event.
@@ -24,7 +26,10 @@ pub struct Reader {
     messages: MessagesUsage,
     /// All that is known of a stream of the responses format.
     responses: Option<Box<responses::Told>>,
-    output_counted: bool,
+    /// At which tier it is served, as far as a chat stream has said.
+    tier: Label,
+    /// The bytes of text that had come when output was counted last.
+    counted_at: Option<u64>,
     suspect: bool,
     text_bytes: u64,
     spoke: bool,
@@ -63,7 +68,8 @@ impl Reader {
             chat: None,
             messages: MessagesUsage::default(),
             responses: (format == Format::Responses).then(Box::default),
-            output_counted: false,
+            tier: Label::default(),
+            counted_at: None,
             suspect: false,
             text_bytes: 0,
             spoke: false,
@@ -147,7 +153,11 @@ impl Reader {
     /// Writes down what has been counted.
     pub fn note(&self, reading: &mut Reading) {
         let counts = self.counts();
-        note(counts, reading);
+        let tier = self
+            .responses
+            .as_deref()
+            .map_or(self.tier, |told| told.tier);
+        note(counts, tier, reading);
         let uncounted = |told: &responses::Told| told.ran_uncounted();
         reading.unknown |= self.responses.as_deref().is_some_and(uncounted);
         reading.output_counted = self.output_counted();
@@ -161,12 +171,12 @@ impl Reader {
         self.counts().map(|counts| counts.usage)
     }
 
-    /// Whether the usage's output is a count: messages streams begin with a guess.
-    const fn output_counted(&self) -> bool {
-        match self.format {
-            Format::Chat => self.chat.is_some(),
-            Format::Messages => self.output_counted,
-            Format::Responses => matches!(&self.responses, Some(told) if told.usage.is_some()),
+    /// Whether the usage's output is a count of all of it: messages streams begin with a guess, and vendors that count in
+    /// each chunk may have counted nothing yet.
+    fn output_counted(&self) -> bool {
+        match &self.responses {
+            Some(told) => told.usage.is_some(),
+            None => self.counted_at == Some(self.text_bytes),
         }
     }
 
@@ -196,6 +206,12 @@ impl Reader {
             self.finished = true;
             return Seen::Other;
         }
+        // Vendors that say it say it in each chunk.
+        if !self.spoke
+            && let Ok([Some(json)]) = members(&String::from_utf8_lossy(data), &["service_tier"])
+        {
+            self.tier = tier(json);
+        }
         let strings = self.chunks.strings(Format::Chat, data);
         self.text_bytes += strings.text_bytes;
         let finished = u64::from(strings.finish_reasons);
@@ -214,15 +230,24 @@ impl Reader {
             let groq = serde_json::from_str::<Groq<'_>>(chunk.x_groq?.get());
             groq.ok()?.usage
         };
-        let usage = chunk.usage.or_else(groq);
-        let counted = usage.map(|usage| {
-            let counts = chat_usage(usage.get())?;
-            Some(counts.served_as(chunk.service_tier.map(RawValue::get)))
-        });
+        // One vendor has it in the choice that ends.
+        let of_choice = || {
+            let choices = serde_json::from_slice::<CountedChoices<'_>>(data).ok()?;
+            choices.choices.into_iter().find_map(|choice| choice.usage)
+        };
+        let usage = chunk.usage.or_else(groq).or_else(of_choice);
+        let counted = usage.map(|usage| chat_usage(usage.get()));
+        if let Some(json) = chunk.service_tier {
+            self.tier = tier(json.get());
+        }
         match counted {
             // One of nothing at all behind one of something says nothing.
             Some(Some(counts)) if counts.usage.is_zero() && self.chat.is_some() => {}
-            Some(Some(counts)) => self.chat = Some(counts),
+            Some(Some(counts)) => {
+                let counts_output = counts.usage.output_total() > 0 || self.text_bytes == 0;
+                self.counted_at = counts_output.then_some(self.text_bytes);
+                self.chat = Some(counts);
+            }
             Some(None) => self.suspect = true,
             None => {}
         }
@@ -233,11 +258,12 @@ impl Reader {
         if usage.is_none() {
             return Seen::Other;
         }
-        match serde_json::from_slice(data) {
-            Ok(ChatChoices {
-                choices: Some(choices),
-            }) if choices.is_empty() => Seen::UsageAlone,
-            _ => Seen::Other,
+        let chunk = serde_json::from_slice::<ChatChoices>(data);
+        let has_choices =
+            |chunk: ChatChoices| chunk.choices.is_some_and(|choices| !choices.is_empty());
+        match chunk.map(has_choices) {
+            Ok(false) => Seen::UsageAlone,
+            Ok(true) | Err(_) => Seen::Other,
         }
     }
 
@@ -288,8 +314,9 @@ impl Reader {
                     .or(event.usage);
                 match usage.map(|usage| MessagesUsage::of(usage.get())) {
                     Some(Some(usage)) => {
-                        self.output_counted |=
-                            event.kind == "message_delta" && usage.counts_output();
+                        if event.kind == "message_delta" && usage.counts_output() {
+                            self.counted_at = Some(self.text_bytes);
+                        }
                         self.messages.replace_by(usage);
                     }
                     Some(None) => self.suspect = true,
@@ -318,6 +345,18 @@ struct ChatAnswer<'a> {
 #[derive(Deserialize)]
 struct ChatChoices {
     choices: Option<Vec<IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct CountedChoices<'a> {
+    #[serde(borrow)]
+    choices: Vec<CountedChoice<'a>>,
+}
+
+#[derive(Deserialize)]
+struct CountedChoice<'a> {
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -382,6 +421,95 @@ mod tests {
             &[r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}"#],
         ] {
             assert!(matches!(done(events), Seen::Other), "{events:?}");
+        }
+    }
+
+    fn reading(format: Format, events: &[&str]) -> Reading {
+        let mut reader = Reader::new(format);
+        for event in events {
+            let seen = match format {
+                Format::Chat => reader.chat_event(event.as_bytes()),
+                _ => reader.messages_event(b"", event.as_bytes()),
+            };
+            assert!(!matches!(seen, Seen::Failure(_)), "{event}");
+            reader.spoke = true;
+        }
+        let mut reading = Reading::default();
+        reader.note(&mut reading);
+        reading
+    }
+
+    #[test]
+    fn output_is_counted_while_no_text_has_come_behind_the_count() {
+        const TEXT: &str = r#"{"choices":[{"delta":{"content":"abcdefgh"}}]}"#;
+        let counting = |text: &str, output: u64| {
+            format!(
+                r#"{{"choices":[{{"delta":{{"content":"{text}"}}}}],"usage":{{"prompt_tokens":9,"completion_tokens":{output}}}}}"#
+            )
+        };
+        for (events, counted) in [
+            (vec![TEXT.to_owned()], false),
+            (vec![counting("", 0)], true),
+            (vec![counting("", 0), TEXT.to_owned()], false),
+            (vec![counting("a", 0)], false),
+            (vec![counting("a", 1), TEXT.to_owned()], false),
+            (vec![counting("a", 1), counting("b", 2)], true),
+            (
+                vec![counting("a", 1), TEXT.to_owned(), counting("", 3)],
+                true,
+            ),
+        ] {
+            let events: Vec<&str> = events.iter().map(String::as_str).collect();
+            assert_eq!(
+                reading(Format::Chat, &events).output_counted,
+                counted,
+                "{events:?}"
+            );
+        }
+        const DELTA: &str =
+            r#"{"type":"message_delta","delta":{"stop_reason":null},"usage":{"output_tokens":5}}"#;
+        const BLOCK: &str = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"abc"}}"#;
+        for (events, counted) in [
+            (&[BLOCK, DELTA][..], true),
+            (&[BLOCK, DELTA, BLOCK], false),
+            (&[BLOCK, DELTA, BLOCK, DELTA], true),
+        ] {
+            assert_eq!(
+                reading(Format::Messages, events).output_counted,
+                counted,
+                "{events:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_tier_is_known_before_the_usage_is_and_stays_where_that_says_none() {
+        const TEXT: &str = r#"{"service_tier":"fast","choices":[{"delta":{"content":"abc"}}]}"#;
+        const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+        for events in [&[TEXT][..], &[TEXT, USAGE]] {
+            let served = reading(Format::Chat, events).served;
+            assert_eq!(served.service_tier.as_str(), "priority", "{events:?}");
+        }
+        let flex = USAGE.replace("{\"choices\"", "{\"service_tier\":\"flex\",\"choices\"");
+        let served = reading(Format::Chat, &[TEXT, &flex]).served;
+        assert_eq!(served.service_tier.as_str(), "flex");
+    }
+
+    #[test]
+    fn usage_is_read_in_the_choice_that_ends_and_alone_it_has_no_choices() {
+        const ENDS: &str = r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop","usage":{"prompt_tokens":100,"completion_tokens":20}}]}"#;
+        let usage = reading(Format::Chat, &[ENDS]).usage.unwrap();
+        assert_eq!((usage.input, usage.output), (100, 20));
+        let usage = r#""usage":{"prompt_tokens":1,"completion_tokens":1}"#;
+        for (choices, alone) in [
+            (r#""choices":[],"#, true),
+            (r#""choices":null,"#, true),
+            ("", true),
+            (r#""choices":[{"delta":{}}],"#, false),
+        ] {
+            let chunk = format!("{{{choices}{usage}}}");
+            let seen = Reader::new(Format::Chat).chat_event(chunk.as_bytes());
+            assert_eq!(matches!(seen, Seen::UsageAlone), alone, "{chunk}");
         }
     }
 }

@@ -500,5 +500,5 @@ fn an_answer_that_is_too_long_to_repeat_is_refused() {
     let long = "x".repeat(KEPT_BYTES_MAX / 2);
     let deltas = vec![json!({"content": long}); 3];
     let (_, end) = chat_run(&curious(), &[&chat_stream(&deltas, "stop")]);
-    assert!(matches!(end, Err(Error::VendorBroken(_))));
+    assert!(matches!(end, Err(Error::AnswerTooLong(_))));
 }

@@ -277,7 +277,7 @@ fn what_would_have_to_wait_too_long_is_refused() {
     let mut chunks = vec![call(0, "c0", "f", "{"), call(1, "c1", "g", "{\"a\":\"")];
     chunks.extend((0..=KEPT_BYTES_MAX / piece.len()).map(|_| more(1, &piece)));
     let (_, error) = broken_stream(&chunks);
-    assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
+    assert!(matches!(error, Error::AnswerTooLong(_)), "{error:?}");
 
     let open = chunks.split_off(1);
     let heard = stream(&[
@@ -297,7 +297,7 @@ fn what_would_have_to_wait_too_long_is_refused() {
     let many: Vec<_> = (0..=CALLS_MAX as u64)
         .map(|index| call(index, "", "f", "{}"))
         .collect();
-    assert!(matches!(broken_stream(&many).1, Error::VendorBroken(_)));
+    assert!(matches!(broken_stream(&many).1, Error::AnswerTooLong(_)));
 }
 
 #[test]
