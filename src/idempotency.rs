@@ -98,15 +98,22 @@ impl Money for Books {
     ) -> Result<Fate, BoxError> {
         // A released hold is never charged, whoever asks for it; one that was charged stays so. Not through the outbox,
         // which would do it later.
+        let mut leased = self.leased;
         match &self.store {
             AnyLedger::Memory(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Sqlite(ledger) => ledger.release(number, account, key).await?,
-            AnyLedger::Redis(_) if self.leased => {}
-            AnyLedger::Redis(outbox) => outbox.ledger().release(number, account, key).await?,
+            AnyLedger::Redis(outbox) => {
+                let ledger = outbox.ledger();
+                // The other gateway may have leases where this one has none.
+                leased = leased || !ledger.leases_of(account).await?.is_empty();
+                if !leased {
+                    ledger.forbid(number, account).await?;
+                }
+            }
         }
         match self.store.receipt_of(account, number).await {
             Ok(receipt) if receipt.charged_rub.micro() > 0 => Ok(Fate::Charged),
-            Ok(_) | Err(BookError::NotFound) if self.leased => Ok(Fate::Open),
+            Ok(_) | Err(BookError::NotFound) if leased => Ok(Fate::Open),
             Ok(_) | Err(BookError::NotFound) => Ok(Fate::Free),
             Err(error) => Err(error.into()),
         }

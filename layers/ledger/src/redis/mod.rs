@@ -107,6 +107,8 @@ pub use crate::{
 const SCHEMA: &str = "1";
 /// What stands in its place while another ledger is copied in: no gateway opens that.
 const COPYING: &str = "copying";
+/// How long nobody charges a call that was ended for another process: longer than any process stands still.
+const FORBIDDEN_MS: u64 = 24 * 3_600_000;
 /// How long receipts are kept.
 pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
@@ -191,6 +193,23 @@ impl RedisLedger {
     }
 
     /// A script on the way of a request.
+    /// Ends a call of another process without a charge, for good: that process may be out of reach and tell of its end
+    /// long after.
+    ///
+    /// # Errors
+    /// The ledger is out of reach.
+    pub async fn forbid(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+    ) -> Result<(), LedgerError> {
+        self.0.data.present()?;
+        let keys = call_keys(account, number);
+        let args = [number.to_string(), FORBIDDEN_MS.to_string()];
+        let _: i64 = self.ask(&self.0.scripts.release, &keys, &args[..]).await?;
+        Ok(())
+    }
+
     async fn ask<T: Reply>(
         &self,
         script: &RedisScript,
@@ -618,7 +637,11 @@ fn retention_ms() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{test_server::Server, *};
+    use crate::{
+        ceiling::Ceilings,
+        testing::given::{acme, hold, micro, number, record, settlement, topup},
+    };
 
     #[test]
     fn every_word_of_a_booking_is_the_one_on_the_receipt() {
@@ -634,5 +657,30 @@ mod tests {
             assert_eq!(booked_of(word.as_str().unwrap()).unwrap(), booked);
         }
         assert!(booked_of("lent").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_call_that_was_forbidden_is_not_charged_a_day_later() {
+        let server = Server::start().await;
+        let ledger = server.ledger().await;
+        ledger.create_account(&acme(), "Acme").await.unwrap();
+        ledger.enter(&acme(), &topup("t1", 1_000)).await.unwrap();
+        let key = record(&acme(), "k1", 1);
+        ledger.create_key(&key, Ceilings::NONE).await.unwrap();
+        ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
+        ledger.forbid(number(1), &acme()).await.unwrap();
+        let left = server.conn.script("", "return redis.call('PTTL', KEYS[1])");
+        let keys = call_keys(&acme(), number(1));
+        let none: [String; 0] = [];
+        let left: u64 = server
+            .conn
+            .eval(&left, &keys[4..], &none[..], OPERATOR_TIMEOUT)
+            .await
+            .unwrap();
+        assert!(left > FORBIDDEN_MS - 60_000, "{left}");
+        let settled = ledger.settle(&settlement(1, "k1", 40)).await.unwrap();
+        assert_eq!(settled.booked, Booked::Released);
+        let view = ledger.account(&acme()).await.unwrap();
+        assert_eq!((view.balance_rub, view.held_rub), (micro(1_000), micro(0)));
     }
 }

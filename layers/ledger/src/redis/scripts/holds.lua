@@ -41,7 +41,7 @@ local function forget_expired(number)
   call('ZREM', KEYS[4], number)
 end
 
--- The first result of an ended hold answers repeats. Its amounts come as text.
-local function bury(tombstone, booked, charged, loss)
-  call('SET', tombstone, booked .. ':' .. charged .. ':' .. loss, 'PX', TOMBSTONE_MS)
+-- The first result of an ended hold answers repeats, for so long. Its amounts come as text.
+local function bury(tombstone, booked, charged, loss, ms)
+  call('SET', tombstone, booked .. ':' .. charged .. ':' .. loss, 'PX', ms or TOMBSTONE_MS)
 end

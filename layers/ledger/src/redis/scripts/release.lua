@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- with: amounts, state, holds
 -- Ends a hold without a charge. The tombstone is written even where there is no hold, so that a
--- RESERVE still on its way finds it gone. KEYS[5] = the number's tombstone. ARGV: number.
+-- RESERVE still on its way finds it gone. KEYS[5] = the number's tombstone. ARGV: number, and for how many milliseconds
+-- the tombstone stays, where that is not the usual time.
 local number = ARGV[1]
 local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number)
 if not row[1] or redis.call('EXISTS', KEYS[5]) == 1 then
@@ -11,5 +12,5 @@ if row[2] then
   close(number, row[2])
 end
 forget_expired(number)
-bury(KEYS[5], 'released', '0', '0')
+bury(KEYS[5], 'released', '0', '0', ARGV[2])
 return 1
