@@ -240,7 +240,7 @@ pub struct ResponsesSpans {
     pub include: Option<Range<usize>>,
     /// `include` asks for encrypted reasoning.
     pub encrypted_reasoning_asked: bool,
-    /// What no vendor is sent, in the order of the body, each with the comma that goes along: nothing but commas and
+    /// What no vendor of this format is sent, in the order of the body, each with the comma that goes along: nothing but commas and
     /// values is missing without them.
     pub cut: Vec<Range<usize>>,
     /// How many tools of the vendor's own were merely offered, and are among what is cut.

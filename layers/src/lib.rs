@@ -121,6 +121,8 @@
 
 pub mod body;
 pub mod call;
+#[cfg(any(feature = "parse", feature = "translate"))]
+mod capsule;
 pub mod error;
 pub mod facts;
 mod format;

@@ -10,6 +10,7 @@ use super::{
     tools::MoreTools,
 };
 use crate::{
+    capsule,
     error::{Error, Problem},
     json::{Reader, Str},
 };
@@ -19,7 +20,7 @@ use crate::{
 pub(super) struct InputSeen {
     /// It tells of a tool that the caller described.
     pub(super) has_functions: bool,
-    /// Items in which nothing can be read, as they are cut out.
+    /// Items in which a vendor of this format reads nothing, as they are cut out.
     pub(super) cut: Vec<Range<usize>>,
 }
 
@@ -71,7 +72,8 @@ impl Shape for Input {
 enum Read {
     Usual,
     TellsOfFunctions,
-    /// Reasoning of which neither the text nor the encrypted form has come back: only its vendor's store had it.
+    /// Reasoning that no vendor of this format can read: neither its text nor its encrypted form has come back,
+    /// since only its vendor's store had it, or it is another format's, in a capsule.
     Unreadable,
 }
 
@@ -136,6 +138,7 @@ struct Fields {
     role: Option<bool>,
     content: Amount,
     encrypted: bool,
+    capsule: bool,
     has_functions: bool,
 }
 
@@ -173,8 +176,10 @@ impl Shape for Item {
                 "content" => fields.content = at.field(&key, &mut object, Content)?,
                 "output" => at.field(&key, &mut object, Output)?,
                 "encrypted_content" => {
-                    let bytes = at.field(&key, &mut object, Named(str::len))?.unwrap_or(0);
-                    fields.encrypted = bytes > 0;
+                    let read = |text: &str| (text.len(), text.starts_with(capsule::PREFIX));
+                    let read = at.field(&key, &mut object, Named(read))?;
+                    let (bytes, capsule) = read.unwrap_or_default();
+                    (fields.encrypted, fields.capsule) = (bytes > 0, capsule);
                     at.cx.weigh(|size| size.text_bytes += bytes as u64);
                 }
                 // Free text for a tool.
@@ -199,6 +204,7 @@ impl Fields {
         };
         match kind {
             Kind::Message => self.message(at),
+            Kind::Reasoning if self.capsule => Ok(Read::Unreadable),
             Kind::Reasoning if !self.encrypted && self.content.is_nothing() => Ok(Read::Unreadable),
             Kind::Reasoning => Ok(Read::Usual),
             Kind::Other if self.has_functions => Ok(Read::TellsOfFunctions),

@@ -459,6 +459,21 @@ fn what_no_vendor_is_sent_goes_with_its_comma() {
 }
 
 #[test]
+fn reasoning_in_a_capsule_goes_to_no_vendor_of_this_format() {
+    let capsule = r#"{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"content":[],"encrypted_content":"tg1.YQ.W10"}"#;
+    let user = r#"{"role":"user","content":"tg1."}"#;
+    let call = r#"{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}"#;
+    let fields = format!(r#""input":[{user},{capsule},{call},{capsule}]"#);
+    assert_eq!(
+        sent(&fields),
+        with(&format!(r#""input":[{user},{call}]"#)),
+        "the translations have the body with it"
+    );
+    let alone = with(&format!(r#""input":[{capsule}]"#));
+    assert_eq!(refused(&alone), ("input".to_owned(), Problem::Empty));
+}
+
+#[test]
 fn all_text_weighs_wherever_it_stands() {
     let alone = size(r#""x":"""#).text_bytes;
     for (fields, bytes) in [

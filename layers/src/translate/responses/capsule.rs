@@ -3,7 +3,8 @@
 //! `tg1.<vendor's name>.<JSON>`, both base64url without padding. It is no secret, and no proof of ours: the
 //! vendor checks its own. What is not for the vendor that is asked now, or not ours, is left out.
 
-const PREFIX: &str = "tg1.";
+use crate::capsule::PREFIX;
+
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// Puts what a vendor wrote, as JSON, into a text that stands in a JSON string as it is.
