@@ -1,7 +1,8 @@
 //! The conversation of a responses request: its items, told one by one to whoever writes another format.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, cell::OnceCell, collections::HashSet};
 
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::tools::flat_name;
@@ -83,14 +84,19 @@ pub(super) fn read<'a>(body: &Object<'a, '_>, target: &mut impl Target<'a>) -> R
     let items = input
         .array()
         .map_err(|_| input.wrong_type("string or array"))?;
-    for (index, raw) in items.into_iter().enumerate() {
+    let outputs = Outputs::of(&items);
+    for (index, raw) in items.iter().enumerate() {
         let path = Path::Index(&input.path, index);
-        item(&Value { path, raw }.object()?, target)?;
+        item(&Value { path, raw }.object()?, &outputs, target)?;
     }
     Ok(())
 }
 
-fn item<'a>(item: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), Error> {
+fn item<'a>(
+    item: &Object<'a, '_>,
+    outputs: &Outputs<'a, '_>,
+    target: &mut impl Target<'a>,
+) -> Result<(), Error> {
     let kind = match item.get("type")? {
         Some(kind) => kind.string()?,
         None if item.get("role")?.is_some() => Cow::Borrowed("message"),
@@ -104,6 +110,8 @@ fn item<'a>(item: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), E
             }
             Ok(())
         }
+        // What it would have given, if it was run all the same, is the user's text.
+        "function_call" | "custom_tool_call" if outputs.lack(item)? => Ok(()),
         "function_call" => target.call(&Called {
             id: call_id(item)?,
             name: name(item)?,
@@ -123,6 +131,59 @@ fn item<'a>(item: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), E
         "additional_tools" => Ok(()),
         _ => Err(item.refuse("type", Problem::NotTranslated)),
     }
+}
+
+/// Which calls have an output, found out where one was cut short: an answer's items come back as they are.
+struct Outputs<'a, 'i> {
+    items: &'i [&'a RawValue],
+    ids: OnceCell<HashSet<Cow<'a, str>>>,
+}
+
+impl<'a, 'i> Outputs<'a, 'i> {
+    const fn of(items: &'i [&'a RawValue]) -> Self {
+        Self {
+            items,
+            ids: OnceCell::new(),
+        }
+    }
+
+    /// Whether this call was cut short, so that its arguments are none or nobody has run it. Vendors refuse both.
+    fn lack(&self, call: &Object<'a, '_>) -> Result<bool, Error> {
+        let status = call.get("status")?;
+        if status.is_none_or(|status| status.raw.get() != "\"incomplete\"") {
+            return Ok(false);
+        }
+        let whole = match call.get("arguments")? {
+            Some(arguments) => is_object_or_blank(&arguments.string()?),
+            None => true,
+        };
+        let ids = self.ids.get_or_init(|| self.ids());
+        Ok(!whole || !ids.contains(&call_id(call)?.string()?))
+    }
+
+    fn ids(&self) -> HashSet<Cow<'a, str>> {
+        let outputs = self
+            .items
+            .iter()
+            .filter_map(|raw| serde_json::from_str::<Output<'a>>(raw.get()).ok());
+        outputs
+            .filter(|item| item.kind.ends_with("_call_output"))
+            .map(|item| item.call_id)
+            .collect()
+    }
+}
+
+#[derive(Deserialize)]
+struct Output<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    call_id: Cow<'a, str>,
+}
+
+fn is_object_or_blank(arguments: &str) -> bool {
+    let json = arguments.trim_start();
+    json.is_empty() || (json.starts_with('{') && serde_json::from_str::<IgnoredAny>(json).is_ok())
 }
 
 fn message<'a>(item: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), Error> {

@@ -60,6 +60,13 @@ fn call(id: &str, arguments: &str) -> Value {
     json!({"type": "function_call", "id": "fc_1", "call_id": id, "name": "f", "arguments": arguments, "status": "completed"})
 }
 
+/// A call that was cut short, as the answer had it.
+fn cut(id: &str, arguments: &str) -> Value {
+    let mut call = call(id, arguments);
+    call["status"] = json!("incomplete");
+    call
+}
+
 fn output(id: &str, output: impl Into<Value>) -> Value {
     json!({"type": "function_call_output", "call_id": id, "output": output.into()})
 }
@@ -86,6 +93,43 @@ fn r16_instructions_come_first_and_all_in_order() {
         json!([{"role": "user", "content": [{"type": "text", "text": "c"}]}])
     );
     assert_eq!(sent["max_tokens"], 500);
+}
+
+#[test]
+fn r55_a_call_that_was_cut_is_left_out_and_its_output_is_the_users_text() {
+    let user = json!({"role": "user", "content": "q"});
+    let told = |role: &str, text: &str| json!({"role": role, "content": text});
+    for items in [
+        json!([user, call("a", "{}"), cut("b", "{\"a\":"), output("a", "x")]),
+        // Whole, but nobody ran it.
+        json!([user, call("a", "{}"), cut("b", "{}"), output("a", "x")]),
+        json!([user, call("a", "{}"), {"type": "custom_tool_call", "call_id": "b", "name": "p", "input": "te",
+            "status": "incomplete"}, output("a", "x")]),
+    ] {
+        let sent = chat(json!({"input": items}));
+        let turns = sent["messages"].as_array().unwrap();
+        assert_eq!(turns.len(), 3);
+        assert_eq!(turns[1]["tool_calls"].as_array().unwrap().len(), 1);
+        let sent = messages(json!({"input": items}));
+        assert_eq!(sent["messages"][1]["content"].as_array().unwrap().len(), 1);
+        assert_eq!(sent["messages"][2]["content"][0]["tool_use_id"], "a");
+    }
+    let run = json!([user, cut("b", "{\"a\":"), output("b", "no arguments")]);
+    let sent = chat(json!({"input": run}));
+    assert_eq!(
+        sent["messages"],
+        json!([told("user", "q"), told("user", "no arguments")])
+    );
+    let sent = messages(json!({"input": run}));
+    assert_eq!(sent["messages"].as_array().unwrap().len(), 1);
+    // One that is whole and was run is a call like any other.
+    for arguments in ["{\"a\":1}", ""] {
+        let whole = json!([user, cut("b", arguments), output("b", "x")]);
+        let sent = chat(json!({"input": whole}));
+        assert_eq!(sent["messages"][2]["tool_call_id"], "b");
+        let sent = messages(json!({"input": whole}));
+        assert_eq!(sent["messages"][2]["content"][0]["tool_use_id"], "b");
+    }
 }
 
 #[test]
