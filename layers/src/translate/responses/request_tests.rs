@@ -380,6 +380,55 @@ fn r28_r29_thinking_goes_back_to_its_vendor_alone() {
 }
 
 #[test]
+fn thinking_that_led_to_nothing_does_not_end_a_turn() {
+    let block = json!({"type": "thinking", "thinking": "t", "signature": "s"});
+    let thought = json!({"type": "reasoning", "summary": [],
+        "encrypted_content": capsule::seal("claude", &json!([block]).to_string())});
+    let user = json!({"role": "user", "content": "q"});
+    let said = json!({"role": "assistant", "content": "a"});
+    for (items, turns) in [
+        (json!([user, thought]), json!([["text"]])),
+        (json!([user, said, thought]), json!([["text"], ["text"]])),
+        // The call was cut, and is left out.
+        (json!([user, thought, cut("c", "{")]), json!([["text"]])),
+        (json!([user, thought, user]), json!([["text", "text"]])),
+        (
+            json!([
+                user,
+                thought,
+                thought,
+                said,
+                call("c", "{}"),
+                thought,
+                output("c", "x")
+            ]),
+            json!([
+                ["text"],
+                ["thinking", "thinking", "text", "tool_use"],
+                ["tool_result"]
+            ]),
+        ),
+        (
+            json!([user, thought, {"role": "developer", "content": "d"}, call("c", "{}"), output("c", "x")]),
+            json!([["text"], ["thinking", "tool_use"], ["tool_result"]]),
+        ),
+    ] {
+        let sent = messages(json!({"input": items}));
+        let kinds = |turn: &Value| -> Value {
+            let blocks = turn["content"].as_array().unwrap();
+            blocks.iter().map(|block| block["type"].clone()).collect()
+        };
+        let sent: Value = sent["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(kinds)
+            .collect();
+        assert_eq!(sent, turns, "{items}");
+    }
+}
+
+#[test]
 fn r38_answers_that_are_json() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "number", "maximum": 9_007_199_254_740_993_u64}}});
     let body = json!({"text": {"format": {"type": "json_schema", "name": "out", "schema": schema, "strict": true}}});

@@ -41,6 +41,7 @@ pub fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
     let tools = Tools::read(&fields)?;
     let mut turns = Turns {
         conversation: Conversation::default(),
+        thoughts: Vec::new(),
         vendor,
     };
     items::read(&fields, &mut turns)?;
@@ -165,7 +166,18 @@ fn tool_choice(tools: &Tools<'_>) -> Option<ToolChoice> {
 
 struct Turns<'a, 'v> {
     conversation: Conversation<'a>,
+    /// Thinking until it is known what it led to: vendors refuse a turn that ends in it.
+    thoughts: Vec<Block<'a>>,
     vendor: &'v str,
+}
+
+impl<'a> Turns<'a, '_> {
+    fn answered(&mut self, mut blocks: Vec<Block<'a>>, calls: Vec<Cow<'a, str>>) {
+        if !blocks.is_empty() {
+            blocks.splice(..0, self.thoughts.drain(..));
+            self.conversation.answered(blocks, calls);
+        }
+    }
 }
 
 impl<'a> Target<'a> for Turns<'a, '_> {
@@ -190,11 +202,12 @@ impl<'a> Target<'a> for Turns<'a, '_> {
     }
 
     fn user(&mut self, parts: Vec<Block<'a>>) {
+        self.thoughts.clear();
         self.conversation.user(said(parts));
     }
 
     fn assistant(&mut self, texts: Vec<Block<'a>>) {
-        self.conversation.answered(said(texts), Vec::new());
+        self.answered(said(texts), Vec::new());
     }
 
     /// Its own thinking goes back byte for byte; whose it is not, or that is not of ours, is left out.
@@ -205,8 +218,7 @@ impl<'a> Target<'a> for Turns<'a, '_> {
             let block = block.get();
             block.contains("thinking\"") && block.starts_with('{')
         });
-        let blocks = thinking.map(Block::Raw).collect();
-        self.conversation.answered(blocks, Vec::new());
+        self.thoughts.extend(thinking.map(Block::Raw));
     }
 
     fn call(&mut self, call: &Called<'a, '_>) -> Result<(), Error> {
@@ -228,11 +240,12 @@ impl<'a> Target<'a> for Turns<'a, '_> {
             input: given
                 .unwrap_or_else(|| RawValue::from_string("{}".to_owned()).expect("it is JSON")),
         };
-        self.conversation.answered(vec![block], vec![id]);
+        self.answered(vec![block], vec![id]);
         Ok(())
     }
 
     fn result(&mut self, id: &Value<'a, '_>, parts: Vec<Block<'a>>) -> Result<(), Error> {
+        self.thoughts.clear();
         self.conversation.result(id.string()?, said(parts));
         Ok(())
     }
