@@ -335,6 +335,8 @@ pub enum Problem {
     TooDeep(usize),
     /// It is empty where it may not be.
     Empty,
+    /// A conversation in which nobody says anything: instructions alone are none to the model's vendor.
+    NothingSaid,
     /// It contradicts the field named.
     Contradicts(&'static str),
     /// It is no host, or no port stands behind it.
@@ -386,6 +388,7 @@ impl fmt::Display for Problem {
             Self::Duplicate => f.write_str("there twice"),
             Self::TooDeep(levels) => write!(f, "deeper than {levels} levels"),
             Self::Empty => f.write_str("empty"),
+            Self::NothingSaid => f.write_str("without a message that says something"),
             Self::Contradicts(other) => write!(f, "contradicts {other}"),
             Self::NotAHost => f.write_str("not a host"),
             Self::Unsupported => f.write_str("unsupported"),

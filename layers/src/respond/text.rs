@@ -274,6 +274,9 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::Duplicate => "поле указано дважды".into(),
         Problem::TooDeep(levels) => format!("вложенность больше {levels} уровней"),
         Problem::Empty => "значение пустое".into(),
+        Problem::NothingSaid => {
+            "поставщику этой модели нужно непустое сообщение пользователя, а его нет".into()
+        }
         Problem::Contradicts(other) => format!("противоречит полю «{other}»"),
         Problem::NotAHost => {
             "это не адрес узла, нужно: имя, IPv4 или [IPv6] и при необходимости :порт".into()
@@ -521,6 +524,9 @@ fn english_problem(problem: &Problem) -> String {
         Problem::Duplicate => "it is given twice".into(),
         Problem::TooDeep(levels) => format!("nested deeper than {levels} levels"),
         Problem::Empty => "it is empty".into(),
+        Problem::NothingSaid => {
+            "the vendor of this model needs a user message that is not empty".into()
+        }
         Problem::Contradicts(other) => format!("it contradicts '{other}'"),
         Problem::NotAHost => "expected a name, IPv4 or [IPv6], and :port where needed".into(),
         Problem::Unsupported => "the service does not support this".into(),

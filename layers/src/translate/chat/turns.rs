@@ -106,7 +106,7 @@ impl<'a> Conversation<'a> {
     /// Puts each turn's blocks into their order, if there is any turn: `messages` is what they came of.
     pub(in crate::translate) fn finish(&mut self, messages: &Value<'a, '_>) -> Result<(), Error> {
         if self.turns.is_empty() {
-            return Err(messages.refuse(Problem::Empty));
+            return Err(messages.refuse(Problem::NothingSaid));
         }
         for turn in &mut self.turns {
             turn.has_results = !turn.results.is_empty();

@@ -5,7 +5,10 @@ use super::{
     testing::{cx, refused},
     to_chat, to_messages,
 };
-use crate::model::{Dialect, SystemRole, Thinking};
+use crate::{
+    error::{Error, Problem},
+    model::{Dialect, SystemRole, Thinking},
+};
 
 fn with(fields: Value) -> Value {
     let mut body = json!({"model": "m", "input": "hi"});
@@ -555,7 +558,15 @@ fn r41_r42_r44_what_the_others_have_not_is_refused() {
 #[test]
 fn r45_instructions_alone_are_no_conversation() {
     let body = json!({"input": [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]});
-    assert_eq!(messages_refuses(body), "input");
+    let bytes = with(body).to_string();
+    let sent = to_messages(bytes.as_bytes(), "claude", &cx(&Dialect::default()));
+    assert!(
+        matches!(
+            &sent,
+            Err(Error::Invalid { field, problem: Problem::NothingSaid }) if field == "input"
+        ),
+        "{sent:?}"
+    );
 }
 
 #[test]

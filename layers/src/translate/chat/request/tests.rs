@@ -267,7 +267,7 @@ fn case_09_what_is_empty_is_left_out() {
     ] {
         assert_eq!(
             refused(&messages(list)),
-            ("messages".to_owned(), Problem::Empty)
+            ("messages".to_owned(), Problem::NothingSaid)
         );
     }
 }
