@@ -101,8 +101,8 @@ impl<'a> Tools<'a> {
         let choice = body.get("tool_choice")?;
         if let Some(index) = offered {
             // Merely offered, beside tools that the caller runs, it is taken out; else the caller means it.
-            let choice = choice.map_or("\"auto\"", |choice| choice.raw.get());
-            if tools.list.is_empty() || !matches!(choice, "\"auto\"" | "\"none\"") {
+            let asked = choice.map_or(Ok(false), |choice| asks_for_search(&choice))?;
+            if asked || tools.list.is_empty() {
                 let list = Path::Key(&body.path, "tools");
                 let tool = Path::Index(&list, index);
                 return Err(Path::Key(&tool, "type").refuse(Problem::Unsupported));
@@ -332,6 +332,30 @@ impl<'t, 'a> Index<'t, 'a> {
 /// Web search that the vendor would run, under any of its names.
 pub(super) fn is_web_search(kind: &str) -> bool {
     kind.starts_with("web_search")
+}
+
+/// Whether a choice may come to a search: it must be some tool, or it names one, or has one in its list.
+fn asks_for_search(choice: &Value<'_, '_>) -> Result<bool, Error> {
+    if choice.raw.get().starts_with('"') {
+        return Ok(choice.string()? == "required");
+    }
+    let choice = choice.object()?;
+    if is_web_search(&choice.need("type")?.string()?) {
+        return Ok(true);
+    }
+    let Some(list) = choice.get("tools")? else {
+        return Ok(false);
+    };
+    for (index, fields) in list.objects()?.into_iter().enumerate() {
+        let path = Path::Index(&list.path, index);
+        let tool = Object { path, fields };
+        if let Some(kind) = tool.get("type")?
+            && is_web_search(&kind.string()?)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[derive(Debug)]

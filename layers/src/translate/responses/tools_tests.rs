@@ -144,8 +144,23 @@ fn r13_web_search_is_taken_out_where_it_is_merely_offered() {
     let both = json!({"tools": [{"type": "web_search"}, function("a")], "tool_choice": "auto"});
     assert_eq!(chat(both.clone())["tools"].as_array().unwrap().len(), 1);
     assert_eq!(messages(both)["tools"].as_array().unwrap().len(), 1);
+    let allowed = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "a"}]});
+    for choice in [
+        json!({"type": "function", "name": "a"}),
+        allowed.clone(),
+        json!("none"),
+        Value::Null,
+    ] {
+        let body = json!({"tools": [function("a"), {"type": "web_search"}], "tool_choice": choice});
+        for sent in [chat(body.clone()), messages(body)] {
+            assert_eq!(sent["tools"].as_array().unwrap().len(), 1, "{choice}");
+        }
+    }
+    let mut listed = allowed;
+    listed["tools"] = json!([{"type": "function", "name": "a"}, {"type": "web_search"}]);
     for meant in [
         json!({"tools": [{"type": "web_search"}]}),
+        json!({"tools": [{"type": "web_search"}, function("a")], "tool_choice": listed}),
         json!({"tools": [{"type": "web_search_preview"}, function("a")], "tool_choice": "required"}),
         json!({"tools": [{"type": "web_search"}, function("a")], "tool_choice": {"type": "web_search"}}),
     ] {
