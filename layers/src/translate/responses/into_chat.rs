@@ -68,14 +68,14 @@ impl IntoChat {
     }
 }
 
-/// What of an answer stands between its messages.
+/// Several items that become one text, a blank line between them.
 #[derive(Debug, Default)]
-struct Messages {
+struct Joined {
     last: Option<u64>,
 }
 
-impl Messages {
-    /// Several messages are one text, a blank line between them.
+impl Joined {
+    /// What stands in front of the next piece, which is of this item.
     fn between(&mut self, item: u64) -> &'static str {
         match self.last.replace(item) {
             Some(last) if last != item => "\\n\\n",
@@ -89,7 +89,8 @@ struct Chunks {
     cx: AnswerCx,
     /// Every chunk up to its choices.
     head: String,
-    messages: Messages,
+    messages: Joined,
+    thoughts: Joined,
     /// The items of the calls: the chat format counts them by themselves, from 0.
     calls: Vec<(u64, bool, bool)>,
     text_bytes: u64,
@@ -145,9 +146,10 @@ impl Sink for Chunks {
         Ok(())
     }
 
-    fn thought(&mut self, _item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+    fn thought(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         self.text_bytes += decoded_len(piece.as_bytes());
-        let delta = format_args!("\"reasoning_content\":\"{piece}\"");
+        let between = self.thoughts.between(item);
+        let delta = format_args!("\"reasoning_content\":\"{between}{piece}\"");
         self.chunk(delta, "null", out);
         Ok(())
     }
@@ -215,7 +217,8 @@ struct Plain {
     cx: AnswerCx,
     id: String,
     model: String,
-    messages: Messages,
+    messages: Joined,
+    thoughts: Joined,
     text: String,
     refusal: String,
     reasoning: String,
@@ -238,7 +241,8 @@ impl Plain {
             cx,
             id: String::new(),
             model: String::new(),
-            messages: Messages { last: None },
+            messages: Joined { last: None },
+            thoughts: Joined { last: None },
             text: String::new(),
             refusal: String::new(),
             reasoning: String::new(),
@@ -304,8 +308,9 @@ impl Sink for Plain {
         Ok(())
     }
 
-    fn thought(&mut self, _item: u64, piece: &str, _out: &mut BytesMut) -> Result<(), Error> {
+    fn thought(&mut self, item: u64, piece: &str, _out: &mut BytesMut) -> Result<(), Error> {
         self.text_bytes += decoded_len(piece.as_bytes());
+        self.reasoning.push_str(self.thoughts.between(item));
         self.reasoning.push_str(piece);
         Ok(())
     }

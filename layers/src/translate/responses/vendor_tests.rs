@@ -641,6 +641,48 @@ fn what_deltas_did_not_bring_of_a_text_is_told_once() {
 }
 
 #[test]
+fn thoughts_are_apart_by_a_blank_line_wherever_they_come_from() {
+    let texts = |kind: &str, texts: &[&str]| -> Value {
+        let texts = texts.iter();
+        texts
+            .map(|text| json!({"type": kind, "text": text}))
+            .collect()
+    };
+    let summed =
+        json!({"type": "reasoning", "summary": texts("summary_text", &["first.", "more"])});
+    let raw = json!({"type": "reasoning", "summary": [], "content": texts("reasoning_text", &["Second", "end"])});
+    let items = json!([summed, raw, message("a")]);
+    let whole = "first.\n\nmore\n\nSecond\n\nend";
+    let plain = to_chat_caller(&response(items.clone()));
+    assert_eq!(plain["choices"][0]["message"]["reasoning_content"], whole);
+    let content = to_messages_caller(&response(items.clone()))["content"].clone();
+    assert_eq!(content[0]["thinking"], "first.\n\nmore");
+    assert_eq!(content[1]["thinking"], "Second\n\nend");
+    let piece = |kind: &str, index: u64, name: &str, part: u64, text: &str| {
+        let mut event = delta(kind, index, text);
+        event[name] = json!(part);
+        event
+    };
+    let summary =
+        |part, text: &str| piece("reasoning_summary_text", 0, "summary_index", part, text);
+    let reasoning = |part, text: &str| piece("reasoning_text", 1, "content_index", part, text);
+    let (said, heard) = both_heard(&[
+        created(),
+        summary(0, "fir"),
+        summary(0, "st."),
+        // The rest of it is in the item.
+        summary(1, "m"),
+        done(0, summed),
+        reasoning(0, "Second"),
+        reasoning(1, "end"),
+        done(1, raw),
+        completed(items),
+    ]);
+    assert_eq!(said["reasoning_content"], whole);
+    assert_eq!(heard, content);
+}
+
+#[test]
 fn r85_what_interleaves_waits_toward_messages_alone() {
     let text = |piece: &str| json!({"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": piece});
     let thought = |piece: &str| json!({"type": "response.reasoning_text.delta", "output_index": 0, "content_index": 0, "delta": piece});
