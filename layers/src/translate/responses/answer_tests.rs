@@ -130,6 +130,31 @@ fn r48_answers_that_were_cut() {
 }
 
 #[test]
+fn r48_r77_the_block_that_was_cut_is_incomplete_whatever_it_is() {
+    let text = json!({"type": "text", "text": "a"});
+    let tool = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
+    let thinking = json!({"type": "thinking", "thinking": "t", "signature": "s"});
+    let redacted = json!({"type": "redacted_thinking", "data": "d"});
+    for last in [&text, &tool, &thinking, &redacted] {
+        let answer = from_messages(json!([thinking, text, tool, last]), "max_tokens");
+        let statuses: Vec<&Value> = answer["output"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| &item["status"])
+            .collect();
+        assert_eq!(
+            statuses,
+            ["completed", "completed", "completed", "incomplete"],
+            "{last}"
+        );
+    }
+    // It has its proof all the same.
+    let answer = from_messages(json!([thinking]), "max_tokens");
+    assert!(answer["output"][0]["encrypted_content"].is_string());
+}
+
+#[test]
 fn r49_a_refusal_is_a_part() {
     let answer = from_chat(json!({"content": null, "refusal": "no"}), "stop");
     assert_eq!(

@@ -33,10 +33,12 @@ pub fn messages_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(body.len() + 512);
     let model = serde_json::Value::from(&*answer.model).to_string();
     reading.writer.begin(&model, &mut out);
+    // As in a stream: whether the last block was cut short is told behind it.
     for block in &answer.content {
-        reading.open_block(block, &mut out)?;
         reading.close_block(&mut out)?;
+        reading.open_block(block, &mut out)?;
     }
+    reading.end_thinking()?;
     if let Some(usage) = answer.usage {
         reading.counts.replace_by(usage);
     }
