@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::{
     capsule, chat_answer, messages_answer,
     testing::{CREATED, asked, curious},
+    writer::KEPT_BYTES_MAX,
 };
 use crate::error::Error;
 
@@ -152,6 +153,19 @@ fn r48_r77_the_block_that_was_cut_is_incomplete_whatever_it_is() {
     // It has its proof all the same.
     let answer = from_messages(json!([thinking]), "max_tokens");
     assert!(answer["output"][0]["encrypted_content"].is_string());
+}
+
+#[test]
+fn a_plain_answer_may_be_longer_than_a_stream() {
+    let long = "x".repeat(KEPT_BYTES_MAX + 1);
+    let text = json!({"type": "text", "text": long});
+    for answer in [
+        from_chat(json!({"content": long}), "stop"),
+        from_messages(json!([text]), "end_turn"),
+    ] {
+        let said = answer["output"][0]["content"][0]["text"].as_str();
+        assert_eq!(said, Some(&*long));
+    }
 }
 
 #[test]

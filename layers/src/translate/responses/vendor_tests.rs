@@ -174,6 +174,16 @@ fn r72_r74_r76_stops_arguments_and_usage() {
 }
 
 #[test]
+fn a_plain_answer_may_be_longer_than_what_may_wait_of_a_stream() {
+    let long = "x".repeat((4 << 20) + 1);
+    let answer = response(json!([message(&long)]));
+    let heard = to_messages_caller(&answer)["content"][0]["text"].clone();
+    assert_eq!(heard.as_str(), Some(&*long));
+    let heard = to_chat_caller(&answer)["choices"][0]["message"]["content"].clone();
+    assert_eq!(heard.as_str(), Some(&*long));
+}
+
+#[test]
 fn refusals_and_answers_that_are_none() {
     let refusal =
         response(json!([{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]));

@@ -2,7 +2,7 @@
 //!
 //! Texts are kept and written as they stand between the quotes of a JSON string. Items may be open
 //! together, so that nothing waits for another; `.done` and the last event repeat what the deltas brought,
-//! so all of it is kept, up to [`KEPT_BYTES_MAX`].
+//! so all of it is kept, of a stream up to [`KEPT_BYTES_MAX`].
 
 mod close;
 mod item;
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Bytes of text, arguments and thinking of one answer.
+/// Bytes of text, arguments and thinking of one stream.
 pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
 /// Items of one answer.
 const ITEMS_MAX: usize = 4_096;
@@ -491,7 +491,8 @@ impl Writer {
 
     pub(super) fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.kept_bytes += bytes;
-        if self.kept_bytes > KEPT_BYTES_MAX {
+        // A plain answer was bounded when it came.
+        if self.kept_bytes > KEPT_BYTES_MAX && !self.silent {
             return Err(too_much(format!(
                 "more than {KEPT_BYTES_MAX} bytes of answer"
             )));
