@@ -34,6 +34,8 @@ pub(super) struct Tools<'a> {
     pub(super) parallel: Option<bool>,
     /// The elements of `tools` that are in force, as they are written.
     pub(super) echo: Vec<&'a RawValue>,
+    /// Where in the list a flat name stands last.
+    last: HashMap<String, usize>,
 }
 
 /// A tool.
@@ -198,17 +200,20 @@ impl<'a> Tools<'a> {
             }
             _ => return Err(kind.refuse(Problem::NotTranslated)),
         };
+        let before = self
+            .last
+            .insert(read.flat.get().to_owned(), self.list.len());
+        // The vendor's calls would be those of either.
+        if before.is_some_and(|before| !self.list[before].has_names_of(&read)) {
+            return Err(tool.refuse("name", Problem::Duplicate));
+        }
         self.list.push(read);
         Ok(())
     }
 
     /// The same name twice: the later wins.
     fn drop_overridden(&mut self) {
-        let mut last = HashMap::with_capacity(self.list.len());
-        for (index, tool) in self.list.iter().enumerate() {
-            last.insert(tool.flat.get().to_owned(), index);
-        }
-        let mut index = 0;
+        let (last, mut index) = (&self.last, 0);
         self.list.retain(|tool| {
             let is_last = last.get(tool.flat.get()) == Some(&index);
             index += 1;
@@ -393,6 +398,12 @@ impl<'a> Tool<'a> {
             custom: true,
             ..Self::named(tool, space, notes)?
         })
+    }
+
+    /// Whether the caller knows both by one name.
+    fn has_names_of(&self, other: &Self) -> bool {
+        let names = |tool: &Self| (tool.name.get(), tool.namespace.map(RawValue::get));
+        names(self) == names(other)
     }
 
     /// A tool's names and what is said of it.

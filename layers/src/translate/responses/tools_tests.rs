@@ -140,6 +140,30 @@ fn r32_r33_tools_told_in_the_conversation_and_tools_that_search() {
 }
 
 #[test]
+fn two_tools_that_come_to_one_name_are_refused() {
+    let space = json!({"type": "namespace", "name": "n", "tools": [function("a"), function("b")]});
+    assert_eq!(
+        both_refuse(json!({"tools": [space, function("n__a")]})),
+        "tools[1].name"
+    );
+    assert_eq!(
+        both_refuse(json!({"tools": [function("n__b"), space]})),
+        "tools[1].tools[1].name"
+    );
+    // Told again, it is the same tool.
+    let mut again = function("a");
+    again["description"] = json!("again");
+    let body = json!({"tools": [space, function("a"), again]});
+    let sent = messages(body);
+    let tools = sent["tools"].as_array().unwrap();
+    assert_eq!(tools.len(), 3);
+    assert_eq!(
+        (&tools[2]["name"], &tools[2]["description"]),
+        (&json!("a"), &json!("again"))
+    );
+}
+
+#[test]
 fn r13_web_search_is_taken_out_where_it_is_merely_offered() {
     let both = json!({"tools": [{"type": "web_search"}, function("a")], "tool_choice": "auto"});
     assert_eq!(chat(both.clone())["tools"].as_array().unwrap().len(), 1);
