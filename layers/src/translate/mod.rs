@@ -80,6 +80,7 @@
 
 mod arguments;
 mod body;
+mod capsules;
 pub mod chat;
 mod future;
 pub mod messages;

@@ -1,10 +1,11 @@
 //! The client's body with only the spans changed that must change: the model's name, the wish for
-//! usage, a ceiling where the client named none. Every other byte stays.
+//! usage, a ceiling where the client named none, what no vendor of the format can read. Every other byte stays.
 
 use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
 
+use super::capsules;
 use crate::{
     call::{Call, Format, Priced, ResponsesSpans, Segments},
     model::{ModelKind, OutputField, Route},
@@ -23,6 +24,9 @@ pub fn body(priced: &Priced, route: &Route) -> Segments {
     }
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
+    }
+    if call.format == Format::Messages {
+        edits.extend(capsules::left_out(&call.body));
     }
     if let Some(spans) = &call.spans.responses {
         kept_nowhere(call, spans, route, &mut edits);
@@ -264,6 +268,46 @@ mod tests {
         let small = call(1);
         let body = apply(&small.body, vec![named(&small, "other")]);
         assert_eq!(body.iter().count(), 1);
+    }
+
+    #[cfg(feature = "parse")]
+    #[test]
+    fn capsules_do_not_go_to_a_vendor_of_the_callers_own_format() {
+        use std::sync::Arc;
+
+        use crate::{
+            call::Operation,
+            model::{Model, Vendor},
+            parse,
+            price::{Price, PriceList},
+            usage::Meter,
+        };
+
+        for (operation, body, left) in [
+            (
+                Operation::Messages,
+                r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"tg1.YQ.W10"},{"type":"text","text":"a"}]}]}"#,
+                r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"text","text":"a"}]}]}"#,
+            ),
+            (
+                Operation::Responses,
+                r#"{"store":false,"include":["reasoning.encrypted_content"],"model":"m","max_output_tokens":9,"input":[{"role":"user","content":"x"},{"type":"reasoning","summary":[],"encrypted_content":"tg1.YQ.W10"}]}"#,
+                r#"{"store":false,"include":["reasoning.encrypted_content"],"model":"m","max_output_tokens":9,"input":[{"role":"user","content":"x"}]}"#,
+            ),
+        ] {
+            let call = parse::call(operation, &Bytes::from(body), 100).unwrap();
+            let endpoint = http::Uri::from_static("https://vendor.example/v1");
+            let key = call.format.credential("our key").unwrap();
+            let route = Route::new(Vendor::new("a", call.format, endpoint, key), "m");
+            let priced = Priced {
+                call: Arc::new(call),
+                model: Arc::new(Model::new("m", 4096)),
+                prices: PriceList::from(Price::default()),
+                output_tokens: 9,
+                meter: Meter::default(),
+            };
+            assert_eq!(super::body(&priced, &route).to_bytes(), left);
+        }
     }
 
     proptest! {
