@@ -47,6 +47,11 @@ impl Lead {
         }
     }
 
+    /// They came to nothing: to blanks, or to `null`.
+    pub(super) const fn is_none(self) -> bool {
+        !self.begun && matches!(self.letters, 0 | 4)
+    }
+
     /// What stands for arguments that have ended before they began: the empty object, or so much of `null`
     /// as came before it was cut.
     pub(super) fn end(self) -> &'static str {

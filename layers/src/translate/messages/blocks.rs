@@ -144,6 +144,11 @@ impl Blocks {
         self.advance(out)
     }
 
+    /// Whether each call has all of its arguments.
+    pub(in crate::translate) fn whole(&self) -> bool {
+        self.calls.0.iter().all(|call| call.arguments.whole())
+    }
+
     /// The answer has ended: everything that waits is written and closed.
     pub(in crate::translate) fn finish(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         loop {
@@ -401,6 +406,11 @@ struct Arguments {
 impl Arguments {
     fn complete(&self) -> bool {
         self.started && self.depth == 0
+    }
+
+    /// Whether nothing is missing: an object came to its end, or there is none.
+    fn whole(&self) -> bool {
+        self.complete() || self.lead.is_none()
     }
 
     /// Takes the next piece, as it stands between the quotes of a string. Gives what of it goes on.

@@ -95,6 +95,11 @@ impl Events {
         if !self.begun {
             return Err(broken("a stream without an answer"));
         }
+        // Clients run a call with as much of its arguments as came, unless a reason tells them that it was cut.
+        let cut = matches!(self.stop, Some(Stop::MaxTokens | Stop::Refusal));
+        if !cut && !self.blocks.whole() {
+            return Err(broken("tool arguments that end in the middle"));
+        }
         self.ended = true;
         self.blocks.finish(out)?;
         let usage = self

@@ -389,8 +389,6 @@ fn a_null_is_no_arguments_only_where_it_is_all_of_them() {
         (&["null"], json!({})),
         (&["", "nu", "ll"], json!({})),
         (&["null", "{\"a\":1}"], json!({"a": 1})),
-        // Cut by the ceiling.
-        (&["nu"], json!("nu")),
     ] {
         assert_eq!(
             pieces(arguments),
@@ -428,14 +426,38 @@ fn arguments_that_cannot_be_are_a_broken_stream() {
     ] {
         assert!(matches!(broken_stream(&chunks).1, Error::VendorBroken(_)));
     }
-    // Cut by the ceiling: what came is what there is.
-    let heard = stream(&[
-        call(0, "c0", "f", "{\"a\": \"b"),
-        finish("length"),
-        DONE.into(),
-    ]);
-    assert_eq!(heard.content[0]["input"], "{\"a\": \"b");
-    assert_eq!(heard.stop_reason.as_deref(), Some("max_tokens"));
+}
+
+#[test]
+fn arguments_that_end_in_the_middle_are_a_broken_stream_unless_the_reason_says_why() {
+    let cuts = ["{\"path\":\"/tmp/a\",\"dry_run\":tr", "{", "nu"];
+    for cut in cuts {
+        for end in [
+            vec![usage(9, 4), DONE.into()],
+            vec![DONE.into()],
+            vec![finish("tool_calls"), usage(9, 4), DONE.into()],
+            vec![finish("stop"), DONE.into()],
+            vec![finish("stop")],
+            vec![],
+        ] {
+            let open = [call(0, "c0", "f", cut)];
+            let waiting = [
+                call(0, "c0", "f", "{"),
+                call(1, "c1", "g", cut),
+                more(0, "}"),
+            ];
+            for calls in [&open[..], &waiting] {
+                let (_, error) = broken_stream(&[calls, &end].concat());
+                assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
+            }
+        }
+        // What came is what there is.
+        for (reason, stop) in [("length", "max_tokens"), ("content_filter", "refusal")] {
+            let heard = stream(&[call(0, "c0", "f", cut), finish(reason), DONE.into()]);
+            assert_eq!(heard.content[0]["input"], cut);
+            assert_eq!(heard.stop_reason.as_deref(), Some(stop));
+        }
+    }
 }
 
 #[test]
