@@ -1,6 +1,6 @@
 //! The conversation: instructions, turns and their blocks, as chat messages.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, mem};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -63,6 +63,17 @@ impl<'a> Content<'a> {
             Err(parts) => Self::Parts(parts),
         }
     }
+
+    /// With more of the same message.
+    fn extend(&mut self, more: Vec<Part<'a>>) {
+        let mut parts = match mem::replace(self, Self::Parts(Vec::new())) {
+            Self::Text(text) if inner(&text) == Some("") => Vec::new(),
+            Self::Text(text) => vec![Part::Text { text }],
+            Self::Parts(parts) => parts,
+        };
+        parts.extend(more);
+        *self = Self::of(parts);
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -105,9 +116,9 @@ pub(in crate::translate) fn messages<'a>(
     body: &Object<'a, '_>,
     role: SystemRole,
 ) -> Result<Vec<Message<'a>>, Error> {
-    let mut chat = Vec::new();
+    let mut conversation = Conversation::default();
     if let Some(system) = body.get("system")? {
-        chat.extend(instruction(&system, role)?);
+        conversation.said.extend(instruction(&system, role)?);
     }
     let turns = body.need("messages")?;
     for (index, raw) in turns.array()?.into_iter().enumerate() {
@@ -115,14 +126,98 @@ pub(in crate::translate) fn messages<'a>(
         let turn = Value { path, raw }.object()?;
         let content = turn.need("content")?;
         match &*turn.need("role")?.string()? {
-            "user" => user(&content, &mut chat)?,
-            "assistant" => chat.extend(assistant(&content)?),
+            "user" => conversation.user(&content)?,
+            "assistant" => conversation.assistant(&content)?,
             // In its place: what it says holds from there on.
-            "system" => chat.extend(instruction(&content, role)?),
+            "system" => conversation.behind.extend(instruction(&content, role)?),
             _ => return Err(turn.refuse("role", Problem::NotOneOf("user, assistant"))),
         }
     }
-    Ok(chat)
+    conversation.flush();
+    Ok(conversation.said)
+}
+
+/// Turns as they come. Those of one role in a row are one message, as the messages format has it, and results stand
+/// right behind their calls, as the chat format wants it, whatever was said in between.
+#[derive(Debug, Default)]
+struct Conversation<'a> {
+    /// What nothing comes to any more.
+    said: Vec<Message<'a>>,
+    /// The assistant's turn that goes on.
+    texts: Vec<Json<'a>>,
+    tool_calls: Vec<ToolCall<'a>>,
+    /// Results of its calls.
+    results: Vec<Message<'a>>,
+    /// Everything else behind it: instructions, and what the user says.
+    behind: Vec<Message<'a>>,
+    /// The user's turn has begun, so that the assistant's next one is another.
+    user_spoke: bool,
+}
+
+impl<'a> Conversation<'a> {
+    /// Results first; then everything else in one message, led by what the results could not hold.
+    fn user(&mut self, content: &Value<'a, '_>) -> Result<(), Error> {
+        let (mut attached, mut parts) = (Vec::new(), Vec::new());
+        let results = self.results.len();
+        blocks(content, |block| match block {
+            Block::Other("tool_result", block) => {
+                self.results.push(tool_result(block, &mut attached)?);
+                Ok(())
+            }
+            block => part(&block, &mut parts),
+        })?;
+        attached.append(&mut parts);
+        self.user_spoke = true;
+        match self.behind.last_mut() {
+            Some(Message::User { content }) => content.extend(attached),
+            _ if attached.is_empty() && self.results.len() > results => {}
+            _ => {
+                let content = Content::of(attached);
+                self.behind.push(Message::User { content });
+            }
+        }
+        Ok(())
+    }
+
+    /// What was thought stays with the model that thought it: it is never put into text, and a turn of nothing else
+    /// is none.
+    fn assistant(&mut self, content: &Value<'a, '_>) -> Result<(), Error> {
+        let (mut texts, mut tool_calls) = (Vec::new(), Vec::new());
+        blocks(content, |block| {
+            match block {
+                Block::Text(text) => texts.push(Cow::Borrowed(text)),
+                Block::Other("tool_use", block) => tool_calls.push(tool_call(block)?),
+                Block::Other("thinking" | "redacted_thinking", _) => {}
+                Block::Other(_, block) => return Err(block.refuse("type", Problem::NotTranslated)),
+            }
+            Ok(())
+        })?;
+        if texts.is_empty() && tool_calls.is_empty() {
+            return Ok(());
+        }
+        // An instruction keeps its place between two texts, but not between calls and their results.
+        if self.user_spoke || (self.tool_calls.is_empty() && !self.behind.is_empty()) {
+            self.flush();
+        }
+        self.texts.append(&mut texts);
+        self.tool_calls.append(&mut tool_calls);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        let (texts, tool_calls) = (mem::take(&mut self.texts), mem::take(&mut self.tool_calls));
+        if !texts.is_empty() || !tool_calls.is_empty() {
+            // The blocks of one answer are one text that something came in between of.
+            let content = (!texts.is_empty()).then(|| joined(texts, ""));
+            self.said.push(Message::Assistant {
+                content,
+                tool_calls,
+            });
+        }
+        self.said.append(&mut self.results);
+        self.said.append(&mut self.behind);
+        self.user_spoke = false;
+    }
 }
 
 pub(in crate::translate) fn instruction<'a>(
@@ -145,51 +240,6 @@ pub(in crate::translate) fn instruction<'a>(
     Ok(Some(match role {
         SystemRole::System => Message::System { content },
         SystemRole::Developer => Message::Developer { content },
-    }))
-}
-
-/// Tool results first, each a message of its own, as the chat format wants them right behind the
-/// calls; then everything else in one message, led by what the results could not hold.
-fn user<'a>(content: &Value<'a, '_>, chat: &mut Vec<Message<'a>>) -> Result<(), Error> {
-    let (mut results, mut attached, mut parts) = (false, Vec::new(), Vec::new());
-    blocks(content, |block| match block {
-        Block::Other("tool_result", block) => {
-            results = true;
-            chat.push(tool_result(block, &mut attached)?);
-            Ok(())
-        }
-        block => part(&block, &mut parts),
-    })?;
-    attached.append(&mut parts);
-    if attached.is_empty() && results {
-        return Ok(());
-    }
-    let content = Content::of(attached);
-    chat.push(Message::User { content });
-    Ok(())
-}
-
-/// What was thought stays with the model that thought it: it is never put into text. `None` where
-/// nothing else was said.
-fn assistant<'a>(content: &Value<'a, '_>) -> Result<Option<Message<'a>>, Error> {
-    let (mut texts, mut tool_calls) = (Vec::new(), Vec::new());
-    blocks(content, |block| {
-        match block {
-            Block::Text(text) => texts.push(Cow::Borrowed(text)),
-            Block::Other("tool_use", block) => tool_calls.push(tool_call(block)?),
-            Block::Other("thinking" | "redacted_thinking", _) => {}
-            Block::Other(_, block) => return Err(block.refuse("type", Problem::NotTranslated)),
-        }
-        Ok(())
-    })?;
-    // The blocks of one answer are one text that something came in between of.
-    let content = (!texts.is_empty()).then(|| joined(texts, ""));
-    if content.is_none() && tool_calls.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Message::Assistant {
-        content,
-        tool_calls,
     }))
 }
 

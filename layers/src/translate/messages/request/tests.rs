@@ -778,3 +778,147 @@ fn what_claude_code_sends_goes_over() {
         assert!(chat.get(gone).is_none(), "{gone}");
     }
 }
+
+/// A conversation of turns, each a role and its blocks, as roles and what they are about.
+fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
+    let turns: Vec<_> = turns
+        .iter()
+        .map(|(role, content)| json!({"role": role, "content": content}))
+        .collect();
+    let said = said(&json!(turns));
+    let said = said.as_array().unwrap().iter().map(|message| {
+        let calls = message["tool_calls"].as_array().into_iter().flatten();
+        let calls = calls.map(|call| format!(" {}", call["id"].as_str().unwrap()));
+        let content = match &message["content"] {
+            Tree::String(text) => format!(" {text:?}"),
+            Tree::Array(parts) => parts
+                .iter()
+                .map(|part| match &part["text"] {
+                    Tree::String(text) => format!(" {text:?}"),
+                    _ => " image".into(),
+                })
+                .collect(),
+            _ => String::new(),
+        };
+        let id = message["tool_call_id"].as_str();
+        let id = id.map_or(String::new(), |id| format!(" {id}"));
+        let role = message["role"].as_str().unwrap();
+        format!("{role}{content}{}{id}", calls.collect::<String>())
+    });
+    said.collect()
+}
+
+#[test]
+fn turns_of_one_role_in_a_row_are_one_and_results_stand_right_behind_their_calls() {
+    let text = |text: &str| json!([{"type": "text", "text": text}]);
+    let calls = |ids: &[&str]| -> Tree {
+        let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "f", "input": {}});
+        ids.iter().map(call).collect()
+    };
+    let result = |id: &str| json!([{"type": "tool_result", "tool_use_id": id, "content": "r"}]);
+    let with = |mut blocks: Tree, more: Tree| {
+        let more = more.as_array().unwrap().iter().cloned();
+        blocks.as_array_mut().unwrap().extend(more);
+        blocks
+    };
+    let image = json!({"type": "image", "source": {"type": "url", "url": "https://x"}});
+    let mut seen = result("x1");
+    seen[0]["content"] = json!([{"type": "text", "text": "r"}, image]);
+    let called = ("assistant", calls(&["x1"]));
+    let answered = ("user", result("x1"));
+    for (turns, expected) in [
+        (
+            vec![
+                ("assistant", calls(&["x1", "x2"])),
+                ("user", seen),
+                ("user", result("x2")),
+            ],
+            &[
+                "assistant x1 x2",
+                "tool \"r\" x1",
+                "tool \"r\" x2",
+                "user image",
+            ][..],
+        ),
+        (
+            vec![
+                ("assistant", calls(&["x1", "x2"])),
+                ("user", with(result("x1"), text("so"))),
+                ("user", with(result("x2"), text("and"))),
+            ],
+            &[
+                "assistant x1 x2",
+                "tool \"r\" x1",
+                "tool \"r\" x2",
+                "user \"so\" \"and\"",
+            ],
+        ),
+        (
+            vec![
+                called.clone(),
+                ("assistant", calls(&["x2"])),
+                ("user", with(result("x1"), result("x2"))),
+            ],
+            &["assistant x1 x2", "tool \"r\" x1", "tool \"r\" x2"],
+        ),
+        (
+            vec![
+                called.clone(),
+                ("assistant", text("more")),
+                answered.clone(),
+            ],
+            &["assistant \"more\" x1", "tool \"r\" x1"],
+        ),
+        (
+            vec![called.clone(), ("system", text("s")), answered.clone()],
+            &["assistant x1", "tool \"r\" x1", "system \"s\""],
+        ),
+        (
+            vec![
+                called.clone(),
+                ("system", text("s")),
+                ("assistant", calls(&["x2"])),
+                ("user", with(result("x1"), with(result("x2"), text("so")))),
+                ("system", text("t")),
+                ("assistant", text("well")),
+            ],
+            &[
+                "assistant x1 x2",
+                "tool \"r\" x1",
+                "tool \"r\" x2",
+                "system \"s\"",
+                "user \"so\"",
+                "system \"t\"",
+                "assistant \"well\"",
+            ],
+        ),
+        // What is merely text stays where it is said.
+        (
+            vec![
+                ("user", text("a")),
+                (
+                    "assistant",
+                    json!([{"type": "thinking", "thinking": "hm", "signature": "s"}]),
+                ),
+                ("user", text("")),
+                ("user", text("b")),
+                ("system", text("s")),
+                ("user", text("c")),
+                ("assistant", text("d")),
+                ("system", text("t")),
+                ("assistant", text("e")),
+                ("assistant", text("f")),
+            ],
+            &[
+                "user \"a\" \"b\"",
+                "system \"s\"",
+                "user \"c\"",
+                "assistant \"d\"",
+                "system \"t\"",
+                "assistant \"ef\"",
+            ],
+        ),
+    ] {
+        assert_eq!(outline(&turns), expected, "{turns:?}");
+    }
+}
