@@ -158,8 +158,14 @@ fn input(arguments: Option<&RawValue>) -> Json<'_> {
     }
 }
 
+/// An error by the vendor's own words, which go to the log alone.
+pub(in crate::translate) fn vendor_error(words: &str) -> Error {
+    let words: String = words.chars().take(ERROR_CHARS_MAX).collect();
+    Error::VendorUnavailable(crate::scrub::scrubbed(&words).into())
+}
+
 /// A chat answer, or one chunk of it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(in crate::translate) struct Answer<'a> {
     #[serde(borrow)]
     pub(in crate::translate) id: Option<&'a RawValue>,
@@ -173,6 +179,14 @@ pub(in crate::translate) struct Answer<'a> {
     error: Option<&'a RawValue>,
     #[serde(borrow)]
     x_groq: Option<&'a RawValue>,
+    /// What it is: some servers write an error itself in an answer's place.
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    /// Words of such an error.
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    detail: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -214,6 +228,7 @@ impl<'a> Odd<'a> {
             usage: self.usage,
             error: self.error,
             x_groq: self.x_groq,
+            ..Answer::default()
         };
         let tells = answer.check().is_err() || (silent && answer.tally().is_some());
         tells.then_some(answer)
@@ -254,13 +269,24 @@ impl<'a> Answer<'a> {
 
     /// An error in the clothes of an answer is an error.
     pub(in crate::translate) fn check(&self) -> Result<(), Error> {
-        let Some(error) = self.error.filter(|error| is_error(error.get())) else {
-            return Ok(());
-        };
-        let text: String = error.get().chars().take(ERROR_CHARS_MAX).collect();
-        Err(Error::VendorUnavailable(
-            crate::scrub::scrubbed(&text).into(),
-        ))
+        let named = self.error.filter(|error| is_error(error.get()));
+        let itself = self
+            .object
+            .filter(|object| inner(object) == Some("error"))
+            .map(|object| self.message.unwrap_or(object));
+        match named.or(itself) {
+            Some(error) => Err(vendor_error(error.get())),
+            None => Ok(()),
+        }
+    }
+
+    /// What may be an error, though nothing says so: words in the place of an answer.
+    pub(in crate::translate) fn complaint(&self) -> Option<Error> {
+        if self.choices.is_some() || self.usage.is_some() {
+            return None;
+        }
+        let words = self.message.or(self.detail)?;
+        Some(vendor_error(words.get()))
     }
 
     /// Takes the one choice that was asked for. Some chunks have none.

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 
 use super::{
-    answer::{Answer, Kind, Stop, message_id, model, stop, stop_reason},
+    answer::{Answer, Kind, Stop, message_id, model, stop, stop_reason, vendor_error},
     blocks::{BlockId, Blocks, put},
     text::{given, hash},
     usage::Tally,
@@ -34,6 +34,8 @@ pub struct Events {
     stop: Option<Stop>,
     usage: Option<Tally>,
     text_bytes: u64,
+    /// What the vendor said in an answer's place. An answer without a reason has ended for this one.
+    complaint: Option<Error>,
     done: bool,
     ended: bool,
 }
@@ -51,6 +53,7 @@ impl Events {
             stop: None,
             usage: None,
             text_bytes: 0,
+            complaint: None,
             done: false,
             ended: false,
         }
@@ -77,6 +80,7 @@ impl Events {
                 self.done = true;
                 self.end(out)
             }
+            data if event.name() == b"error" => Err(vendor_error(&String::from_utf8_lossy(data))),
             data => self.chunk(data, out),
         }
     }
@@ -88,6 +92,11 @@ impl Events {
     pub fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
+        }
+        if self.stop.is_none()
+            && let Some(error) = self.complaint.take()
+        {
+            return Err(error);
         }
         if !self.done && self.stop.is_none() {
             return Err(broken("the stream ended in the middle"));
@@ -123,6 +132,7 @@ impl Events {
         chunk.check()?;
         // Cumulative where it comes more than once.
         self.usage = chunk.tally().or(self.usage);
+        self.complaint = chunk.complaint().or(self.complaint.take());
         let choice = chunk.choice();
         // One vendor's first chunk has neither a choice nor an id: it is about the prompt.
         if !self.begun && (choice.is_some() || given(chunk.id).is_some()) {

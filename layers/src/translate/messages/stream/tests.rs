@@ -700,3 +700,40 @@ fn content_as_a_list_and_other_choices_are_understood() {
     let thought = json!({"type": "thinking", "thinking": "hm", "signature": ""});
     assert_eq!(heard.content, [thought, said("ayes")]);
 }
+
+#[test]
+fn an_error_that_has_no_field_of_its_own_is_one_where_the_answer_has_no_reason() {
+    let named = [
+        data(
+            &json!({"object": "error", "message": "boom", "type": "BadRequestError", "code": 400}),
+        ),
+        format!("event: error\n{}", data(&json!({"message": "boom"}))),
+    ];
+    let complaints = [
+        data(&json!({"message": "boom", "code": 500})),
+        data(&json!({"detail": "boom"})),
+        data(&json!({"detail": [{"msg": "boom"}], "choices": null})),
+    ];
+    for error in named.iter().chain(&complaints) {
+        for end in [vec![DONE.to_owned()], vec![]] {
+            for begin in [vec![text("a")], vec![]] {
+                let chunks = [begin, vec![error.clone()], end.clone()].concat();
+                let (_, failed) = broken_stream(&chunks);
+                assert!(matches!(failed, Error::VendorUnavailable(_)), "{failed:?}");
+                assert!(format!("{failed:?}").contains("boom"), "{failed:?}");
+            }
+        }
+    }
+    // An answer that says why it ended is one, and so is one without a reason beside which nobody complains.
+    for complaint in &complaints {
+        stream(&[text("a"), complaint.clone(), finish("stop"), DONE.into()]);
+    }
+    for nothing in [
+        json!({}),
+        json!({"message": null}),
+        json!({"object": "keep-alive"}),
+    ] {
+        stream(&[text("a"), data(&nothing), DONE.into()]);
+    }
+    broken_stream(&[text("a"), named[0].clone(), finish("stop"), DONE.into()]);
+}
