@@ -39,12 +39,9 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
             _ => {}
         }
     }
-    let finish_reason = match answer.stop_reason.as_deref() {
-        Some(reason) => finish_reason(reason),
-        // A plain answer cannot be cut: it came to an end, whichever.
-        None if tool_calls.is_empty() => "stop",
-        None => "tool_calls",
-    };
+    // A plain answer cannot be cut: without a reason it came to an end, whichever.
+    let stop_reason = answer.stop_reason.as_deref().unwrap_or("tool_use");
+    let finish_reason = finish_reason(stop_reason, !tool_calls.is_empty());
     let mut counts = Counts::default();
     if let Some(usage) = answer.usage {
         counts.replace_by(usage);
@@ -211,7 +208,8 @@ mod tests {
             ("end_turn", "stop"),
             ("stop_sequence", "stop"),
             ("max_tokens", "length"),
-            ("tool_use", "tool_calls"),
+            // Agents would go on for ever with a call that is not there.
+            ("tool_use", "stop"),
             ("refusal", "content_filter"),
             ("pause_turn", "stop"),
             ("model_context_window_exceeded", "length"),
@@ -226,6 +224,9 @@ mod tests {
                 "{stop_reason}"
             );
         }
+        let call = r#"[{"type":"tool_use","id":"t","name":"f","input":{}}]"#;
+        let answer = with(call, r#""tool_use""#);
+        assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
     }
 
     #[test]

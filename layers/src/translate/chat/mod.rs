@@ -17,11 +17,12 @@ pub use self::{answer::answer, request::request, stream::Events};
 
 /// The chat format's word for why an answer ended.
 ///
-/// A reason that is not known yet is an end like any other: the answer is whole.
-fn finish_reason(stop_reason: &str) -> &'static str {
+/// A reason that is not known yet is an end like any other: the answer is whole. So is a tool's use where no tool was
+/// called: agents would go on with nothing, for ever.
+fn finish_reason(stop_reason: &str, called: bool) -> &'static str {
     match stop_reason {
         "max_tokens" | "model_context_window_exceeded" => "length",
-        "tool_use" => "tool_calls",
+        "tool_use" if called => "tool_calls",
         "refusal" => "content_filter",
         // end_turn, stop_sequence, pause_turn
         _ => "stop",

@@ -257,7 +257,8 @@ impl Events {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(());
         }
-        self.chunk(&["{}"], Some(finish_reason(stop_reason)), out)
+        let reason = finish_reason(stop_reason, self.tools > 0);
+        self.chunk(&["{}"], Some(reason), out)
     }
 
     fn stop(&mut self, out: &mut BytesMut) -> Result<(), Error> {

@@ -486,7 +486,8 @@ pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Opt
     })
 }
 
-/// The messages format's stop reason. Many vendors end on `stop` where a tool was called.
+/// The messages format's stop reason. Many vendors end on `stop` where a tool was called, and some on `tool_calls` where
+/// none was: agents would go on with nothing, for ever.
 pub(in crate::translate) fn stop_reason(
     stop: Option<Stop>,
     called: bool,
@@ -496,9 +497,8 @@ pub(in crate::translate) fn stop_reason(
         _ if refused => "refusal",
         Some(Stop::Refusal) => "refusal",
         Some(Stop::MaxTokens) => "max_tokens",
-        Some(Stop::ToolUse) => "tool_use",
-        Some(Stop::EndTurn) | None if called => "tool_use",
-        Some(Stop::EndTurn) | None => "end_turn",
+        Some(Stop::ToolUse | Stop::EndTurn) | None if called => "tool_use",
+        Some(Stop::ToolUse | Stop::EndTurn) | None => "end_turn",
     }
 }
 

@@ -302,7 +302,8 @@ fn case_73_the_reason_has_a_chunk_of_its_own() {
     for (reason, expected) in [
         ("end_turn", "stop"),
         ("max_tokens", "length"),
-        ("tool_use", "tool_calls"),
+        // No tool is there.
+        ("tool_use", "stop"),
         ("refusal", "content_filter"),
     ] {
         let mut events = whole(&text(0, "a"), reason);
@@ -316,6 +317,9 @@ fn case_73_the_reason_has_a_chunk_of_its_own() {
         assert_eq!(reasons, [Value::Null, Value::Null, json!(expected)]);
         assert_eq!(chunks[2]["choices"][0]["delta"], json!({}));
     }
+    let called = chunks(CX, &whole(&tool(0, &["{}"]), "tool_use"));
+    let last = called.last().unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
 }
 
 #[test]

@@ -47,8 +47,9 @@ fn case_51_finish_reasons_become_stop_reasons() {
     for (finish, stop) in [
         (json!("stop"), "end_turn"),
         (json!("length"), "max_tokens"),
-        (json!("tool_calls"), "tool_use"),
-        (json!("function_call"), "tool_use"),
+        // Agents would go on for ever with a call that is not there.
+        (json!("tool_calls"), "end_turn"),
+        (json!("function_call"), "end_turn"),
         (json!("content_filter"), "refusal"),
         (json!(""), "end_turn"),
         (json!(null), "end_turn"),
@@ -67,6 +68,8 @@ fn case_51_finish_reasons_become_stop_reasons() {
 fn case_52_a_call_is_a_tool_use_whatever_the_vendor_says_but_for_length() {
     for (finish, stop) in [
         ("stop", "tool_use"),
+        ("tool_calls", "tool_use"),
+        ("function_call", "tool_use"),
         ("", "tool_use"),
         ("length", "max_tokens"),
     ] {

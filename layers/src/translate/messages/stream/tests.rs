@@ -737,3 +737,11 @@ fn an_error_that_has_no_field_of_its_own_is_one_where_the_answer_has_no_reason()
     }
     broken_stream(&[text("a"), named[0].clone(), finish("stop"), DONE.into()]);
 }
+
+#[test]
+fn a_tool_use_without_a_tool_is_an_end_of_the_turn() {
+    for reason in ["tool_calls", "function_call"] {
+        let heard = stream(&[text("a"), finish(reason), DONE.into()]);
+        assert_eq!(heard.stop_reason.as_deref(), Some("end_turn"));
+    }
+}
