@@ -130,8 +130,7 @@ impl Events {
     fn chunk(&mut self, data: &[u8], out: &mut BytesMut) -> Result<(), Error> {
         let mut chunk = Answer::chunk(data)?;
         chunk.check()?;
-        // Cumulative where it comes more than once.
-        self.usage = chunk.tally().or(self.usage);
+        self.usage = Tally::latest(self.usage, chunk.tally());
         self.complaint = chunk.complaint().or(self.complaint.take());
         let choice = chunk.choice();
         // One vendor's first chunk has neither a choice nor an id: it is about the prompt.

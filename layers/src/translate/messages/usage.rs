@@ -33,6 +33,14 @@ impl Tally {
         })
     }
 
+    /// What is known behind a newer word, which counts the whole answer so far. One of nothing at all behind one of
+    /// something says nothing: the meter has it so, too.
+    pub(in crate::translate) fn latest(known: Option<Self>, newer: Option<Self>) -> Option<Self> {
+        newer
+            .filter(|newer| known.is_none() || !newer.usage.is_zero())
+            .or(known)
+    }
+
     /// The counts, and how much of the output was thinking.
     pub(in crate::translate) const fn parts(&self) -> (&Usage, Option<u64>) {
         (&self.usage, self.thinking)

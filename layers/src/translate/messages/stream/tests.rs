@@ -486,12 +486,13 @@ fn case_87_reasoning_is_a_thinking_block_before_the_text() {
 
 #[test]
 fn case_88_89_and_91_usage_wherever_it_comes_comes_out_once() {
-    let with_usage = |reason: Value, completion: u64| {
+    let with_usage_of = |prompt: u64, reason: Value, completion: u64| {
         data(
             &json!({"id": "chatcmpl-1", "model": "gpt", "choices": [{"index": 0, "delta": {},
-            "finish_reason": reason}], "usage": {"prompt_tokens": 9, "completion_tokens": completion}}),
+            "finish_reason": reason}], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}}),
         )
     };
+    let with_usage = |reason: Value, completion: u64| with_usage_of(9, reason, completion);
     let groq = data(&json!({"id": "chatcmpl-1", "model": "gpt",
         "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
         "x_groq": {"id": "r", "usage": {"prompt_tokens": 9, "completion_tokens": 4}}}));
@@ -506,6 +507,20 @@ fn case_88_89_and_91_usage_wherever_it_comes_comes_out_once() {
             DONE.into(),
         ],
         vec![text("x"), finish("stop"), usage(9, 2), usage(9, 4)],
+        // One of nothing behind one of something says nothing.
+        vec![
+            text("x"),
+            usage(9, 4),
+            with_usage_of(0, json!("stop"), 0),
+            DONE.into(),
+        ],
+        vec![
+            text("x"),
+            usage(0, 0),
+            finish("stop"),
+            usage(9, 4),
+            DONE.into(),
+        ],
         vec![text("x"), groq, DONE.into()],
     ] {
         let heard = stream(&chunks);
