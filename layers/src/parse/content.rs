@@ -2,7 +2,7 @@
 
 use super::{
     cache::{MARK, Mark, Marked},
-    json::{At, Count, Object, Once, Shape, Text, elements},
+    json::{At, Count, Object, Once, OrNull, Refused, Shape, Text, elements},
     sound,
 };
 use crate::{
@@ -123,24 +123,17 @@ impl Shape for Part {
             once.check(at, &key)?;
             match &*key {
                 "type" => kind = Some(at.field(&key, &mut object, Text(Self::kind))?),
-                "image_url" => {
-                    image = true;
-                    at.field(&key, &mut object, Binary)?;
-                }
-                "file" => {
-                    document = true;
-                    at.field(&key, &mut object, Binary)?;
-                }
-                "source" => {
-                    sourced = true;
-                    at.field(&key, &mut object, Binary)?;
-                }
+                "image_url" => image = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
+                "file" => document = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
+                "source" => sourced = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
                 "content" => {
                     // Of a tool result or a document: text or parts; of a search result: anything.
                     at.field(&key, &mut object, Content)?;
                 }
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
-                "input_audio" => at.field(&key, &mut object, Sound)?,
+                "input_audio" => {
+                    at.field(&key, &mut object, OrNull(Sound))?;
+                }
                 // Arguments of a call.
                 "input" => at.weigh_written(&key, &mut object)?,
                 _ => at.weigh_field(&key, &mut object)?,
@@ -193,15 +186,19 @@ impl Shape for Binary {
                 "type" => {
                     is_text = at.field(&key, &mut object, Text(|kind: &str| kind == "text"))?
                 }
-                "data" | "url" => bytes += at.field(&key, &mut object, Text(str::len))? as u64,
+                "data" | "url" => {
+                    let length = at.field(&key, &mut object, OrNull(Text(str::len)))?;
+                    bytes += length.unwrap_or(0) as u64;
+                }
                 "file_data" => {
-                    let file = at.field(&key, &mut object, Text(InlineFile::of))?;
+                    let file = at.field(&key, &mut object, OrNull(Text(InlineFile::of)))?;
+                    let file = file.unwrap_or_default();
                     bytes += file.bytes;
                     at.cx.weigh(|size| size.text_bytes += file.text_bytes);
                 }
                 "detail" => at.weigh_and_read(&key, &mut object, Detail)?,
                 // A stored file's size is not known here.
-                "file_id" => return Err(at.refuse_field(&key, Problem::Unsupported)),
+                "file_id" => at.field(&key, &mut object, Refused(Problem::Unsupported))?,
                 "content" => {
                     at.field(&key, &mut object, Content)?;
                 }
@@ -220,7 +217,7 @@ impl Shape for Binary {
 }
 
 /// A file, inline.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InlineFile {
     /// As it was sent.
     pub(super) bytes: u64,
@@ -367,10 +364,13 @@ impl Shape for Tool {
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
-                "type" => match at.field(&key, &mut object, Text(Self::runs))? {
-                    Runs::Unpriced => return Err(at.refuse_field(&key, Problem::Unsupported)),
-                    Runs::Caller(bytes) => at.cx.weigh(|size| size.text_bytes += bytes),
-                    Runs::Search => search = true,
+                "type" => match at.field(&key, &mut object, OrNull(Text(Self::runs)))? {
+                    Some(Runs::Unpriced) => {
+                        return Err(at.refuse_field(&key, Problem::Unsupported));
+                    }
+                    Some(Runs::Caller(bytes)) => at.cx.weigh(|size| size.text_bytes += bytes),
+                    Some(Runs::Search) => search = true,
+                    None => {}
                 },
                 "max_uses" => max_uses = at.field(&key, &mut object, Count { max: 1000 })?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
@@ -384,5 +384,46 @@ impl Shape for Tool {
             at.ask_field("type", Ask::Class(Class::WebSearchCall, most));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+
+    use crate::{call::Operation, parse};
+
+    fn reads(operation: Operation, fields: &Value) {
+        let mut body =
+            json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]});
+        let fields = fields.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(fields);
+        let read = parse::call(operation, &Bytes::from(body.to_string()), 10);
+        assert!(read.is_ok(), "{body}: {read:?}");
+    }
+
+    #[test]
+    fn null_is_as_good_as_absent_in_parts_and_tools() {
+        let part = |part: Value| json!({"messages": [{"role": "user", "content": [part]}]});
+        let pdf = "data:application/pdf;base64,AA==";
+        for fields in [
+            json!({"tools": [{"type": null, "function": {"name": "f"}}]}),
+            part(json!({"type": "file", "file": {"file_data": pdf, "file_id": null}})),
+            part(
+                json!({"type": "text", "text": "x", "image_url": null, "file": null, "input_audio": null}),
+            ),
+        ] {
+            reads(Operation::Chat, &fields);
+        }
+        for fields in [
+            json!({"tools": [{"type": null, "name": "f", "input_schema": {}}]}),
+            part(
+                json!({"type": "image", "source": {"type": "url", "url": "https://x", "data": null, "file_id": null}}),
+            ),
+            part(json!({"type": "text", "text": "x", "source": null})),
+        ] {
+            reads(Operation::Messages, &fields);
+        }
     }
 }

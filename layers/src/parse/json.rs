@@ -460,6 +460,34 @@ impl<T, F: FnOnce(&str) -> T> Shape for Text<F> {
     }
 }
 
+/// Something, or null, which is as good as absent.
+#[derive(Debug)]
+pub(super) struct OrNull<P>(pub(super) P);
+
+impl<P: Shape> Shape for OrNull<P> {
+    type Value = Option<P::Value>;
+    const EXPECTED: &'static str = P::EXPECTED;
+
+    fn null(self, _: At<'_>) -> Result<Self::Value, Error> {
+        Ok(None)
+    }
+    fn boolean(self, at: At<'_>, value: bool) -> Result<Self::Value, Error> {
+        self.0.boolean(at, value).map(Some)
+    }
+    fn number(self, at: At<'_>, number: &str) -> Result<Self::Value, Error> {
+        self.0.number(at, number).map(Some)
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<Self::Value, Error> {
+        self.0.string(at, text).map(Some)
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<Self::Value, Error> {
+        self.0.array(at, json).map(Some)
+    }
+    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<Self::Value, Error> {
+        self.0.object(at, object).map(Some)
+    }
+}
+
 /// An integer from 1 on, or null.
 #[derive(Debug)]
 pub(super) struct Count {

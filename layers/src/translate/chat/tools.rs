@@ -150,8 +150,9 @@ impl Choice<'_> {
 
 impl<'a> Tool<'a> {
     fn read(tool: &Object<'a, '_>) -> Result<Self, Error> {
-        let kind = tool.need("type")?;
-        if kind.string()? != "function" {
+        if let Some(kind) = tool.get("type")?
+            && kind.string()? != "function"
+        {
             return Err(kind.refuse(Problem::Unsupported));
         }
         let function = tool.need("function")?.object()?;

@@ -453,6 +453,14 @@ fn tools_keep_what_the_format_has() {
             {"name": "b", "input_schema": {"type": "object", "properties": {}}},
         ])
     );
+    for kind in [json!({"type": null}), json!({})] {
+        let mut tool = function("a");
+        tool["type"] = kind["type"].clone();
+        assert_eq!(
+            translated(&plus(json!({"tools": [tool]})))["tools"],
+            json!([{"name": "a", "input_schema": {"type": "object"}}])
+        );
+    }
     let custom = json!({"type": "custom", "custom": {"name": "c"}});
     assert_eq!(
         named(&plus(json!({"tools": [function("a"), custom]}))),
