@@ -392,7 +392,7 @@ impl ChatUsage {
 }
 
 /// The `usage` of a messages answer. Cumulative: what a later event repeats replaces what an earlier one said.
-#[cfg(feature = "passthrough")]
+#[cfg(any(feature = "passthrough", feature = "translate"))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MessagesUsage {
     input_tokens: Count,
@@ -408,7 +408,7 @@ pub(crate) struct MessagesUsage {
 }
 
 /// Passes over the conversation that the other counts leave out: summing it up.
-#[cfg(feature = "passthrough")]
+#[cfg(any(feature = "passthrough", feature = "translate"))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Apart {
     usage: Usage,
@@ -416,7 +416,7 @@ struct Apart {
     unknown: bool,
 }
 
-#[cfg(feature = "passthrough")]
+#[cfg(any(feature = "passthrough", feature = "translate"))]
 impl Apart {
     /// `iterations`.
     fn of(json: Option<&str>) -> Option<Self> {
@@ -440,7 +440,7 @@ impl Apart {
     }
 }
 
-#[cfg(feature = "passthrough")]
+#[cfg(any(feature = "passthrough", feature = "translate"))]
 impl MessagesUsage {
     /// Reads the object, JSON; `None` if it is no such object.
     pub(crate) fn of(json: &str) -> Option<Self> {
@@ -502,6 +502,7 @@ impl MessagesUsage {
     }
 
     /// Whether it counts output.
+    #[cfg(feature = "passthrough")]
     pub(crate) const fn counts_output(&self) -> bool {
         self.output_tokens.tokens.is_some()
     }

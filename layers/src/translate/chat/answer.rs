@@ -327,6 +327,21 @@ mod tests {
                 0,
                 1,
             ),
+            // Lifetimes without their total, or beyond it.
+            (
+                r#"{"input_tokens":5,"cache_creation":{"ephemeral_5m_input_tokens":60,"ephemeral_1h_input_tokens":400},"output_tokens":1}"#,
+                465,
+                0,
+                460,
+                1,
+            ),
+            (
+                r#"{"input_tokens":5,"cache_creation_input_tokens":100,"cache_creation":{"ephemeral_5m_input_tokens":60,"ephemeral_1h_input_tokens":400},"output_tokens":1}"#,
+                465,
+                0,
+                460,
+                1,
+            ),
             // The meter calls these suspect; the answer is still an answer.
             (r#"{"input_tokens":-5,"output_tokens":"many"}"#, 0, 0, 0, 0),
             ("null", 0, 0, 0, 0),

@@ -1,53 +1,46 @@
 //! Token counts, from the messages format's to the chat format's.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::vendor_usage::Count;
+use crate::{
+    json::members,
+    price::Class,
+    vendor_usage::{MessagesUsage, counts},
+};
 
-/// What a messages answer counts. Cumulative: what a later event repeats replaces what an earlier one
-/// said. What is no count is left out: the meter has called it suspect, and the answer goes on.
+/// What a messages answer counts, read as it is charged. Cumulative: what a later event repeats replaces what an earlier
+/// one said. What is no count is left out: the meter has called it suspect, and the answer goes on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::translate) struct Counts {
-    input: Option<u64>,
-    cache_write: Option<u64>,
-    cache_read: Option<u64>,
-    output: Option<u64>,
+    usage: MessagesUsage,
+    /// How much of the output was thinking, for which nothing is charged beside it.
     thinking: Option<u64>,
 }
 
 impl Counts {
     /// Takes the counts of the newest `usage`.
     pub(in crate::translate) fn replace_by(&mut self, usage: &RawValue) {
-        let newer: MessagesUsage<'_> = serde_json::from_str(usage.get()).unwrap_or_default();
-        let details = newer.output_tokens_details.map(|details| details.get());
-        let details: Details<'_> = details
-            .and_then(|details| serde_json::from_str(details).ok())
-            .unwrap_or_default();
-        for (old, new) in [
-            (&mut self.input, newer.input_tokens),
-            (&mut self.cache_write, newer.cache_creation_input_tokens),
-            (&mut self.cache_read, newer.cache_read_input_tokens),
-            (&mut self.output, newer.output_tokens),
-            (&mut self.thinking, details.thinking_tokens),
-        ] {
-            // As the meter reads them: some write 5.0.
-            *old = new
-                .and_then(|count| Count::of(count.get())?.tokens)
-                .or(*old);
+        if let Some(newer) = MessagesUsage::of(usage.get()) {
+            self.usage.replace_by(newer);
         }
+        self.thinking = thinking(usage.get()).or(self.thinking);
     }
 
     /// Input, written to the cache, read from it, output, and how much of that was thinking.
     pub(in crate::translate) fn parts(&self) -> [u64; 5] {
-        let Self {
-            input,
-            cache_write,
-            cache_read,
-            output,
-            thinking,
-        } = *self;
-        [input, cache_write, cache_read, output, thinking].map(Option::unwrap_or_default)
+        let counts = self.usage.counts().unwrap_or_default();
+        let usage = counts.usage;
+        [
+            usage.input,
+            // That format tells no lifetimes apart.
+            usage
+                .cache_write
+                .saturating_add(usage.classes.get(Class::CacheWrite1h)),
+            usage.cached_input,
+            usage.output,
+            self.thinking.unwrap_or_default(),
+        ]
     }
 
     /// The same, as the chat format counts: the cache inside the prompt, the reasoning inside the
@@ -59,14 +52,7 @@ impl Counts {
             cached_tokens,
             completion_tokens,
             thinking,
-        ] = [
-            self.input,
-            self.cache_write,
-            self.cache_read,
-            self.output,
-            self.thinking,
-        ]
-        .map(Option::unwrap_or_default);
+        ] = self.parts();
         let prompt_tokens = input
             .saturating_add(cache_write_tokens)
             .saturating_add(cached_tokens);
@@ -106,24 +92,9 @@ struct CompletionDetails {
     reasoning_tokens: u64,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct MessagesUsage<'a> {
-    #[serde(borrow)]
-    input_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    cache_creation_input_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    cache_read_input_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    output_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    output_tokens_details: Option<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Details<'a> {
-    #[serde(borrow)]
-    thinking_tokens: Option<&'a RawValue>,
+/// The thinking inside the output, if the vendor says.
+fn thinking(usage: &str) -> Option<u64> {
+    let [details] = members(usage, &["output_tokens_details"]).ok()?;
+    let [thinking] = counts(details?, &["thinking_tokens"])?;
+    thinking.tokens
 }

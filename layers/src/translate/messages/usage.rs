@@ -83,7 +83,9 @@ impl Serialize for Tally {
             input_tokens: usage.input
                 + classes.get(Class::InputAudio)
                 + classes.get(Class::InputImage),
-            cache_creation_input_tokens: usage.cache_write + classes.get(Class::CacheWrite12h),
+            cache_creation_input_tokens: usage.cache_write
+                + classes.get(Class::CacheWrite1h)
+                + classes.get(Class::CacheWrite12h),
             cache_read_input_tokens: usage.cached_input,
             output_tokens: usage.output_total(),
             output_tokens_details: thinking.map(details),
