@@ -30,7 +30,7 @@ use tollgate_layers::{
     translate::TranslateLayer,
     upstream::Upstream,
 };
-use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Service, ServiceBuilder};
 
 use crate::{
     admin::{self, Admin, AdminAuthLayer, BodyLimitLayer, OperatorsShape, Routes, WhichCall},
@@ -301,7 +301,7 @@ where
     let head = HeadLayer::new(HeadLimits::OF_THE_SERVER);
     let admin_auth = AdminAuthLayer::new(key);
     let body_limit = BodyLimitLayer::default();
-    let service = ServiceBuilder::new()
+    ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber
         .layer(respond) //                 Error → JSON in the operators' words; above it: Infallible
         .layer(panics) //         500      in the call and in its body; the log is told which call it was
@@ -309,10 +309,7 @@ where
         .layer(admin_auth) //     401      where a route needs the key; what is no route is let through to its 404
         .layer(body_limit) //     408 413  Request<B> → Request<UnreadBody>: read where a route asks for it
         .layer(console) //        303 401 403 429  pages, for whoever has signed in: they ask what stands below
-        .service(Routes::new(admin)); // 404 405, and what the ledger says
-    // They get the request when its answer is polled for, not when it comes: were a body that is refused unread dropped
-    // before that, the answer would say that the connection closes.
-    service_fn(move |req| service.clone().oneshot(req))
+        .service(Routes::new(admin)) // 404 405, and what the ledger says
 }
 
 /// Counts for the client's address; uncounted while there is no quota.

@@ -28,6 +28,7 @@ use tollgate::demo::{
 use crate::{
     checks::{INVALID, head, refused},
     edge::{Edge, statuses},
+    edge_unread::LARGE,
     harness::{HttpClient, World, chat_body, eventually, request, whole, with},
     ops::{BOTH, Op, limits},
     replies::{answer, usage},
@@ -43,6 +44,7 @@ const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
@@ -472,6 +474,60 @@ async fn what_is_refused_of_a_body_is_refused_on_h2_alike() {
     }
     assert_eq!(world.vendor.received().len(), 2, "the good ones");
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
+}
+
+/// The windows are opened on behind the answer, and its stream is not reset.
+#[tokio::test]
+async fn a_client_that_sends_all_of_a_large_body_first_is_told_why_it_was_refused_on_h2() {
+    const PIECE: usize = 16_384;
+    let world = World::start().await;
+    let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+    let begin = [opening(), frame(HEADERS, END_HEADERS, 1, &call("tg-wrong"))].concat();
+    socket.write_all(&begin).await.unwrap();
+    // What of it is still to be sent, and what may be: on the stream and in all.
+    let (mut left, mut stream_window, mut window) = (LARGE, 65_535, 65_535);
+    let mut answered = false;
+    while left > 0 {
+        if PIECE <= stream_window && PIECE <= window {
+            let piece = &[b' '; PIECE][..left.min(PIECE)];
+            left -= piece.len();
+            stream_window -= piece.len();
+            window -= piece.len();
+            let flags = if left == 0 { END_STREAM } else { 0 };
+            socket
+                .write_all(&frame(DATA, flags, 1, piece))
+                .await
+                .unwrap();
+            continue;
+        }
+        let next = async {
+            let mut head = [0; 9];
+            socket.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            socket.read_exact(&mut payload).await.unwrap();
+            (head[3], head[8], payload)
+        };
+        let (kind, stream, payload) = timeout(PATIENCE, next).await.expect("it is read on");
+        let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap()) as usize;
+        match (kind, stream) {
+            (SETTINGS, _) if !payload.is_empty() => {
+                let is_window = |setting: &&[u8]| setting[1] == INITIAL_WINDOW_SIZE;
+                if let Some(setting) = payload.chunks(6).find(is_window) {
+                    stream_window += number(&setting[2..]) - 65_535;
+                }
+                // It holds from then on.
+                let taken = frame(SETTINGS, ACK, 0, &[]);
+                socket.write_all(&taken).await.unwrap();
+            }
+            (WINDOW_UPDATE, 0) => window += number(&payload),
+            (WINDOW_UPDATE, _) => stream_window += number(&payload),
+            (HEADERS, _) => answered = true,
+            (RST_STREAM | GOAWAY, _) => panic!("reset with {left} bytes to send: {payload:?}"),
+            _ => {}
+        }
+    }
+    assert!(answered);
 }
 
 /// A kilobyte a second is the least, once the body had five seconds to begin.

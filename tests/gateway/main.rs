@@ -46,6 +46,7 @@ mod edge_headers; // heads that are too large, and where no secret may turn up
 mod edge_overload; // more than can be served, and keys that are guessed
 mod edge_panics; // panics over real sockets
 mod edge_random; // random and mutated bytes
+mod edge_unread; // bodies that are refused before they were read
 mod egress; // how vendors are reached: proxies, TLS, HTTP/2, closed connections, patience
 mod embeddings; // vectors of texts: what they cost, byte for byte
 mod estimate; // what a call would hold

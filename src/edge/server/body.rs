@@ -10,19 +10,44 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tollgate_layers::self_wake::suppress_wakes;
 
-/// The body of a request, as it comes from the connection.
+use super::{supervise::Activity, unread::Unread};
+
+/// The body of a request, as it comes from the connection. What of it nobody has read when it is dropped, the
+/// connection throws away.
 #[derive(Debug)]
 pub struct RequestBody {
-    incoming: Incoming,
+    /// `None` behind its end.
+    incoming: Option<Incoming>,
     /// On HTTP/1 the task that answers drives the connection too.
     of_one_task: bool,
+    /// Somebody began to read it, or its client waits for that.
+    begun: bool,
+    activity: Activity,
 }
 
 impl RequestBody {
-    pub(super) const fn new(incoming: Incoming, of_one_task: bool) -> Self {
+    /// `awaited`: its client sends it when it is asked for.
+    pub(super) const fn new(
+        incoming: Incoming,
+        of_one_task: bool,
+        awaited: bool,
+        activity: Activity,
+    ) -> Self {
         Self {
-            incoming,
+            incoming: Some(incoming),
             of_one_task,
+            begun: awaited,
+            activity,
+        }
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Some(incoming) = self.incoming.take()
+            && !incoming.is_end_stream()
+        {
+            self.activity.discard(Unread::new(incoming, self.begun));
         }
     }
 }
@@ -32,29 +57,39 @@ impl Body for RequestBody {
     type Error = hyper::Error;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let of_one_task = self.of_one_task;
-        let mut incoming = Pin::new(&mut self.incoming);
-        if !of_one_task {
-            return incoming.poll_frame(cx);
-        }
-        let (frame, heard) = suppress_wakes(|| incoming.as_mut().poll_frame(cx));
-        // The connection need not be woken for more where there is no more.
-        if let Some(connection) = heard
-            && !incoming.is_end_stream()
-        {
-            connection.wake();
+        let this = self.get_mut();
+        let Some(incoming) = &mut this.incoming else {
+            return Poll::Ready(None);
+        };
+        this.begun = true;
+        let mut incoming = Pin::new(incoming);
+        let frame = if this.of_one_task {
+            let (frame, heard) = suppress_wakes(|| incoming.as_mut().poll_frame(cx));
+            // The connection need not be woken for more where there is no more.
+            if let Some(connection) = heard
+                && !incoming.is_end_stream()
+            {
+                connection.wake();
+            }
+            frame
+        } else {
+            incoming.poll_frame(cx)
+        };
+        if let Poll::Ready(None) = frame {
+            this.incoming = None;
         }
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        let nothing = || SizeHint::with_exact(0);
+        self.incoming.as_ref().map_or_else(nothing, Body::size_hint)
     }
 }

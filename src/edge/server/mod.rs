@@ -12,6 +12,7 @@ mod peers;
 mod socket;
 mod supervise;
 mod transport;
+mod unread;
 
 use std::{
     convert::Infallible,
@@ -23,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{TryFutureExt, future::Either};
-use http::{Extensions, Request, Response, Version};
+use http::{Extensions, Request, Response, Version, header::EXPECT};
 use http_body::Body;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -282,7 +283,9 @@ where
                 req.extensions_mut().insert(TwoLengths);
             }
             let of_one_task = req.version() != Version::HTTP_2;
-            let req = req.map(|incoming| RequestBody::new(incoming, of_one_task));
+            let awaited = req.headers().contains_key(EXPECT);
+            let req =
+                req.map(|incoming| RequestBody::new(incoming, of_one_task, awaited, seen.clone()));
             let answer = call_ready(service.clone(), req);
             answer.map_ok(move |res| running.until_end_of(res))
         });

@@ -2,6 +2,7 @@
 //! long, and ends gently when it is old or the server drains.
 
 use std::{
+    convert::Infallible,
     future::poll_fn,
     pin::Pin,
     sync::{
@@ -13,7 +14,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Version, header::CONTENT_LENGTH};
+use futures_util::task::AtomicWaker;
+use http::{
+    HeaderValue, Request, Response, Version,
+    header::{CONNECTION, CONTENT_LENGTH},
+};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::{
@@ -24,7 +29,7 @@ use pin_project_lite::pin_project;
 use tokio::{sync::Notify, time::Instant};
 use tollgate_layers::{error::BoxError, self_wake::SelfWake};
 
-use super::{ConnectionLimits, socket::Socket, transport::PREFACE};
+use super::{ConnectionLimits, socket::Socket, transport::PREFACE, unread::Unread};
 
 /// After a gentle end was asked for, a connection without running answers has so long to be gone.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -51,6 +56,10 @@ struct Inner {
     /// How far the answer is that runs on HTTP/1: a [`Stage`].
     stage: AtomicU8,
     requests: Mutex<Requests>,
+    /// Of bodies that nobody wants any more; on HTTP/1 of one.
+    unread: Mutex<Vec<Unread<Incoming>>>,
+    /// Whoever throws those away.
+    discards: AtomicWaker,
 }
 
 /// How far the answer is that runs on HTTP/1. It decides what may be sent beside it.
@@ -92,6 +101,8 @@ impl Activity {
             first: Notify::new(),
             stage: AtomicU8::new(Stage::Other as u8),
             requests: Mutex::new(requests),
+            unread: Mutex::default(),
+            discards: AtomicWaker::new(),
         }))
     }
 
@@ -129,6 +140,29 @@ impl Activity {
             hand,
         };
         (running, nth)
+    }
+
+    /// This is read by nobody else any more.
+    pub(super) fn discard(&self, rest: Unread<Incoming>) {
+        self.unread().push(rest);
+        self.0.discards.wake();
+    }
+
+    /// Throws away what is left of bodies.
+    fn poll_discards(&self, cx: &mut Context<'_>) -> Poll<Infallible> {
+        self.0.discards.register(cx.waker());
+        self.unread()
+            .retain_mut(|rest| rest.poll_discard(cx).is_pending());
+        Poll::Pending
+    }
+
+    /// Whether, on HTTP/1, the connection is to end for what is left of a body.
+    fn is_spoilt(&self) -> bool {
+        self.unread().iter().any(Unread::ends_connection)
+    }
+
+    fn unread(&self) -> MutexGuard<'_, Vec<Unread<Incoming>>> {
+        self.0.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_at(&self, stage: Stage) {
@@ -231,7 +265,12 @@ pub(super) struct Running {
 
 impl Running {
     /// Keeps it until the answer's body has ended.
-    pub(super) fn until_end_of<A: Body>(self, res: Response<A>) -> Response<TrackedBody<A>> {
+    pub(super) fn until_end_of<A: Body>(self, mut res: Response<A>) -> Response<TrackedBody<A>> {
+        if self.hand.is_none() && self.activity.is_spoilt() {
+            // Whoever kept it would lose the next request with it (RFC 9112, section 9.6).
+            let close = HeaderValue::from_static("close");
+            res.headers_mut().insert(CONNECTION, close);
+        }
         // On HTTP/1.1 hyper sends in chunks what it knows no length of.
         let in_chunks = self.activity.stage() == Stage::Awaited
             && res.body().size_hint().exact().is_none()
@@ -367,6 +406,7 @@ where
                         Event::LastRequest
                     }
                     () = tokio::time::sleep_until(look_again) => Event::Time,
+                    never = poll_fn(|cx| activity.poll_discards(cx)) => match never {},
                 }
             });
             poll_fn(|cx| {

@@ -1,0 +1,144 @@
+//! What is left of a request's body when nobody wants it any more: read on for a while, and thrown away.
+//!
+//! Whoever still sends it does not read the answer yet. Were the connection closed under it, its next write
+//! would fail, and with what the kernel throws away then the answer would be lost (RFC 9112, section 9.6).
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Buf;
+use http_body::Body;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// So much is thrown away: twice what a body may usually have, so that one that is refused for its size is told.
+const BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// For so long. An idle connection may stay longer, so nothing is gained by sending slowly.
+const TIME_MAX: Duration = Duration::from_secs(30);
+/// The longest wait for more of it.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Of a body that nobody has begun to read: so much comes soon, and its connection is good for another request.
+const SHORT_BYTES_MAX: u64 = 256 * 1024;
+
+/// The rest of a body.
+#[derive(Debug)]
+pub(super) struct Unread<B> {
+    body: B,
+    bytes_left: u64,
+    until: Instant,
+    silence: Pin<Box<Sleep>>,
+    ends_connection: bool,
+}
+
+impl<B: Body + Unpin> Unread<B> {
+    /// Of a body that was `begun`, or is only sent when it is asked for, the rest may never come.
+    pub(super) fn new(body: B, begun: bool) -> Self {
+        let is_short = body
+            .size_hint()
+            .upper()
+            .is_some_and(|bytes| bytes <= SHORT_BYTES_MAX);
+        Self {
+            body,
+            bytes_left: BYTES_MAX,
+            until: Instant::now() + TIME_MAX,
+            silence: Box::pin(sleep(SILENCE_MAX)),
+            ends_connection: begun || !is_short,
+        }
+    }
+
+    /// Whether its connection is to end: then the answer says so.
+    pub(super) const fn ends_connection(&self) -> bool {
+        self.ends_connection
+    }
+
+    /// Reads on. Resolves at its end, or when it is too much or takes too long.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            let Some(Ok(frame)) = frame else {
+                return Poll::Ready(());
+            };
+            let bytes = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+            let now = Instant::now();
+            match self.bytes_left.checked_sub(bytes) {
+                Some(left) if now < self.until => self.bytes_left = left,
+                _ => return Poll::Ready(()),
+            }
+            let patience = self.until.min(now + SILENCE_MAX);
+            self.silence.as_mut().reset(patience);
+        }
+        self.silence.as_mut().poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, future::poll_fn};
+
+    use bytes::Bytes;
+    use futures_util::stream::{self, Stream};
+    use http_body::Frame;
+    use http_body_util::{Full, StreamBody};
+
+    use super::*;
+
+    const PIECE_BYTES: usize = 64 * 1024;
+
+    fn pieces(
+        wait: Duration,
+    ) -> Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>> {
+        Box::pin(stream::unfold((), move |()| async move {
+            sleep(wait).await;
+            let piece = Bytes::from_static(&[b'x'; PIECE_BYTES]);
+            Some((Ok(Frame::data(piece)), ()))
+        }))
+    }
+
+    /// How long it took, and how many bytes were taken.
+    async fn discarded<B: Body + Unpin>(body: B) -> (Duration, u64) {
+        let begun = Instant::now();
+        let mut unread = Unread::new(body, true);
+        poll_fn(|cx| unread.poll_discard(cx)).await;
+        (begun.elapsed(), BYTES_MAX - unread.bytes_left)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rest_is_thrown_away_within_its_bounds_of_bytes_of_time_and_of_silence() {
+        let endless = StreamBody::new(pieces(Duration::ZERO));
+        let (took, bytes) = discarded(endless).await;
+        assert_eq!(bytes, BYTES_MAX);
+        assert!(took < TIME_MAX, "{took:?}");
+
+        let dripping = StreamBody::new(pieces(SILENCE_MAX / 2));
+        let (took, bytes) = discarded(dripping).await;
+        assert!(
+            (TIME_MAX..TIME_MAX + SILENCE_MAX).contains(&took),
+            "{took:?}"
+        );
+        assert!(bytes < BYTES_MAX);
+
+        let silent = StreamBody::new(pieces(TIME_MAX));
+        let (took, bytes) = discarded(silent).await;
+        assert!((SILENCE_MAX..2 * SILENCE_MAX).contains(&took), "{took:?}");
+        assert_eq!(bytes, 0);
+
+        let (took, bytes) = discarded(Full::new(Bytes::from_static(b"whole"))).await;
+        assert_eq!((took, bytes), (Duration::ZERO, 5));
+    }
+
+    #[tokio::test]
+    async fn a_connection_goes_on_behind_a_short_rest_that_nobody_has_begun_to_read() {
+        let of = |bytes: u64| Full::new(Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]));
+        for (bytes, begun, ends) in [
+            (SHORT_BYTES_MAX, false, false),
+            (SHORT_BYTES_MAX, true, true),
+            (SHORT_BYTES_MAX + 1, false, true),
+        ] {
+            let unread = Unread::new(of(bytes), begun);
+            assert_eq!(unread.ends_connection(), ends, "{bytes} {begun}");
+        }
+        let of_unknown_length = StreamBody::new(pieces(Duration::ZERO));
+        assert!(Unread::new(of_unknown_length, false).ends_connection());
+    }
+}

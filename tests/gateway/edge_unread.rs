@@ -1,0 +1,149 @@
+//! Hardening: whoever is refused before the body was read is told so, although it sends all of it first; and
+//! where the connection ends behind an answer, the answer says so.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+use tollgate_layers::auth::SecretKey;
+
+use crate::{
+    checks::head,
+    edge::{read_to_close, statuses},
+    harness::World,
+    ops::{BOTH, Op, limits},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// More than all buffers on the way hold.
+pub const LARGE: usize = 10_000_000;
+const SAYS_SO: &str = "\r\nconnection: close\r\n";
+
+/// The head of a request on a connection that is to be kept.
+fn kept(op: Op, key: Option<&str>, lines: &str) -> String {
+    head(op, key, lines).replace("connection: close\r\n", "")
+}
+
+/// Sends all of it before it reads anything; what came, once the other side has closed.
+async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
+    let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+    let write = async {
+        socket.write_all(head.as_bytes()).await?;
+        socket.write_all(body).await
+    };
+    let written = timeout(PATIENCE, write).await;
+    written.expect("it is taken").expect("nothing is cut");
+    let told = read_to_close(&mut socket, PATIENCE).await;
+    String::from_utf8(told.expect("the connection ends")).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_sends_all_of_a_large_body_first_is_told_why_it_was_refused() {
+    let world = limits("body_bytes_max = 1000").start().await;
+    let key = world.key().await;
+    let (good, wrong) = (key.secret.as_str(), SecretKey::generate());
+    let length = format!("content-length: {LARGE}\r\n");
+    let large = vec![b' '; LARGE];
+    let in_a_chunk = [
+        format!("{LARGE:x}\r\n").as_bytes(),
+        &large,
+        b"\r\n0\r\n\r\n",
+    ]
+    .concat();
+    let te = "transfer-encoding: chunked\r\n";
+    for op in BOTH {
+        for (what, key, lines, body, status) in [
+            ("a wrong key", wrong.expose(), &*length, &large, 401),
+            ("a wrong key, chunked", wrong.expose(), te, &in_a_chunk, 401),
+            ("declared", good, &length, &large, 413),
+            ("counted", good, te, &in_a_chunk, 413),
+        ] {
+            let told = told_at_last(&world, &kept(op, Some(key), lines), body).await;
+            assert_eq!(statuses(told.as_bytes()), [status], "{what}: {told}");
+            assert!(told.contains(SAYS_SO), "{what}: {told}");
+            assert!(told.ends_with("}}"), "{what}: {told}");
+        }
+        let nowhere = kept(op, None, &length).replace(op.path(), "/v1/nowhere");
+        let told = told_at_last(&world, &nowhere, &large).await;
+        assert_eq!(statuses(told.as_bytes()), [404], "{told}");
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+/// As Python's `http.client` sends it: the head, and the body behind it.
+#[tokio::test]
+async fn behind_a_short_body_that_nobody_read_the_connection_serves_the_next_request() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let body = op.body("x").to_string();
+        let length = format!("content-length: {}\r\n", body.len());
+        let packed = format!("content-encoding: gzip\r\n{length}");
+        let good = head(op, Some(&key.secret), &length) + &body;
+        for (what, head, status) in [
+            ("no key", kept(op, None, &length), 401),
+            ("packed", kept(op, Some(&key.secret), &packed), 415),
+            ("no JSON", kept(op, Some(&key.secret), &length), 400),
+        ] {
+            let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+            socket.write_all(head.as_bytes()).await.unwrap();
+            let body = if status == 400 {
+                body.replace('{', "[")
+            } else {
+                // The refusal is there before any of it.
+                let mut begin = [0; 12];
+                socket.read_exact(&mut begin).await.unwrap();
+                assert_eq!(statuses(&begin), [status], "{what}");
+                body.clone()
+            };
+            socket.write_all(body.as_bytes()).await.unwrap();
+            socket.write_all(good.as_bytes()).await.unwrap();
+            let told = read_to_close(&mut socket, PATIENCE).await.unwrap();
+            let told = String::from_utf8(told).unwrap();
+            let (refusal, served) = told.split_once("HTTP/1.1 200").expect(what);
+            assert!(!refusal.contains(SAYS_SO), "{what}: {refusal}");
+            assert!(served.contains(SAYS_SO), "{what}: {served}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_behind_which_the_connection_ends_says_so() {
+    let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
+        .start()
+        .await;
+    let key = world.key().await;
+    let te = "transfer-encoding: chunked\r\n";
+    for op in BOTH {
+        for (what, lines, body, status) in [
+            ("declared", "content-length: 1000000\r\n", "", 413),
+            ("counted", te, &*format!("3e9\r\n{}", " ".repeat(1001)), 413),
+            ("slow", "content-length: 100\r\n", "{", 408),
+            ("slow, chunked", te, "1\r\n{\r\n", 408),
+            ("broken", te, "1\r\n{\r\nzz\r\n", 400),
+            (
+                "waits to be asked for it",
+                "content-type: text/plain\r\nexpect: 100-continue\r\ncontent-length: 5\r\n",
+                "",
+                415,
+            ),
+        ] {
+            let begun = Instant::now();
+            let head = kept(op, Some(&key.secret), lines);
+            let head = match lines.contains("content-type") {
+                true => head.replace("content-type: application/json\r\n", ""),
+                false => head,
+            };
+            let told = told_at_last(&world, &head, body.as_bytes()).await;
+            assert_eq!(statuses(told.as_bytes()), [status], "{what}: {told}");
+            assert!(told.contains(SAYS_SO), "{what}: {told}");
+            // Whoever sends nothing more is not waited for.
+            let time = begun.elapsed();
+            assert!(time < Duration::from_secs(5), "{what}: {time:?}");
+        }
+    }
+    assert_eq!(world.settled(&key).await["held_rub"], "0.00");
+}
