@@ -36,7 +36,7 @@ use crate::{
         AdminConfig, PaymentsConfig, ReceiverConfig, WayConfig, WebhookConfig, YooKassaConfig,
     },
     console::ConsoleLayer,
-    edge::{head::TwoLengths, panics::PanicsLayer, server::OpenConnections},
+    edge::{head::FramingFault, panics::PanicsLayer, server::OpenConnections},
     events::Tail,
     observe::{Sources, metrics::Metrics, record::Calls},
     payments::Payments,
@@ -426,7 +426,9 @@ async fn a_head_that_leaves_something_open_is_refused_in_the_operators_words() {
         req
     };
     let mut two_lengths = host(&["h"]);
-    two_lengths.extensions_mut().insert(TwoLengths);
+    two_lengths
+        .extensions_mut()
+        .insert(FramingFault::TwoLengths);
     let mut bad_authority = host(&[]);
     *bad_authority.version_mut() = http::Version::HTTP_2;
     *bad_authority.uri_mut() = "http://a:b@h/livez".parse().unwrap();

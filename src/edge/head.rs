@@ -1,5 +1,5 @@
 //! What a request's head may be, before anything is decided by it: the address not too long (414), the
-//! headers not too many nor too large (431), one length and not two, one host and not two (400).
+//! headers not too many nor too large (431), one length and not two, no coding but chunks, one host and not two (400).
 //!
 //! hyper refuses what is far over these limits itself, with the same status and no body, and closes.
 
@@ -12,9 +12,14 @@ use tower::{Layer, Service};
 
 use crate::edge::host::{self, HostFault};
 
-/// On a request: `content-length` and `transfer-encoding` were both in its head. Inserted by the server.
-#[derive(Clone, Copy, Debug)]
-pub struct TwoLengths;
+/// On a request: why nobody can be sure where it ends. Inserted by the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FramingFault {
+    /// `content-length` and `transfer-encoding` were both in its head.
+    TwoLengths,
+    /// `transfer-encoding` was something else than `chunked`, once.
+    Coding,
+}
 
 /// How large a head may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +99,16 @@ where
 
 impl HeadLimits {
     fn check<B>(&self, req: &Request<B>) -> Result<(), Error> {
-        if req.extensions().get::<TwoLengths>().is_some() {
-            let problem = Problem::Contradicts("transfer-encoding");
-            return Err(Error::invalid("content-length", problem));
+        match req.extensions().get() {
+            Some(FramingFault::TwoLengths) => {
+                let problem = Problem::Contradicts("transfer-encoding");
+                return Err(Error::invalid("content-length", problem));
+            }
+            Some(FramingFault::Coding) => {
+                let problem = Problem::NotOneOf("chunked");
+                return Err(Error::invalid("transfer-encoding", problem));
+            }
+            None => {}
         }
         let uri = req.uri().path_and_query();
         if uri.is_some_and(|uri| uri.as_str().len() > self.uri_bytes_max) {
@@ -179,13 +191,18 @@ mod tests {
     }
 
     #[test]
-    fn two_lengths_are_one_too_many() {
-        let mut req = Request::new(());
-        req.extensions_mut().insert(TwoLengths);
-        let refused = LIMITS.check(&req);
-        assert!(
-            matches!(&refused, Err(Error::Invalid { field, .. }) if field == "content-length"),
-            "{refused:?}"
-        );
+    fn what_leaves_open_where_a_request_ends_is_refused_by_name() {
+        for (fault, name) in [
+            (FramingFault::TwoLengths, "content-length"),
+            (FramingFault::Coding, "transfer-encoding"),
+        ] {
+            let mut req = Request::new(());
+            req.extensions_mut().insert(fault);
+            let refused = LIMITS.check(&req);
+            assert!(
+                matches!(&refused, Err(Error::Invalid { field, .. }) if field == name),
+                "{refused:?}"
+            );
+        }
     }
 }

@@ -163,6 +163,61 @@ async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_r
             BAD,
             0,
         ),
+        (
+            "a coding before chunked",
+            req(POST, "transfer-encoding: gzip, chunked\r\n", &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "a coding that is none before chunked",
+            req(POST, "transfer-encoding: foo, chunked\r\n", &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "chunked twice",
+            req(POST, "transfer-encoding: chunked, chunked\r\n", &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "nothing before chunked",
+            req(POST, "transfer-encoding: ,chunked\r\n", &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "two lines of codings",
+            req(
+                POST,
+                &format!("transfer-encoding: gzip\r\n{te}"),
+                &in_chunks,
+            ),
+            BAD,
+            0,
+        ),
+        (
+            "two lines of chunked",
+            req(POST, &format!("{te}{te}"), &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "chunked in large letters",
+            req(POST, &te_close.replace("chunked", "\tCHUNKED "), &in_chunks),
+            OK,
+            1,
+        ),
+        (
+            "pipelined, the second in two codings",
+            format!(
+                "{kept}{}",
+                req(POST, "transfer-encoding: gzip, chunked\r\n", &in_chunks)
+            ),
+            OK_THEN_BAD,
+            1,
+        ),
         // Chunks. The answer may get lost with the connection.
         (
             "size is no number",
@@ -450,6 +505,23 @@ async fn two_lengths_are_refused_in_the_shape_of_all_refusals_and_the_connection
     assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
 }
 
+#[tokio::test]
+async fn a_coding_that_is_not_understood_is_refused_by_name_and_the_connection_ends() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let te = "transfer-encoding: gzip, chunked\r\n";
+        let head = head(op, Some(&key.secret), te).replace("connection: close\r\n", "");
+        let body = op.body("x").to_string();
+        let answer = raw(&world, &format!("{head}{}", chunked(&body))).await;
+        let text = refused(op.path(), &answer, 400, INVALID, "");
+        assert!(text.contains("«transfer-encoding»"), "{text}");
+        assert_eq!(answer.headers["connection"], "close");
+    }
+    assert!(world.vendor.received().is_empty());
+    assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
+}
+
 /// What stands for the host in a request, and whether it may.
 const HOSTS: &[(&str, &str, bool)] = &[
     ("none", "", false),
@@ -643,6 +715,14 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
             "chunked is not last",
             req(
                 "transfer-encoding: chunked, gzip\r\n",
+                &(chunked(&body) + &smuggled),
+            ),
+            BAD,
+        ),
+        (
+            "a coding before chunked",
+            req(
+                "transfer-encoding: gzip, chunked\r\n",
                 &(chunked(&body) + &smuggled),
             ),
             BAD,

@@ -233,7 +233,7 @@ fn is_header(field: &str, problem: &Problem) -> bool {
     matches!(
         problem,
         Problem::HeaderMissing | Problem::NotAHost | Problem::NotAnIdempotencyKey
-    ) || matches!(field, "host" | "content-length")
+    ) || matches!(field, "host" | "content-length" | "transfer-encoding")
 }
 
 fn russian_problem(problem: &Problem) -> String {

@@ -1,29 +1,28 @@
 //! Watches where requests begin and end on an HTTP/1 connection, and notes the first one whose length is
-//! told in two ways.
+//! told in two ways, or in a coding that is not understood.
 //!
-//! hyper takes `transfer-encoding` and forgets the `content-length` beside it (RFC 9112, section 6.3).
-//! Whoever stands before us may have done otherwise, and then the rest of the body is somebody else's
-//! request. Such a request is refused, and only the bytes tell which one it is.
+//! hyper takes `transfer-encoding` and forgets the `content-length` beside it; of several codings it looks at the
+//! last one (RFC 9112, sections 6.1 and 6.3). Whoever stands before us may have done otherwise, and then the
+//! rest of the body is somebody else's request. Such a request is refused, and only the bytes tell which one it is.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{Arc, OnceLock};
 
 use memchr::memchr;
+
+use crate::edge::head::FramingFault;
 
 /// Of a line, so much is kept. No honest line that matters is longer.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Which request of a connection is the first of doubtful length. Clones share it.
+/// Which request of a connection is the first of doubtful length, and why. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AmbiguousFraming(Arc<AtomicUsize>);
+pub(super) struct AmbiguousFraming(Arc<OnceLock<(usize, FramingFault)>>);
 
 impl AmbiguousFraming {
-    /// Whether the `nth` request, counted from 1, is doubtful: it or one before it has two lengths.
-    pub(super) fn concerns(&self, nth: usize) -> bool {
-        let first = self.0.load(Ordering::Relaxed);
-        first != 0 && first <= nth
+    /// Why the `nth` request, counted from 1, is doubtful: for itself, or for one before it.
+    pub(super) fn of(&self, nth: usize) -> Option<FramingFault> {
+        let (first, fault) = self.0.get()?;
+        (*first <= nth).then_some(*fault)
     }
 }
 
@@ -57,6 +56,8 @@ struct Head {
     begun: bool,
     length: Option<u64>,
     chunked: bool,
+    /// More than one coding, or another one.
+    coded: bool,
     too_long: bool,
 }
 
@@ -155,7 +156,9 @@ impl Framing {
             let value = std::str::from_utf8(value).unwrap_or_default();
             head.length = Some(value.trim().parse().unwrap_or(0));
             head.too_long |= line.len() >= LINE_BYTES_MAX;
-        } else if value_of(line, b"transfer-encoding").is_some() {
+        } else if let Some(value) = value_of(line, b"transfer-encoding") {
+            let is_chunked = value.trim_ascii().eq_ignore_ascii_case(b"chunked");
+            head.coded |= head.chunked || !is_chunked || line.len() >= LINE_BYTES_MAX;
             head.chunked = true;
         }
         State::Head(head)
@@ -163,16 +166,22 @@ impl Framing {
 
     fn end_of_head(&mut self, head: Head) -> State {
         self.heads += 1;
-        match head {
+        let fault = match head {
             Head { too_long: true, .. }
             | Head {
                 length: Some(_),
                 chunked: true,
                 ..
-            } => {
-                self.doubt.0.store(self.heads, Ordering::Relaxed);
-                State::Off
-            }
+            } => Some(FramingFault::TwoLengths),
+            Head { coded: true, .. } => Some(FramingFault::Coding),
+            _ => None,
+        };
+        if let Some(fault) = fault {
+            // Nothing behind it is looked at, so it is the first.
+            let _ = self.doubt.0.set((self.heads, fault));
+            return State::Off;
+        }
+        match head {
             Head { chunked: true, .. } => State::ChunkSize,
             Head {
                 length: Some(bytes @ 1..),
@@ -211,15 +220,15 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The first doubtful request of these bytes, or 0, however they are cut.
-    fn first(bytes: &[u8]) -> usize {
+    /// The first doubtful request of these bytes, and why, however they are cut.
+    fn first(bytes: &[u8]) -> Option<(usize, FramingFault)> {
         let found = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let doubt = AmbiguousFraming::default();
             let mut framing = Framing::new(doubt.clone());
             for piece in pieces {
                 framing.saw(piece);
             }
-            doubt.0.load(Ordering::Relaxed)
+            doubt.0.get().copied()
         };
         let whole = found(&mut std::iter::once(bytes));
         for size in [1, 2, 3, 7] {
@@ -259,7 +268,39 @@ mod tests {
             ),
             (format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{both}"), 0),
         ] {
-            assert_eq!(first(bytes.as_bytes()), nth, "{bytes:?}");
+            let expected = (nth > 0).then_some((nth, FramingFault::TwoLengths));
+            assert_eq!(first(bytes.as_bytes()), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn chunked_is_the_only_coding_and_stands_there_once() {
+        for (lines, understood) in [
+            ("transfer-encoding: chunked", true),
+            ("Transfer-Encoding:\tCHUNKED ", true),
+            ("transfer-encoding: gzip, chunked", false),
+            ("transfer-encoding: chunked, chunked", false),
+            ("transfer-encoding: chunked;q=1", false),
+            ("transfer-encoding: ,chunked", false),
+            ("transfer-encoding: chunked,", false),
+            ("transfer-encoding: \"chunked\"", false),
+            ("transfer-encoding: ", false),
+            (
+                "transfer-encoding: gzip\r\ntransfer-encoding: chunked",
+                false,
+            ),
+            (
+                "transfer-encoding: chunked\r\nTransfer-Encoding: chunked",
+                false,
+            ),
+            (
+                &format!("transfer-encoding: chunked{}", " ".repeat(1000)),
+                false,
+            ),
+        ] {
+            let bytes = format!("POST / HTTP/1.1\r\n{lines}\r\n\r\n0\r\n\r\n");
+            let expected = (!understood).then_some((1, FramingFault::Coding));
+            assert_eq!(first(bytes.as_bytes()), expected, "{lines}");
         }
     }
 
@@ -307,9 +348,10 @@ mod tests {
     #[test]
     fn a_doubtful_request_spoils_those_behind_it() {
         let doubt = AmbiguousFraming::default();
-        assert!(!doubt.concerns(1));
-        doubt.0.store(2, Ordering::Relaxed);
-        assert!(!doubt.concerns(1));
-        assert!(doubt.concerns(2) && doubt.concerns(3));
+        assert_eq!(doubt.of(1), None);
+        doubt.0.set((2, FramingFault::Coding)).unwrap();
+        let found = [1, 2, 3].map(|nth| doubt.of(nth));
+        let fault = Some(FramingFault::Coding);
+        assert_eq!(found, [None, fault, fault]);
     }
 }

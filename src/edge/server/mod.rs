@@ -48,7 +48,7 @@ use self::{
     transport::Transport,
 };
 use crate::{
-    edge::{head::TwoLengths, panics::catch_round, tls::Tls},
+    edge::{panics::catch_round, tls::Tls},
     node::files::Shares,
 };
 
@@ -279,8 +279,8 @@ where
             req.extensions_mut().extend(there);
             req.extensions_mut().insert(ClientAddr(address));
             let (running, nth) = seen.begin(req.version());
-            if doubt.concerns(nth) {
-                req.extensions_mut().insert(TwoLengths);
+            if let Some(fault) = doubt.of(nth) {
+                req.extensions_mut().insert(fault);
             }
             let of_one_task = req.version() != Version::HTTP_2;
             let awaited = req.headers().contains_key(EXPECT);
