@@ -1,7 +1,8 @@
 //! What a request's head may be, before anything is decided by it: the address not too long (414), the
 //! headers not too many nor too large (431), one length and not two, no coding but chunks, one host and not two (400).
 //!
-//! hyper refuses what is far over these limits itself, with the same status and no body, and closes.
+//! hyper refuses what is far over these limits itself, with the same status and no body, and closes; so it does with
+//! what is no request at all.
 
 use std::task::{Context, Poll};
 
