@@ -88,8 +88,8 @@ use crate::{
 /// Refuses models that are unknown, unpriced, not for this key, or of another kind than the call's, and calls that ask a
 /// model for what it has no price for.
 ///
-/// A key with nothing to spend is told so before it is told that a model is unknown; this is the one
-/// time that the funds are asked here.
+/// A key with nothing to spend is told so before it is told that a model is unknown, or has no price for now; only
+/// then the funds are asked here.
 ///
 /// It takes what `parse` has read, so that it does not compile above `parse`:
 ///
@@ -210,26 +210,20 @@ where
         };
         let (model, prices) = match found {
             Found::Callable(model, prices) => (model, prices),
-            Found::Unpriced => return ResponseFuture::refused(Error::PriceUnavailable),
+            Found::Unpriced => {
+                return match check_caller(caller, &call.model) {
+                    Ok(()) => self.refused_unless_empty(caller, Error::PriceUnavailable),
+                    Err(error) => ResponseFuture::refused(error),
+                };
+            }
             Found::Unknown => {
-                let (funds, caller) = (self.layer.funds.clone(), caller.cloned());
-                let similar = self.layer.models.similar(&call.model);
-                return ResponseFuture::boxed(async move {
-                    if let Some(Caller(key)) = caller {
-                        funds.check(&key).await?;
-                    }
-                    Err(Error::ModelUnknown {
-                        model: call.model,
-                        similar,
-                    })
-                });
+                let similar = models.similar(&call.model);
+                let model = call.model;
+                return self.refused_unless_empty(caller, Error::ModelUnknown { model, similar });
             }
         };
-        if caller.is_some_and(|Caller(key)| key.is_owner()) {
-            return ResponseFuture::refused(Error::OwnerKey);
-        }
-        if caller.is_some_and(|Caller(key)| !key.allows_model(&model.id)) {
-            return ResponseFuture::refused(Error::ModelNotAllowed { model: call.model });
+        if let Err(error) = check_caller(caller, &model.id) {
+            return ResponseFuture::refused(error);
         }
         if call.kind != model.kind {
             let problem = Problem::ModelOfKind(model.kind);
@@ -252,6 +246,36 @@ where
             meter: Meter::default(),
         };
         ResponseFuture::forwarded(self.inner.call(Request::from_parts(parts, priced)))
+    }
+}
+
+impl<S, M, F> Select<S, M, F>
+where
+    F: Funds + Clone,
+{
+    /// This error; but a key with nothing to spend is told that.
+    fn refused_unless_empty<C, R>(&self, caller: Option<&Caller>, error: Error) -> ResponseFuture<C>
+    where
+        C: Future<Output = Result<R, Error>>,
+    {
+        let (funds, caller) = (self.layer.funds.clone(), caller.cloned());
+        ResponseFuture::boxed(async move {
+            if let Some(Caller(key)) = caller {
+                funds.check(&key).await?;
+            }
+            Err(error)
+        })
+    }
+}
+
+/// Refuses a key that may not call this model.
+fn check_caller(caller: Option<&Caller>, model: &str) -> Result<(), Error> {
+    match caller {
+        Some(Caller(key)) if key.is_owner() => Err(Error::OwnerKey),
+        Some(Caller(key)) if !key.allows_model(model) => Err(Error::ModelNotAllowed {
+            model: model.to_owned(),
+        }),
+        _ => Ok(()),
     }
 }
 

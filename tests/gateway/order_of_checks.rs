@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::{
     checks::{
-        AUTHENTICATION, INVALID, LIMIT, NOT_FOUND, OVERLOADED, PERMISSION, head, raw, refused,
+        API, AUTHENTICATION, INVALID, LIMIT, NOT_FOUND, OVERLOADED, PERMISSION, head, raw, refused,
     },
-    harness::{Answer, World, request, with},
+    harness::{Answer, Setup, World, request, with},
     ops::{BOTH, Op, limits},
     replies::{Running, refusal},
 };
@@ -154,6 +154,33 @@ async fn that_there_is_no_such_model_answers_before_that_it_is_not_allowed() {
         let body = with(op.body("x"), json!({ "model": "nothing" }));
         let answer = op.call(&world, &key, &body).await;
         refused(op.path(), &answer, 503, NOT_FOUND, "model_not_found");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_key_answers_before_that_there_is_no_price_now() {
+    let source = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
+    let world = Setup::default()
+        .edit("[[rate.source]]\nfixed = \"100\"\n", source)
+        .start()
+        .await;
+    let empty = world.key_with("empty", "0", json!({})).await;
+    let spent = world
+        .key_with("spent", "10", json!({ "ceiling_rub": "0" }))
+        .await;
+    let others = world.key_with("others", "0", json!({})).await;
+    world.only_for(&others, &["other"]).await;
+    let good = world.key_with("good", "10", json!({})).await;
+    for op in BOTH {
+        for (key, status, kind, code) in [
+            (&others, 403, PERMISSION, "model_not_allowed"),
+            (&empty, 401, AUTHENTICATION, "account_empty"),
+            (&spent, 401, AUTHENTICATION, "ceiling_used_up"),
+            (&good, 503, API, "price_unavailable"),
+        ] {
+            let answer = op.call(&world, key, &op.body("x")).await;
+            refused(&key.account, &answer, status, kind, code);
+        }
     }
 }
 
