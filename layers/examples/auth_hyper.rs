@@ -89,7 +89,7 @@ where
     };
     let mut res = Response::new(Full::from(refused.to_string()));
     *res.status_mut() = match refused {
-        Error::AddressNotAllowed => StatusCode::FORBIDDEN,
+        Error::AddressNotAllowed { .. } => StatusCode::FORBIDDEN,
         Error::LedgerUnavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::UNAUTHORIZED,
     };

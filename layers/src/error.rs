@@ -3,7 +3,7 @@
 //! The `respond` layer alone turns an [`Error`] into HTTP. [`std::fmt::Display`] is the message for
 //! the log (English, with the cause behind `source`); the message for the caller is `respond`'s.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, fmt, net::IpAddr, time::Duration};
 
 use http::StatusCode;
 
@@ -147,7 +147,10 @@ pub enum Error {
     OwnKeyUnknown,
     /// 403: the key may not be used from this address.
     #[error("address not allowed for this key")]
-    AddressNotAllowed,
+    AddressNotAllowed {
+        /// Which; `None` where nobody knows it.
+        address: Option<IpAddr>,
+    },
 
     /// 409: a call with this idempotency key runs on another node.
     #[error("idempotency key in use, wait {retry_after:?}")]

@@ -341,7 +341,7 @@ fn check(record: &KeyRecord, address: Option<IpAddr>) -> Result<(), Error> {
             .any(|net| net.contains(&address.to_canonical()))
     };
     if !record.addresses.is_empty() && !address.is_some_and(allowed) {
-        return Err(Error::AddressNotAllowed);
+        return Err(Error::AddressNotAllowed { address });
     }
     Ok(())
 }

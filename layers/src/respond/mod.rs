@@ -591,6 +591,67 @@ mod tests {
         }
     }
 
+    #[test]
+    fn whoever_is_refused_is_told_what_to_do_next() {
+        let address = Some(std::net::Ipv4Addr::LOCALHOST.into());
+        let model = String::from("gpt");
+        for (error, russian, english) in [
+            (
+                Error::BodyTooSlow,
+                "слишком медленно. Проверьте",
+                "too slowly. Check",
+            ),
+            (
+                Error::CeilingUsedUp(Ceiling::Total),
+                "исчерпан. Попросите увеличить",
+                "is used up. Ask for a higher",
+            ),
+            (
+                Error::CeilingUsedUp(Ceiling::of_day(20_512)),
+                "UTC. Дождитесь этого или попросите",
+                "UTC. Wait for that, or ask",
+            ),
+            (
+                Error::ModelNotAllowed { model },
+                "модель «gpt». Выберите другую",
+                "the model 'gpt'. Choose another",
+            ),
+            (
+                Error::AddressNotAllowed { address },
+                "с вашего адреса 127.0.0.1. Используйте другой ключ",
+                "from your address 127.0.0.1. Use another key",
+            ),
+            (
+                Error::AddressNotAllowed { address: None },
+                "с вашего адреса. Используйте",
+                "from your address. Use",
+            ),
+            (
+                Error::VendorBroken("cut".into()),
+                "с ошибкой. Повторите",
+                "with an error. Try again",
+            ),
+            (
+                Error::VendorTimeout {
+                    awaited: "first byte",
+                },
+                "вовремя. Повторите",
+                "in time. Try again",
+            ),
+            (
+                Error::invalid("after", crate::error::Problem::WrongType("cursor")),
+                "нужно: next предыдущей страницы",
+                "expected cursor",
+            ),
+        ] {
+            for (language, words) in [(Language::Ru, russian), (Language::En, english)] {
+                let refused = Refused::new(&error, RequestNumber::now_v7(), language);
+                let text = refused.text();
+                assert!(text.contains(words), "{words}: {text}");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn who_asks_for_too_much_is_told_what_helps() {
         let (running, none) = (MicroRub::new(1), MicroRub::ZERO);

@@ -263,7 +263,7 @@ fn class(error: &Error) -> Class {
         Error::OwnerKey => (S::FORBIDDEN, PERMISSION, "owner_key"),
         Error::OwnerKeyNeeded => (S::FORBIDDEN, PERMISSION, "owner_key_required"),
         Error::OwnKeyUnknown => (S::NOT_FOUND, "not_found_error", "key_not_found"),
-        Error::AddressNotAllowed => (S::FORBIDDEN, PERMISSION, "address_not_allowed"),
+        Error::AddressNotAllowed { .. } => (S::FORBIDDEN, PERMISSION, "address_not_allowed"),
         Error::IdempotencyKeyInUse { .. } => (S::CONFLICT, INVALID, "idempotency_key_in_use"),
         Error::IdempotentAnswerGone => (S::CONFLICT, INVALID, "idempotent_answer_gone"),
         Error::IdempotencyKeyReused => (S::UNPROCESSABLE_ENTITY, INVALID, "idempotency_key_reused"),

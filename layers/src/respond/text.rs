@@ -60,7 +60,9 @@ fn russian(error: &Error) -> String {
         } => format!(
             "Слишком много заголовков или они слишком велики: допустимо {headers_max} строк и {bytes_max} байт."
         ),
-        Error::BodyTooSlow => "Тело запроса передаётся слишком медленно.".into(),
+        Error::BodyTooSlow => {
+            "Тело запроса передаётся слишком медленно. Проверьте соединение и повторите запрос.".into()
+        }
         Error::BodyTooLarge { bytes_max } => {
             format!("Тело запроса больше допустимых {bytes_max} байт.")
         }
@@ -83,8 +85,12 @@ fn russian(error: &Error) -> String {
         Error::KeyDisabled => "Ключ API отключён или удалён. Используйте другой ключ.".into(),
         Error::KeyExpired => "Срок действия ключа API истёк. Используйте другой ключ.".into(),
         Error::CeilingUsedUp(ceiling) => {
+            let wait = match ceiling.resets_on() {
+                Some(_) => "Дождитесь этого или попросите",
+                None => "Попросите",
+            };
             let (ceiling, renewed) = russian_ceiling(ceiling);
-            format!("{ceiling} исчерпан{renewed}.")
+            format!("{ceiling} исчерпан{renewed}. {wait} увеличить лимит.")
         }
         Error::TooManyCalls { most } => format!(
             "У ключа API уже выполняется столько запросов, сколько допустимо одновременно: {most}. Повторите, когда \
@@ -121,7 +127,10 @@ fn russian(error: &Error) -> String {
             )
         }
         Error::ModelNotAllowed { model } => {
-            format!("Этому ключу API не разрешена модель «{}».", shown(model))
+            format!(
+                "Этому ключу API не разрешена модель «{}». Выберите другую из списка «GET /v1/models».",
+                shown(model)
+            )
         }
         Error::OwnerKey => {
             "Это ключ владельца: он управляет ключами счёта и не вызывает модели. Используйте обычный ключ API."
@@ -135,7 +144,13 @@ fn russian(error: &Error) -> String {
         Error::OwnKeyUnknown => {
             "У этого счёта нет такого ключа, который может изменить владелец: проверьте id.".into()
         }
-        Error::AddressNotAllowed => "Этот ключ API нельзя использовать с вашего адреса.".into(),
+        Error::AddressNotAllowed { address } => {
+            let address = address.map_or_else(String::new, |address| format!(" {address}"));
+            format!(
+                "Этот ключ API нельзя использовать с вашего адреса{address}. Используйте другой ключ или попросите \
+                 разрешить адрес."
+            )
+        }
         Error::IdempotencyKeyInUse { .. } => {
             "Запрос с этим «Idempotency-Key» ещё выполняется. Повторите его позже с тем же ключом идемпотентности."
                 .into()
@@ -183,11 +198,15 @@ fn russian(error: &Error) -> String {
         }
         // Clients look for the vendor's words, some where the text begins.
         Error::VendorRefused { text, .. } => format!("{text} — отказ поставщика модели."),
-        Error::VendorBroken(_) => "Поставщик модели ответил с ошибкой.".into(),
+        Error::VendorBroken(_) => {
+            "Поставщик модели ответил с ошибкой. Повторите запрос или выберите другую модель.".into()
+        }
         Error::AnswerTooLong(_) => {
             "Ответ модели длиннее, чем принимает сервис. Попросите ответ короче или потоком: \"stream\": true.".into()
         }
-        Error::VendorTimeout { .. } => "Поставщик модели не ответил вовремя.".into(),
+        Error::VendorTimeout { .. } => {
+            "Поставщик модели не ответил вовремя. Повторите запрос позже или выберите другую модель.".into()
+        }
         Error::Internal(_) => "Внутренняя ошибка сервиса.".into(),
     }
 }
@@ -258,7 +277,14 @@ fn russian_problem(problem: &Problem) -> String {
                 "string or array of strings" => "строка или массив строк",
                 "string with a JSON object in it" => "строка с объектом JSON",
                 "array of objects" => "массив объектов",
+                "array of strings" => "массив строк",
                 "number" => "число",
+                "cursor" => "next предыдущей страницы",
+                "rubles and whole kopecks" => "рубли и целые копейки",
+                "rubles and whole kopecks above 0" => "рубли и целые копейки, больше 0",
+                "rubles, at least below_rub" => "рубли, не меньше below_rub",
+                "rubles, at least amount_rub" => "рубли, не меньше amount_rub",
+                "an address like name@example.com" => "адрес вида name@example.com",
                 other => other,
             }
         ),
@@ -266,6 +292,9 @@ fn russian_problem(problem: &Problem) -> String {
             "допустимые значения: {}",
             match *values {
                 "the names in tools" => "имена из tools",
+                "the groups of the account" => "группы счёта",
+                "the group of the owner key" => "группа ключа владельца",
+                "those that are configured" => "настроенные на сервере",
                 other => other,
             }
         ),
@@ -372,7 +401,9 @@ fn english(error: &Error) -> String {
         } => format!(
             "Too many headers, or too large ones: {headers_max} lines and {bytes_max} bytes are allowed."
         ),
-        Error::BodyTooSlow => "The request body comes too slowly.".into(),
+        Error::BodyTooSlow => {
+            "The request body comes too slowly. Check the connection and try again.".into()
+        }
         Error::BodyTooLarge { bytes_max } => {
             format!("The request body is larger than {bytes_max} bytes.")
         }
@@ -392,8 +423,12 @@ fn english(error: &Error) -> String {
         Error::KeyDisabled => "The API key is disabled or deleted. Use another one.".into(),
         Error::KeyExpired => "The API key has expired. Use another one.".into(),
         Error::CeilingUsedUp(ceiling) => {
+            let wait = match ceiling.resets_on() {
+                Some(_) => "Wait for that, or ask",
+                None => "Ask",
+            };
             let (ceiling, renewed) = english_ceiling(ceiling);
-            format!("{ceiling} is used up{renewed}.")
+            format!("{ceiling} is used up{renewed}. {wait} for a higher limit.")
         }
         Error::TooManyCalls { most } => format!(
             "As many calls of the API key are running as may be at once: {most}. Try again when one of them has ended."
@@ -429,7 +464,10 @@ fn english(error: &Error) -> String {
             )
         }
         Error::ModelNotAllowed { model } => {
-            format!("This API key may not use the model '{}'.", shown(model))
+            format!(
+                "This API key may not use the model '{}'. Choose another one of 'GET /v1/models'.",
+                shown(model)
+            )
         }
         Error::OwnerKey => {
             "This is an owner key: it looks after the account's keys and calls no models. Use an ordinary API key.".into()
@@ -442,7 +480,13 @@ fn english(error: &Error) -> String {
         Error::OwnKeyUnknown => {
             "This account has no such key that its owner could change: check the id.".into()
         }
-        Error::AddressNotAllowed => "This API key may not be used from your address.".into(),
+        Error::AddressNotAllowed { address } => {
+            let address = address.map_or_else(String::new, |address| format!(" {address}"));
+            format!(
+                "This API key may not be used from your address{address}. Use another key, or ask for the address to be \
+                 allowed."
+            )
+        }
         Error::IdempotencyKeyInUse { .. } => {
             "A call with this 'Idempotency-Key' still runs. Send it again later, with the same idempotency key.".into()
         }
@@ -487,11 +531,15 @@ fn english(error: &Error) -> String {
         Error::VendorRefused { text, .. } => {
             format!("{text} — refused by the model's vendor.")
         }
-        Error::VendorBroken(_) => "The model's vendor answered with an error.".into(),
+        Error::VendorBroken(_) => {
+            "The model's vendor answered with an error. Try again, or use another model.".into()
+        }
         Error::AnswerTooLong(_) => {
             "The model's answer is longer than the service takes. Ask for a shorter one, or for a stream: \"stream\": true.".into()
         }
-        Error::VendorTimeout { .. } => "The model's vendor did not answer in time.".into(),
+        Error::VendorTimeout { .. } => {
+            "The model's vendor did not answer in time. Try again later, or use another model.".into()
+        }
         Error::Internal(_) => "Internal error of the service.".into(),
     }
 }
