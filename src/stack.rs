@@ -44,6 +44,7 @@ use crate::{
         server::RequestBody,
     },
     endpoints::{
+        any_origin::AnyOriginLayer,
         catalog, connect,
         count_tokens::CountTokens,
         estimate::{self, Estimate},
@@ -136,6 +137,7 @@ pub fn callers(
     let books = Measured::new(store.clone(), Arc::clone(metrics));
 
     let request_number = RequestNumberLayer::new();
+    let any_origin = AnyOriginLayer::new(&config.service);
     let respond = RespondLayer::new(config.language).without_log();
     let observe = ObserveLayer::new(observed.clone());
     let panics = PanicsLayer::new();
@@ -273,6 +275,7 @@ pub fn callers(
     };
     ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber
+        .layer(any_origin) //              refusals of the price list may be read from anywhere, as it may
         .layer(respond) //                 Error → JSON with the number; above it: Infallible
         .layer(observe) //                 + CallRecord, written by each RecordLayer below; one log line, the counters
         .layer(panics) //         500      in the call and in its body

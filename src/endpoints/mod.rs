@@ -1,5 +1,6 @@
 //! What a path leads to where it is not a call to a vendor: each answers by itself, out of what others keep.
 
+pub mod any_origin;
 pub(crate) mod catalog;
 pub(crate) mod codex;
 pub(crate) mod connect;

@@ -214,8 +214,9 @@ impl<B> Clone for Paths<B> {
     }
 }
 
+/// The paths that are named after the service.
 #[derive(Debug)]
-struct Names {
+pub(super) struct Names {
     catalog: String,
     key: String,
     estimate: String,
@@ -246,7 +247,7 @@ enum Endpoint {
 }
 
 impl Names {
-    fn new(service: &str) -> Self {
+    pub(super) fn new(service: &str) -> Self {
         Self {
             catalog: format!("/v1/{service}/models"),
             key: format!("/v1/{service}/key"),
@@ -298,6 +299,11 @@ impl Names {
         } else {
             Err(Error::MethodNotAllowed { allow })
         }
+    }
+
+    /// Whether programs of anybody may read what is there.
+    pub(super) fn is_public(&self, path: &str) -> bool {
+        path == self.catalog || path == openapi::PATH || self.is_connect(path)
     }
 
     /// The latest, or a call's.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tollgate::catalog::snapshot::RateReading;
 
 use crate::{
-    checks::{INVALID, NOT_FOUND, decimal, refused},
+    checks::{INVALID, LIMIT, NOT_FOUND, decimal, refused},
     harness::{Setup, World, request},
     ops::{BOTH, top},
 };
@@ -153,6 +153,25 @@ async fn the_catalog_may_be_kept_for_five_minutes_at_most_and_read_from_any_page
         assert!(seconds <= 300, "{control}");
         assert_eq!(answer.headers["access-control-allow-origin"], "*");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_catalog_may_be_read_from_any_page_too() {
+    let world = World::start().await;
+    let mut answer = world.get(CATALOG, &[]).await;
+    for _ in 0..100 {
+        if answer.status == 429 {
+            break;
+        }
+        answer = world.get(CATALOG, &[]).await;
+    }
+    refused(CATALOG, &answer, 429, LIMIT, "rate_limit_exceeded");
+    assert_eq!(answer.headers["access-control-allow-origin"], "*");
+
+    let req = request(Method::POST, &world.url(CATALOG), &[], "".into());
+    let answer = world.ask(req).await;
+    refused(CATALOG, &answer, 405, INVALID, "method_not_allowed");
+    assert_eq!(answer.headers["access-control-allow-origin"], "*");
 }
 
 #[tokio::test]
