@@ -493,6 +493,10 @@ impl LedgerAdmin for AnyLedger {
         books!(self, ledger => ledger.enter(account, entry).await)
     }
 
+    async fn entry(&self, account: &AccountId, id: &str) -> Result<Option<Entry>, BookError> {
+        books!(self, ledger => ledger.entry(account, id).await)
+    }
+
     async fn create_key(
         &self,
         record: &KeyRecord,

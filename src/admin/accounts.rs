@@ -11,7 +11,7 @@ use tollgate_layers::{
 
 use super::{
     Admin, Answer, Operator, Right,
-    answer::AccountAnswer,
+    answer::{AccountAnswer, EnteredAnswer},
     change::changes,
     fields::{self, Fields},
     ok,
@@ -148,31 +148,57 @@ impl Admin {
         let of_ledger =
             |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
         let before = self.store.account(account).await.map_err(of_ledger)?;
+        let known = self.store.entry(account, &entry.id).await;
+        if let Some(known) = known.map_err(of_ledger)? {
+            is_the_same(account, &known, &entry)?;
+            return ok(&EnteredAnswer::repeat(&before));
+        }
         let view = self
             .store
             .enter(account, &entry)
             .await
             .map_err(|error| match error {
-                BookError::Exists => Refusal::Conflict(format!(
-                    "id: {:?} was booked on account {account} before, with another amount; \
-                 send that amount to repeat it, or a new id to book another",
-                    entry.id
-                )),
+                BookError::Exists => booked_before(account, &entry.id, "with another amount"),
                 error => Refusal::of_change(&error, &format!("account {account}")),
             })?;
+        // Somebody else may have booked something under this id meanwhile.
+        let booked = self.store.entry(account, &entry.id).await;
+        let booked =
+            booked.map_err(|error| Refusal::of_change(&error, &format!("account {account}")))?;
+        if let Some(booked) = booked {
+            is_the_same(account, &booked, &entry)?;
+        }
         let what = if entry.reason.is_some() {
             "account.adjust"
         } else {
             "account.topup"
         };
         let Entry { id, amount, reason } = entry;
-        // The ledger does not say whether the id was new: a repeat leaves a line too.
         tracing::info!(
             target: "audit", who = who.name(), what, account = %account, id, amount_rub = %amount, reason,
             balance_before_rub = %before.balance_rub, balance_rub = %view.balance_rub
         );
-        ok(&view)
+        ok(&EnteredAnswer::from(&view))
     }
+}
+
+/// Whether what was booked is what is asked for again.
+fn is_the_same(account: &AccountId, booked: &Entry, asked: &Entry) -> Result<(), Refusal> {
+    let otherwise = match (&booked.reason, &asked.reason) {
+        _ if booked.amount != asked.amount => "with another amount",
+        (None, Some(_)) => "as a payment",
+        (Some(_), None) => "as a correction",
+        (booked, asked) if booked != asked => "with another reason",
+        _ => return Ok(()),
+    };
+    Err(booked_before(account, &asked.id, otherwise))
+}
+
+fn booked_before(account: &AccountId, id: &str, otherwise: &str) -> Refusal {
+    Refusal::Conflict(format!(
+        "id: {id:?} was booked on account {account} before, {otherwise}; send the same again to repeat it, or a new id \
+         to book another"
+    ))
 }
 
 pub(super) fn account_id(text: &str) -> Result<AccountId, Refusal> {

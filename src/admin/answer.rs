@@ -157,6 +157,29 @@ impl<'a> AccountAnswer<'a> {
     }
 }
 
+/// An account behind a payment or a correction.
+#[derive(Serialize)]
+pub(super) struct EnteredAnswer<'a> {
+    #[serde(flatten)]
+    view: &'a AccountView,
+    /// It had been booked before: nothing was now.
+    repeated: bool,
+}
+
+impl<'a> From<&'a AccountView> for EnteredAnswer<'a> {
+    fn from(view: &'a AccountView) -> Self {
+        let repeated = false;
+        Self { view, repeated }
+    }
+}
+
+impl<'a> EnteredAnswer<'a> {
+    pub(super) const fn repeat(view: &'a AccountView) -> Self {
+        let repeated = true;
+        Self { view, repeated }
+    }
+}
+
 /// A receipt, with its time as text too, and what is left of the charge behind the vendor's cost, where that is known.
 #[derive(Serialize)]
 pub(super) struct ReceiptAnswer<'a> {

@@ -235,6 +235,60 @@ async fn whole_admin() -> Api {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn a_repeat_books_nothing_leaves_no_line_and_is_the_same_in_kind_amount_and_reason() {
+    let log = Log::listen();
+    let admin = admin();
+    let entered = async |what: &str, body: Value| {
+        log.take();
+        let path = format!("accounts/acme/{what}");
+        let (status, answer) = asked(&admin, Method::POST, &path, &body.to_string()).await;
+        let lines = log.take();
+        let audited = lines.iter().any(|line| line.contains("audit"));
+        (status, answer, audited)
+    };
+    asked(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
+    let paid = json!({"id": "p1", "amount_rub": "5"});
+    let corrected = json!({"id": "c1", "amount_rub": "5", "reason": "a mistake"});
+    for (what, body, balance) in [
+        ("topups", &paid, "5.00"),
+        ("adjustments", &corrected, "10.00"),
+    ] {
+        for repeated in [false, true] {
+            let (status, answer, audited) = entered(what, body.clone()).await;
+            assert_eq!((status, audited), (200, !repeated), "{answer}");
+            assert_eq!(answer["repeated"], repeated, "{answer}");
+            assert_eq!(answer["balance_rub"], balance, "{answer}");
+        }
+    }
+    let correction = |id: &str, why: &str| json!({"id": id, "amount_rub": "5", "reason": why});
+    for (what, body, says) in [
+        ("adjustments", correction("p1", "a mistake"), "as a payment"),
+        (
+            "topups",
+            json!({"id": "c1", "amount_rub": "5"}),
+            "as a correction",
+        ),
+        (
+            "adjustments",
+            correction("c1", "another"),
+            "with another reason",
+        ),
+        (
+            "topups",
+            json!({"id": "p1", "amount_rub": "6"}),
+            "with another amount",
+        ),
+    ] {
+        let (status, answer, audited) = entered(what, body).await;
+        assert_eq!((status, audited), (409, false), "{answer}");
+        let text = answer["error"]["message"].as_str().unwrap();
+        assert!(text.contains(says), "{text}");
+    }
+    let (_, account) = asked(&admin, Method::GET, "accounts/acme", "").await;
+    assert_eq!(account["balance_rub"], "10.00");
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what() {
     let log = Log::listen();
     let admin = whole_admin().await;

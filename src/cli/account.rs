@@ -201,8 +201,11 @@ async fn enter(reach: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(
         .await?;
     show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer))?;
     if !reach.json {
-        // The ledger does not say whether the id was new.
-        eprintln!("{id} is booked, once: the same id again, for this account, changes nothing.");
+        let booked = match answer["repeated"] == true {
+            true => "was booked before, nothing was booked now",
+            false => "is booked, once",
+        };
+        eprintln!("{id} {booked}: the same id again, for this account, changes nothing.");
     }
     Ok(())
 }

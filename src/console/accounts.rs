@@ -60,7 +60,8 @@ struct AccountHtml<'a> {
     auto: Option<AutoTopup>,
     groups: Vec<Group>,
     alerts: String,
-    entry: String,
+    payment: String,
+    correction: String,
 }
 
 #[derive(Template)]
@@ -99,6 +100,12 @@ struct KeyMadeHtml<'a> {
     page: Frame<'a>,
     key: Key,
     secret: String,
+}
+
+/// Made before a form is: sent twice, it is booked once.
+fn entry_id() -> Result<String, Error> {
+    let random = random().map_err(Error::Internal)?;
+    Ok(format!("console-{}", &random[..16]))
 }
 
 impl Visit {
@@ -211,8 +218,6 @@ impl Visit {
             .get::<AutoTopup>(&format!("{path}/auto_topup"))
             .await?
             .ok();
-        // Made before the form is: sent twice, it is booked once.
-        let entry = random().map_err(Error::Internal)?;
         let title = format!("Account {}", account.view.id);
         Ok(Ok(written(
             status_of(problem),
@@ -222,7 +227,8 @@ impl Visit {
                 auto,
                 groups,
                 alerts,
-                entry: format!("console-{}", &entry[..16]),
+                payment: entry_id()?,
+                correction: entry_id()?,
             },
         )))
     }

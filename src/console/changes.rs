@@ -221,6 +221,7 @@ pub(super) fn said(done: &str) -> Option<&'static str> {
         "account" => "The account was created.",
         "topup" => "The payment is booked.",
         "adjust" => "The correction is booked.",
+        "repeated" => "It was booked before: nothing was booked now.",
         "auto-topup" => "The payer has to agree by the link below.",
         "auto-topup-removed" => "The card is forgotten.",
         "auto-topup-resumed" => "The card is charged again where it has to be.",

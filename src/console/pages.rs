@@ -176,6 +176,9 @@ impl Visit {
                 Ok(answer) if done == "replayed" && events::not_taken(&answer).is_some() => {
                     problem = events::not_taken(&answer);
                 }
+                Ok(answer) if answer["repeated"] == true => {
+                    return Ok(see(&changes::after(segments, &self.form, "repeated")));
+                }
                 Ok(_) => return Ok(see(&changes::after(segments, &self.form, done))),
                 Err(refused) => problem = Some(refused),
             }

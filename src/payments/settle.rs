@@ -3,7 +3,7 @@
 
 use tollgate_layers::{
     money::MicroRub,
-    reserve::ledger::{BookError, Entry, JournalLine, LedgerAdmin},
+    reserve::ledger::{BookError, Entry, LedgerAdmin},
     respond::Language,
 };
 use tollgate_ledger::{
@@ -17,7 +17,7 @@ use super::{
     provider::{Seen, SeenCard, SeenRefund, Standing},
     shelf::NotOpened,
 };
-use crate::{latest::LatestLines, observe::metrics::payments::Outcome};
+use crate::observe::metrics::payments::Outcome;
 
 /// How often what is free is looked at anew while calls take it.
 const TRIES_MAX: usize = 100;
@@ -237,21 +237,8 @@ impl Payments {
 
     /// What was taken off under an id.
     async fn booked(&self, intent: &Intent, id: &str) -> Result<MicroRub, BookError> {
-        let since_ms = intent.created_ms;
-        let mut lines = LatestLines::new(&self.0.store, &intent.account, since_ms, u64::MAX);
-        while let Some(lines) = lines.next().await? {
-            for line in lines {
-                match line {
-                    JournalLine::Entry {
-                        id: entry,
-                        amount_rub,
-                        ..
-                    } if entry == id => {
-                        return Ok(amount_rub.negated());
-                    }
-                    _ => {}
-                }
-            }
+        if let Some(entry) = self.0.store.entry(&intent.account, id).await? {
+            return Ok(entry.amount.negated());
         }
         Err(BookError::Unavailable(
             format!("{id} is booked, and the journal does not say how much").into(),

@@ -108,12 +108,26 @@ async fn a_usage_line_does_not_ask_for_what_the_environment_says() {
 async fn what_was_done_is_said_with_what_to_do_next() {
     let world = World::start().await;
     world.key_with("acme", "1", json!({})).await;
-    for _ in 0..2 {
+    for booked in [
+        "p1 is booked, once: ",
+        "p1 was booked before, nothing was booked now: ",
+    ] {
         let done = tollgate(&world, &["topup", "acme", "5", "--id", "p1"], "").await;
         assert!(said(&done, 0).contains("6.00 ₽"), "{done:?}");
         let note = String::from_utf8_lossy(&done.stderr);
-        assert!(note.contains("p1 is booked, once: "), "{note}");
+        assert!(note.contains(booked), "{note}");
     }
+    let correction = [
+        "adjust",
+        "acme",
+        "5",
+        "--id",
+        "p1",
+        "--reason",
+        "correction",
+    ];
+    let refused = complained(&tollgate(&world, &correction, "").await, 1);
+    assert!(refused.contains("before, as a payment"), "{refused}");
     let done = tollgate(&world, &["vendor", "disable", "chat-vendor"], "").await;
     said(&done, 0);
     let note = String::from_utf8_lossy(&done.stderr);

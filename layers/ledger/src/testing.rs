@@ -338,6 +338,7 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             of_many_calls_at_once_as_many_as_may_be_are_let_in;
         accounts:
             a_payment_counts_once_by_its_id
+            an_entry_is_found_by_its_id_as_it_was_booked
             a_correction_leaves_what_is_held
             amounts_are_exact_up_to_the_largest_and_none_goes_beyond
             accounts_are_opened_once_and_can_be_changed

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AccountBooks, BookError, Booked, Item, LedgerAdmin};
+use super::{AccountBooks, BookError, Booked, Entry, Item, LedgerAdmin};
 use crate::{
     account::{AccountId, GroupId, KeyId},
     money::MicroRub,
@@ -71,6 +71,44 @@ impl JournalLine {
         match self {
             Self::Entry { at_ms, .. } => *at_ms,
             Self::Call(receipt) => receipt.at_ms,
+        }
+    }
+
+    /// The payment or correction, if this is the one of that id.
+    pub(crate) fn into_entry(self, wanted: &str) -> Option<Entry> {
+        match self {
+            Self::Entry {
+                id,
+                amount_rub: amount,
+                reason,
+                ..
+            } if id == wanted => Some(Entry { id, amount, reason }),
+            _ => None,
+        }
+    }
+}
+
+/// Looks for an entry from the journal's end back: who asks has mostly booked it just now.
+pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
+    ledger: &L,
+    account: &AccountId,
+    id: &str,
+) -> Result<Option<Entry>, BookError> {
+    let mut after: Option<String> = None;
+    loop {
+        let part = JournalPart {
+            after: after.as_deref(),
+            newest_first: true,
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(account, &part).await?;
+        let mut lines = page.lines.into_iter();
+        if let Some(entry) = lines.find_map(|line| line.into_entry(id)) {
+            return Ok(Some(entry));
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(None);
         }
     }
 }

@@ -13,6 +13,8 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "redis")]
+pub(crate) use self::journal::entry_of;
 pub use self::{
     feed::{EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, TOLD_MS, Telling},
     groups::{GroupChange, GroupRecord, GroupView},
@@ -476,7 +478,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// See [`BookError`].
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountView>, BookError>> + Send;
 
-    /// Books a payment or a correction, once for each id.
+    /// Books a payment or a correction, once for each id. Whether what was booked under it is of the same kind and reason,
+    /// [`LedgerAdmin::entry`] says.
     ///
     /// # Errors
     /// See [`BookError`]; [`BookError::Exists`] when the id came with another amount before.
@@ -485,6 +488,19 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         account: &AccountId,
         entry: &Entry,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
+
+    /// What was booked under an entry's id, as far as the journal still tells it. Worth an implementation of its own where
+    /// it can be found without reading the journal.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn entry(
+        &self,
+        account: &AccountId,
+        id: &str,
+    ) -> impl Future<Output = Result<Option<Entry>, BookError>> + Send {
+        journal::entry_of(self, account, id)
+    }
 
     /// Adds a key to its account.
     ///

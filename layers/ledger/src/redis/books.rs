@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 
 use super::{
     ACCOUNTS_AT_ONCE, RedisLedger, booked_of, digits,
+    journal::StreamId,
     lines::receipt_in_entry,
     names::{account_key, place_field, places_key, receipt_key, turns_key},
     retention_ms,
@@ -18,9 +19,11 @@ use crate::{
     contract::{
         AccountBooks, AccountView, Audit, BookError, Entry, GroupChange, GroupRecord, GroupView,
         JournalPage, JournalPart, KeyChange, KeyView, LedgerAdmin, Receipt, TariffVersion,
+        entry_of,
     },
     money::MicroRub,
     number::RequestNumber,
+    rollup::Rollup,
 };
 
 /// How many accounts are looked at with one question.
@@ -144,6 +147,21 @@ impl LedgerAdmin for RedisLedger {
         done(&word)?;
         self.0.told.note(account);
         self.account(account).await
+    }
+
+    async fn entry(&self, account: &AccountId, id: &str) -> Result<Option<Entry>, BookError> {
+        let booked = account_key(account, ":t");
+        let is_booked: bool = (self.0.conn)
+            .command(&["HEXISTS", &booked, id], OPERATOR_TIMEOUT)
+            .await?;
+        if !is_booked {
+            return Ok(None);
+        }
+        let end = StreamId::last_of(u64::MAX).to_string();
+        match Rollup::entries(self, account, &end).await? {
+            Some(lines) => Ok(lines.into_iter().find_map(|line| line.into_entry(id))),
+            None => entry_of(self, account, id).await,
+        }
     }
 
     async fn create_key(

@@ -15,7 +15,7 @@ use crate::{
     BoxError,
     account::AccountId,
     contract::{
-        BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
+        BookError, Booked, Entry, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
     },
     number::RequestNumber,
     rollup::{StandingLines, Tally},
@@ -24,6 +24,21 @@ use crate::{
 const CALLS_FORWARD: &str =
     "account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5";
 const CALLS_BACKWARD: &str = "account = ?1 AND (at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC LIMIT ?5";
+
+/// What was booked under an id, if something was.
+pub(super) fn entry(
+    conn: &Connection,
+    account: &AccountId,
+    id: String,
+) -> rusqlite::Result<Option<Entry>> {
+    let sql = "SELECT amount, reason FROM entries WHERE account = ?1 AND id = ?2";
+    let mut select = conn.prepare_cached(sql)?;
+    let found = select.query_row(params![&**account, id], |row| {
+        Ok((amount(row, 0)?, row.get(1)?))
+    });
+    let found = found.optional()?;
+    Ok(found.map(|(amount, reason)| Entry { id, amount, reason }))
+}
 
 /// Part of a journal, checked.
 #[derive(Debug)]

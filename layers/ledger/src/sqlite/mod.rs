@@ -338,6 +338,14 @@ impl LedgerAdmin for SqliteLedger {
             .await
     }
 
+    async fn entry(&self, account: &AccountId, id: &str) -> Result<Option<Entry>, BookError> {
+        let (account, id) = (account.clone(), id.to_owned());
+        let read = self
+            .read(move |conn| journal::entry(conn, &account, id))
+            .await;
+        read.map_err(BookError::Unavailable)
+    }
+
     async fn create_key(
         &self,
         record: &KeyRecord,

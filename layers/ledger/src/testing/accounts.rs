@@ -35,6 +35,28 @@ pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
     assert_eq!(pay(ledger, "invoice 2", 5).await.balance_rub, micro(105));
 }
 
+pub(super) async fn an_entry_is_found_by_its_id_as_it_was_booked<L: Books>(ledger: &L) {
+    open(ledger, 100).await;
+    let (paid, corrected) = (topup("p «1»", 5), correction("c1", -3));
+    for entry in [&paid, &corrected] {
+        ledger.enter(&acme(), entry).await.unwrap();
+    }
+    // A repeat by amount alone changes nothing of it.
+    let mistaken = correction("p «1»", 5);
+    ledger.enter(&acme(), &mistaken).await.unwrap();
+    let other: AccountId = "other".parse().unwrap();
+    ledger.create_account(&other, "Other").await.unwrap();
+    ledger.enter(&other, &topup("theirs", 1)).await.unwrap();
+    for (id, booked) in [
+        ("p «1»", Some(paid)),
+        ("c1", Some(corrected)),
+        ("theirs", None),
+        ("none", None),
+    ] {
+        assert_eq!(ledger.entry(&acme(), id).await.unwrap(), booked, "{id}");
+    }
+}
+
 /// I4.
 pub(super) async fn a_correction_leaves_what_is_held<L: Books>(ledger: &L) {
     open(ledger, 100).await;
