@@ -376,8 +376,10 @@ enum Command {
 
     /// Take accounts, payments and keys over from a CSV file
     ///
-    /// All lines are checked first, here and against the gateway: with a mistake in any, nothing is done. What is
-    /// there already is left as it is, so the file can be imported again, also after it was broken off.
+    /// All lines are checked first, here and against the gateway's accounts and keys: with a mistake in any, nothing is
+    /// done. Whether a payment can be booked only its booking shows: one that is refused, as where its id has another
+    /// amount, ends the import at its line. What is there already is left as it is, so the file can be imported again,
+    /// also after it was broken off.
     #[command(after_help = import::HELP)]
     Import {
         #[command(flatten)]

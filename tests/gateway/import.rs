@@ -76,7 +76,7 @@ async fn imports_once(world: &World) {
     assert_eq!(
         report["accounts"][0],
         json!({
-            "account": "acme", "opened": true, "payments": 1, "keys_made": 1, "keys_taken_over": 1, "keys_there": 0,
+            "account": "acme", "opened": true, "payments": 1, "payments_there": 0, "keys_made": 1, "keys_taken_over": 1, "keys_there": 0,
         })
     );
     assert_eq!(report["accounts"][1]["opened"], true);
@@ -118,6 +118,8 @@ async fn imports_once(world: &World) {
         let report: Value = serde_json::from_str(&again).unwrap();
         assert_eq!(report["accounts"][0]["keys_there"], 2, "{report}");
         assert_eq!(report["accounts"][0]["opened"], false);
+        assert_eq!(report["accounts"][0]["payments"], 0, "{report}");
+        assert_eq!(report["accounts"][0]["payments_there"], 1, "{report}");
     }
     assert_eq!((accounts(world).await, keys(world, "acme").await), before);
     assert_eq!(std::fs::read_to_string(&made).unwrap(), text);

@@ -94,11 +94,20 @@ enum Todo {
     Make,
 }
 
+/// When a payment was booked.
+#[derive(Clone, Copy, Debug)]
+enum Paid {
+    Now,
+    /// By an earlier import, or by somebody else under the same id.
+    Before,
+}
+
 /// What came of an account.
 #[derive(Debug, Default)]
 struct Done {
     opened: bool,
     payments: u64,
+    payments_there: u64,
     made: u64,
     taken_over: u64,
     there: u64,
@@ -125,16 +134,17 @@ pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), F
     let mut done = BTreeMap::new();
     let mut progress = Progress::new("lines", Some(steps.len() as u64));
     for (index, step) in steps.iter().enumerate() {
-        let of_account = done.entry(step.row.account.clone()).or_default();
-        if !wish.dry_run {
-            apply(&client, step, &mut keys).await.map_err(|failure| {
+        let of_account: &mut Done = done.entry(step.row.account.clone()).or_default();
+        let payment = match wish.dry_run {
+            true => step.row.payment.as_ref().map(|_| Paid::Now),
+            false => apply(&client, step, &mut keys).await.map_err(|failure| {
                 failure.at(&format!(
                     "{name}: line {} (the lines before it are done; import again when this is mended)",
                     step.row.line
                 ))
-            })?;
-        }
-        note(of_account, step);
+            })?,
+        };
+        note(of_account, step, payment);
         progress.at(index as u64 + 1);
     }
     drop(progress);
@@ -146,6 +156,7 @@ fn report(json: bool, dry_run: bool, done: &BTreeMap<AccountId, Done>) -> Result
         Cell::text("account", "/account"),
         Cell::text("opened", "/opened"),
         Cell::number("payments", "/payments"),
+        Cell::number("paid before", "/payments_there"),
         Cell::number("keys made", "/keys_made"),
         Cell::number("taken over", "/keys_taken_over"),
         Cell::number("there already", "/keys_there"),
@@ -154,8 +165,9 @@ fn report(json: bool, dry_run: bool, done: &BTreeMap<AccountId, Done>) -> Result
         .iter()
         .map(|(account, done)| {
             json!({
-                "account": account, "opened": done.opened, "payments": done.payments, "keys_made": done.made,
-                "keys_taken_over": done.taken_over, "keys_there": done.there,
+                "account": account, "opened": done.opened, "payments": done.payments,
+                "payments_there": done.payments_there, "keys_made": done.made, "keys_taken_over": done.taken_over,
+                "keys_there": done.there,
             })
         })
         .collect();
@@ -169,9 +181,13 @@ fn report(json: bool, dry_run: bool, done: &BTreeMap<AccountId, Done>) -> Result
     })
 }
 
-fn note(done: &mut Done, step: &Step) {
+fn note(done: &mut Done, step: &Step, payment: Option<Paid>) {
     done.opened |= step.opens_account;
-    done.payments += u64::from(step.row.payment.is_some());
+    match payment {
+        None => {}
+        Some(Paid::Now) => done.payments += 1,
+        Some(Paid::Before) => done.payments_there += 1,
+    }
     let count = match step.key {
         Todo::Nothing => return,
         Todo::There => &mut done.there,
@@ -181,8 +197,8 @@ fn note(done: &mut Done, step: &Step) {
     *count += 1;
 }
 
-/// Does what a line asks for. All of it can be done again.
-async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<(), Failure> {
+/// Does what a line asks for, and says when its payment was booked. All of it can be done again.
+async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<Paid>, Failure> {
     let Row {
         account,
         name,
@@ -197,15 +213,20 @@ async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<(), Fail
             .call(Method::POST, "/admin/v1/accounts", Some(body))
             .await?;
     }
+    let mut paid = None;
     if let Some(Payment { id, amount }) = payment {
         let body = json!({ "id": id, "amount_rub": amount });
-        client
+        let answer = client
             .call(Method::POST, &format!("{path}/topups"), Some(body))
             .await?;
+        paid = Some(match answer["repeated"] == true {
+            true => Paid::Before,
+            false => Paid::Now,
+        });
     }
-    let Some(key) = key else { return Ok(()) };
+    let Some(key) = key else { return Ok(paid) };
     let (sha256, prefix) = match step.key {
-        Todo::Nothing | Todo::There => return Ok(()),
+        Todo::Nothing | Todo::There => return Ok(paid),
         Todo::TakeOver => (key.sha256.clone(), key.prefix.clone()),
         Todo::Make => {
             let secret = keys.secret(account, &key.name)?;
@@ -222,7 +243,7 @@ async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<(), Fail
     client
         .call(Method::POST, &format!("{path}/keys"), Some(body.into()))
         .await?;
-    Ok(())
+    Ok(paid)
 }
 
 /// Compares the lines with what the gateway has.
