@@ -103,9 +103,10 @@ const ACCOUNT_ROW: &[Cell] = &[
 ];
 
 /// A key under its account: what it may spend and has spent, in all, this month and today.
-const ACCOUNT_KEY_ROW: &[Cell] = &[
+pub(super) const ACCOUNT_KEY_ROW: &[Cell] = &[
     Cell::text("key", "/id"),
     Cell::text("name", "/name"),
+    Cell::text("kind", "/kind"),
     Cell::text("status", "/status"),
     Cell::rubles("spent", "/spent_rub"),
     Cell::rubles("of", "/ceiling_rub").or("-"),
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn an_account_is_shown_with_its_keys() {
         let key = json!({
-            "id": "k1", "name": "ci", "status": "active", "ceiling_rub": null, "spent_rub": "3.00",
+            "id": "k1", "name": "ci", "kind": "caller", "status": "active", "ceiling_rub": null, "spent_rub": "3.00",
             "ceiling_month_rub": "30.00", "spent_month_rub": "2.00", "ceiling_day_rub": "5.00",
             "spent_day_rub": "1.00", "held_rub": "0.00", "free_rub": "4.00",
             "changed_at": "2027-01-31T00:00:00Z",
@@ -251,8 +252,8 @@ mod tests {
              open holds   2\n\
              spent today  1.00 ₽\n\
              \n\
-             KEY  NAME  STATUS  SPENT, ₽  OF, ₽  MONTH, ₽  OF, ₽  TODAY, ₽  OF, ₽  HELD, ₽  FREE, ₽  CHANGED\n\
-             k1   ci    active      3.00      -      2.00  30.00      1.00   5.00     0.00     4.00  2027-01-31T00:00:00Z\n"
+             KEY  NAME  KIND    STATUS  SPENT, ₽  OF, ₽  MONTH, ₽  OF, ₽  TODAY, ₽  OF, ₽  HELD, ₽  FREE, ₽  CHANGED\n\
+             k1   ci    caller  active      3.00      -      2.00  30.00      1.00   5.00     0.00     4.00  2027-01-31T00:00:00Z\n"
         );
         let mut made = account.clone();
         made["keys"][0]["created_at"] = made["keys"][0]["changed_at"].clone();

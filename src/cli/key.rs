@@ -175,6 +175,7 @@ const KEY: &[Cell] = &[
     Cell::text("account", "/account"),
     Cell::text("begins", "/prefix"),
     Cell::text("name", "/name"),
+    Cell::text("kind", "/kind"),
     Cell::text("status", "/status"),
     Cell::rubles("ceiling", "/ceiling_rub").or("none"),
     Cell::rubles("spent", "/spent_rub"),
@@ -202,6 +203,7 @@ const KEY_ROW: &[Cell] = &[
     Cell::text("id", "/id"),
     Cell::text("begins", "/prefix"),
     Cell::text("name", "/name"),
+    Cell::text("kind", "/kind"),
     Cell::text("status", "/status"),
     Cell::rubles("ceiling", "/ceiling_rub").or("none"),
     Cell::rubles("spent", "/spent_rub"),
@@ -242,7 +244,16 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
     let answer = Client::new(reach)?
         .call(method, &format!("/admin/v1/keys/{id}"), body)
         .await?;
-    show::print(reach.json, &answer, |answer| facts(KEY, answer))
+    show::print(reach.json, &answer, shown)
+}
+
+/// All of a key. An owner key calls no model, whatever its list of models, which is empty, means to another.
+fn shown(key: &Value) -> String {
+    let mut key = key.clone();
+    if key["kind"] == "owner" {
+        key["models"] = "none".into();
+    }
+    facts(KEY, &key)
 }
 
 async fn create_key(
@@ -259,7 +270,7 @@ async fn create_key(
     let answer = Client::new(reach)?
         .call(Method::POST, &path, Some(Value::Object(body)))
         .await?;
-    show::print(reach.json, &answer, |answer| facts(KEY, answer))?;
+    show::print(reach.json, &answer, shown)?;
     if !reach.json {
         // Not on standard output, so that a pipe gets the facts alone.
         eprintln!("Store the key now: it is not kept here and cannot be shown again.");
@@ -350,6 +361,7 @@ fn address(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::account::ACCOUNT_KEY_ROW;
 
     fn limits() -> Limits {
         Limits {
@@ -366,6 +378,22 @@ mod tests {
             group: None,
             concurrency: None,
             idempotency: false,
+        }
+    }
+
+    #[test]
+    fn an_owner_key_is_told_from_one_that_calls_every_model() {
+        let key = |kind: &str| json!({"id": "k1", "kind": kind, "models": []});
+        assert_eq!(
+            shown(&key("owner")),
+            "id      k1\nkind    owner\nmodels  none\n"
+        );
+        assert_eq!(
+            shown(&key("caller")),
+            "id      k1\nkind    caller\nmodels  any\n"
+        );
+        for row in [KEY_ROW, ACCOUNT_KEY_ROW] {
+            assert!(table(row, &[key("owner")]).contains("  owner  "));
         }
     }
 
