@@ -7,7 +7,10 @@ use futures_util::{Stream, stream};
 use http::{HeaderMap, header};
 use serde::Serialize;
 use tollgate_layers::error::BoxError;
-use tollgate_ledger::{contract::BookError, happening::Event};
+use tollgate_ledger::{
+    contract::{BookError, LedgerAdmin},
+    happening::Event,
+};
 
 use super::{
     Admin, Answer,
@@ -44,6 +47,10 @@ impl Admin {
             accounts: query.optional("account", query::id)?.into_iter().collect(),
             kinds: query.optional("kind", kinds)?.unwrap_or_default(),
         };
+        for account in &filter.accounts {
+            let view = self.store.account(account).await;
+            view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        }
         // What has happened before this question is to be seen by it.
         let last = self
             .dispatcher

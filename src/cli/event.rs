@@ -18,13 +18,15 @@ use super::{
 
 const EVENTS: &str = "/admin/v1/events";
 /// How many events are shown where nobody says from where on.
-const LAST: u64 = 50;
+const LAST: usize = 50;
+/// For those that filters take, so many places are looked through by one question.
+const PLACES: u64 = 1000;
 /// How long one question of `--follow` waits for an answer.
 const WAIT_SECONDS: u64 = 20;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EventCommand {
-    /// Show what happened to money, oldest first; without --after, the last 50 places
+    /// Show what happened to money, oldest first; without --after, the last 50
     ///
     /// Each event has a place: a number that is one more than that of the event before it. --kind takes several with
     /// commas between.
@@ -217,34 +219,25 @@ async fn replay(
 
 async fn list(reach: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
     let client = Client::new(reach)?;
-    let mut after = match args.after {
-        Some(after) => after,
-        None => {
-            let answer = client
-                .call(Method::GET, &format!("{EVENTS}?limit=1"), None)
-                .await?;
-            answer["last"]
-                .as_u64()
-                .unwrap_or_default()
-                .saturating_sub(LAST)
-        }
-    };
-    let mut query = format!("limit={}", args.limit);
+    let mut filters = String::new();
     if let Some(account) = &args.account {
-        query.push_str(&format!("&account={account}"));
+        filters.push_str(&format!("&account={account}"));
     }
     if let Some(kind) = &args.kind {
-        query.push_str(&format!("&kind={}", encoded(kind)));
+        filters.push_str(&format!("&kind={}", encoded(kind)));
     }
+    let limit = args.limit;
+    let mut answer = match args.after {
+        Some(after) => {
+            let path = format!("{EVENTS}?after={after}&limit={limit}{filters}");
+            client.call(Method::GET, &path, None).await?
+        }
+        None => latest(&client, limit, &filters).await?,
+    };
     if !args.follow {
-        let path = format!("{EVENTS}?after={after}&{query}");
-        let answer = client.call(Method::GET, &path, None).await?;
         return show::print(reach.json, &answer, |answer| lines(rows(answer, "events")));
     }
-    query.push_str(&format!("&wait={WAIT_SECONDS}"));
     loop {
-        let path = format!("{EVENTS}?after={after}&{query}");
-        let answer = client.call(Method::GET, &path, None).await?;
         let events = rows(&answer, "events");
         if reach.json {
             let text: String = events.iter().map(|event| format!("{event}\n")).collect();
@@ -253,8 +246,37 @@ async fn list(reach: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
             show::write(&lines(events))?;
         }
         let next = answer["next_after"].as_u64();
-        after = next.ok_or_else(|| Failure::OutOfReach("an unknown answer".into()))?;
+        let after = next.ok_or_else(|| Failure::OutOfReach("an unknown answer".into()))?;
+        let path = format!("{EVENTS}?after={after}&limit={limit}&wait={WAIT_SECONDS}{filters}");
+        answer = client.call(Method::GET, &path, None).await?;
     }
+}
+
+/// The answer that has the last events, whichever the filters take. The API reads onwards, so they are looked for from the
+/// end back, as far as events are kept.
+async fn latest(client: &Client, limit: u64, filters: &str) -> Result<Value, Failure> {
+    let path = format!("{EVENTS}?limit=1");
+    let mut answer = client.call(Method::GET, &path, None).await?;
+    let oldest = answer["events"][0]["number"].as_u64();
+    let last = answer["last"].as_u64().unwrap_or_default();
+    let most = LAST.min(usize::try_from(limit).unwrap_or(LAST));
+    let (mut until, mut found) = (last, Vec::new());
+    while found.len() < most && until >= oldest.unwrap_or(u64::MAX) {
+        let after = until.saturating_sub(PLACES);
+        let path = format!("{EVENTS}?after={after}&limit={PLACES}{filters}");
+        let mut events = rows(&client.call(Method::GET, &path, None).await?, "events").to_vec();
+        events.retain(|event| {
+            event["number"]
+                .as_u64()
+                .is_some_and(|number| number <= until)
+        });
+        events.append(&mut found);
+        (found, until) = (events, after);
+    }
+    found.drain(..found.len().saturating_sub(most));
+    answer["events"] = found.into();
+    answer["next_after"] = last.into();
+    Ok(answer)
 }
 
 /// A line for each: place, time, kind, whose, and what its kind has to say.

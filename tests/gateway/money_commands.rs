@@ -7,7 +7,10 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use tollgate_ledger::contract::Feed;
+use tollgate_ledger::{
+    contract::{Feed, Telling},
+    happening::Happening,
+};
 
 use crate::{
     harness::{Setup, World, eventually},
@@ -231,6 +234,29 @@ async fn events_are_listed_by_place_account_and_kind() {
         (&answer["last"], &answer["events"][2]["entry"]),
         (&json!(3), &json!("second"))
     );
+    // However far back: filters are not of the last places alone.
+    let store = world.gateway.store();
+    for number in 1..=1200 {
+        let telling = Telling {
+            once: number.to_string(),
+            account: None,
+            key: None,
+            what: Happening::RateStale { since_ms: number },
+        };
+        assert!(store.tell(&telling).await.unwrap());
+    }
+    for (line, expected) in [
+        ("event list --account beta", vec![of("2", "beta")]),
+        (
+            "event list --kind top_up --limit 2",
+            vec![of("2", "beta"), of("3", "acme")],
+        ),
+    ] {
+        assert_eq!(lines(&typed(&world, line, 0).await), expected, "{line}");
+    }
+    assert_eq!(typed(&world, "event list", 0).await.lines().count(), 50);
+    let text = refused(&world, "event list --account nobody", 1).await;
+    assert!(text.contains("no account nobody"), "{text}");
     let text = refused(&world, "event list --kind low", 1).await;
     assert!(text.contains("kind: must be of balance_low"), "{text}");
     refused(&world, "event list --limit 0", 64).await;
