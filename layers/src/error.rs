@@ -340,6 +340,10 @@ pub enum Problem {
     Empty,
     /// A conversation in which nobody says anything: instructions alone are none to the model's vendor.
     NothingSaid,
+    /// It is no amount of rubles above 0, in whole kopecks.
+    NotKopecks,
+    /// It is less than the field named.
+    LessThan(&'static str),
     /// It contradicts the field named.
     Contradicts(&'static str),
     /// It is no host, or no port stands behind it.
@@ -392,6 +396,8 @@ impl fmt::Display for Problem {
             Self::TooDeep(levels) => write!(f, "deeper than {levels} levels"),
             Self::Empty => f.write_str("empty"),
             Self::NothingSaid => f.write_str("without a message that says something"),
+            Self::NotKopecks => f.write_str("not rubles above 0 in whole kopecks"),
+            Self::LessThan(other) => write!(f, "less than {other}"),
             Self::Contradicts(other) => write!(f, "contradicts {other}"),
             Self::NotAHost => f.write_str("not a host"),
             Self::Unsupported => f.write_str("unsupported"),

@@ -223,7 +223,8 @@ fn who(owner: &KeyRecord) -> String {
     format!("key {}", owner.id)
 }
 
-async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> {
+/// The fields of a body; none where there is none.
+pub(super) async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> {
     let bytes = body.bytes_of_caller().await?;
     if bytes.trim_ascii().is_empty() {
         return Ok(Map::new());

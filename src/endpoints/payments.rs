@@ -9,7 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header::RETRY_AFTER};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use tollgate_layers::{
     Error,
     body::{AnswerBody, full},
@@ -23,7 +24,7 @@ use tower::Service;
 use crate::{
     admin::UnreadBody,
     config::{PaymentsConfig, is_email, is_whole_kopecks},
-    endpoints::{key_info::no_books, reply},
+    endpoints::{key_info::no_books, own_keys::read, reply},
     payments::{
         AutoShown, Intent, IntentId, NewAutoTopup, NewPayment, Notified, PaymentError, Payments,
         State,
@@ -112,23 +113,14 @@ pub struct KeyPayments {
     payments: Payments,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Asked {
-    amount_rub: MicroRub,
-    email: Option<String>,
-    provider: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AskedAuto {
-    below_rub: MicroRub,
-    amount_rub: MicroRub,
-    month_max_rub: MicroRub,
-    email: Option<String>,
-    provider: Option<String>,
-}
+const FIELDS: &[&str] = &["amount_rub", "email", "provider"];
+const AUTO_FIELDS: &[&str] = &[
+    "below_rub",
+    "amount_rub",
+    "month_max_rub",
+    "email",
+    "provider",
+];
 
 /// By which rule an account is topped up by a card; `None`: by none.
 #[derive(Serialize)]
@@ -195,18 +187,17 @@ impl KeyPayments {
         &self,
         key: &KeyRecord,
         config: &PaymentsConfig,
-        body: &[u8],
+        fields: &Map<String, Value>,
     ) -> Result<Shown, Error> {
-        let asked: Asked = serde_json::from_slice(body)
-            .map_err(|error| invalid("", Problem::NotJson(error.to_string())))?;
-        let amount = asked.amount_rub;
-        is_payable(amount, asked.email.as_deref(), config)?;
+        let amount = rubles(fields, "amount_rub")?;
+        let email = text(fields, "email")?;
+        is_payable(amount, email.as_deref(), config)?;
         let wish = NewPayment {
             id: IntentId::new(),
             account: key.account.clone(),
             amount,
-            provider: self.or_first(asked.provider),
-            email: asked.email,
+            provider: self.or_first(text(fields, "provider")?),
+            email,
             by: format!("key:{}", key.id),
             saves_card: false,
         };
@@ -255,30 +246,62 @@ impl KeyPayments {
             }
             return Ok(reply::json(&AutoOffer { auto_topup: None }));
         }
-        let body = req.into_body().bytes().await;
-        let body = body.map_err(|_| invalid("", Problem::Missing))?;
-        let asked: AskedAuto = serde_json::from_slice(&body)
-            .map_err(|error| invalid("", Problem::NotJson(error.to_string())))?;
-        is_payable(asked.amount_rub, asked.email.as_deref(), config)?;
+        let fields = &fields(req.into_body(), AUTO_FIELDS).await?;
+        let [below, amount, month_max] = [
+            rubles(fields, "below_rub")?,
+            rubles(fields, "amount_rub")?,
+            rubles(fields, "month_max_rub")?,
+        ];
+        let email = text(fields, "email")?;
+        is_payable(amount, email.as_deref(), config)?;
         let wish = NewAutoTopup {
             id: IntentId::new(),
             account: account.clone(),
-            below: asked.below_rub,
-            amount: asked.amount_rub,
-            month_max: asked.month_max_rub,
-            provider: self.or_first(asked.provider),
-            email: asked.email,
+            below,
+            amount,
+            month_max,
+            provider: self.or_first(text(fields, "provider")?),
+            email,
             by: who.clone(),
         };
         let made = self.payments.set_auto(wish).await;
         let made = made.map_err(|error| refusal(error, config))?;
         tracing::info!(
-            target: "audit", who, what = "account.auto_topup", account = %account, below_rub = %asked.below_rub,
-            amount_rub = %asked.amount_rub, month_max_rub = %asked.month_max_rub
+            target: "audit", who, what = "account.auto_topup", account = %account, below_rub = %below, amount_rub = %amount,
+            month_max_rub = %month_max
         );
         Ok(reply::json(&AutoOffer {
             auto_topup: Some(made),
         }))
+    }
+}
+
+/// What was sent, each field one of the known ones: a misspelt one must not be passed over.
+async fn fields(body: UnreadBody, known: &[&str]) -> Result<Map<String, Value>, Error> {
+    let fields = read(body).await?;
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(fields),
+        Some(name) => {
+            let name: String = name.chars().take(64).collect();
+            Err(Error::invalid(name, Problem::Unsupported))
+        }
+    }
+}
+
+fn rubles(fields: &Map<String, Value>, name: &'static str) -> Result<MicroRub, Error> {
+    let value = fields.get(name);
+    let value = value.ok_or_else(|| invalid(name, Problem::Missing))?;
+    let amount = value.as_str().and_then(|text| text.parse().ok());
+    amount
+        .filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount))
+        .ok_or_else(|| invalid(name, Problem::NotKopecks))
+}
+
+fn text(fields: &Map<String, Value>, name: &'static str) -> Result<Option<String>, Error> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(invalid(name, Problem::WrongType("string"))),
     }
 }
 
@@ -291,12 +314,6 @@ fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) ->
     }
     if amount > config.max {
         return Err(invalid("amount_rub", Problem::AboveMax(rubles(config.max))));
-    }
-    if !is_whole_kopecks(amount) {
-        return Err(invalid(
-            "amount_rub",
-            Problem::WrongType("rubles and whole kopecks"),
-        ));
     }
     if email.is_some_and(|email| !is_email(email)) {
         return Err(invalid(
@@ -329,9 +346,8 @@ impl Service<Request<UnreadBody>> for KeyPayments {
             if req.method() == Method::GET {
                 return Ok(reply::json(&this.offer(&key, config).await?));
             }
-            let body = req.into_body().bytes().await;
-            let body = body.map_err(|_| invalid("", Problem::Missing))?;
-            Ok(reply::json(&this.ask(&key, config, &body).await?))
+            let fields = fields(req.into_body(), FIELDS).await?;
+            Ok(reply::json(&this.ask(&key, config, &fields).await?))
         })
     }
 }
@@ -351,12 +367,12 @@ fn refusal(error: PaymentError, config: &PaymentsConfig) -> Error {
             retry_after: WAIT.max(config.poll),
         },
         PaymentError::Rule(field, _) => {
-            let wanted = match field {
-                "amount_rub" => "rubles, at least below_rub",
-                "month_max_rub" => "rubles, at least amount_rub",
-                _ => "rubles and whole kopecks above 0",
+            let problem = match field {
+                "amount_rub" => Problem::LessThan("below_rub"),
+                "month_max_rub" => Problem::LessThan("amount_rub"),
+                _ => Problem::NotKopecks,
             };
-            invalid(field, Problem::WrongType(wanted))
+            invalid(field, problem)
         }
         PaymentError::NoProvider(_) => {
             invalid("provider", Problem::NotOneOf("those that are configured"))

@@ -137,8 +137,7 @@ fn russian(error: &Error) -> String {
                 .into()
         }
         Error::OwnerKeyNeeded => {
-            "Ключами счёта управляет только ключ владельца, а это обычный ключ API. Попросите ключ владельца у того, кто \
-             открыл счёт."
+            "Для этого нужен ключ владельца, а это обычный ключ API. Попросите ключ владельца у того, кто открыл счёт."
                 .into()
         }
         Error::OwnKeyUnknown => {
@@ -280,10 +279,6 @@ fn russian_problem(problem: &Problem) -> String {
                 "array of strings" => "массив строк",
                 "number" => "число",
                 "cursor" => "next предыдущей страницы",
-                "rubles and whole kopecks" => "рубли и целые копейки",
-                "rubles and whole kopecks above 0" => "рубли и целые копейки, больше 0",
-                "rubles, at least below_rub" => "рубли, не меньше below_rub",
-                "rubles, at least amount_rub" => "рубли, не меньше amount_rub",
                 "an address like name@example.com" => "адрес вида name@example.com",
                 other => other,
             }
@@ -292,9 +287,9 @@ fn russian_problem(problem: &Problem) -> String {
             "допустимые значения: {}",
             match *values {
                 "the names in tools" => "имена из tools",
+                "those that are configured" => "подключённые провайдеры",
                 "the groups of the account" => "группы счёта",
                 "the group of the owner key" => "группа ключа владельца",
-                "those that are configured" => "настроенные на сервере",
                 other => other,
             }
         ),
@@ -306,6 +301,10 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::NothingSaid => {
             "поставщику этой модели нужно непустое сообщение пользователя, а его нет".into()
         }
+        Problem::NotKopecks => {
+            "нужны рубли с целыми копейками, больше 0, десятичным числом в кавычках: \"12.50\"".into()
+        }
+        Problem::LessThan(other) => format!("меньше, чем в поле «{other}»"),
         Problem::Contradicts(other) => format!("противоречит полю «{other}»"),
         Problem::NotAHost => {
             "это не адрес узла, нужно: имя, IPv4 или [IPv6] и при необходимости :порт".into()
@@ -473,8 +472,7 @@ fn english(error: &Error) -> String {
             "This is an owner key: it looks after the account's keys and calls no models. Use an ordinary API key.".into()
         }
         Error::OwnerKeyNeeded => {
-            "Only an owner key looks after the account's keys, and this is an ordinary API key. Ask whoever opened the \
-             account for the owner key."
+            "This takes an owner key, and this is an ordinary API key. Ask whoever opened the account for the owner key."
                 .into()
         }
         Error::OwnKeyUnknown => {
@@ -575,6 +573,10 @@ fn english_problem(problem: &Problem) -> String {
         Problem::NothingSaid => {
             "the vendor of this model needs a user message that is not empty".into()
         }
+        Problem::NotKopecks => {
+            "expected rubles above 0 with whole kopecks, a decimal number in quotes: \"12.50\"".into()
+        }
+        Problem::LessThan(other) => format!("it is less than '{other}'"),
         Problem::Contradicts(other) => format!("it contradicts '{other}'"),
         Problem::NotAHost => "expected a name, IPv4 or [IPv6], and :port where needed".into(),
         Problem::Unsupported => "the service does not support this".into(),

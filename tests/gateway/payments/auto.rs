@@ -458,6 +458,7 @@ async fn operators_and_owners_see_the_rule_and_take_it_away_and_nobody_sees_the_
     for method in [Method::PUT, Method::DELETE] {
         let refused = ask(method, &key.secret, Value::Null).await;
         assert_eq!(refused.status, 403, "{refused:?}");
+        assert!(refused.text().contains("Для этого нужен ключ владельца"));
     }
     let export = said(&tollgate(&world, &["export"], "").await, 0);
     let events = world
@@ -483,8 +484,25 @@ async fn operators_and_owners_see_the_rule_and_take_it_away_and_nobody_sees_the_
         (gone.status, gone.json()),
         (StatusCode::OK, json!({ "auto_topup": null }))
     );
-    let bad = json!({ "below_rub": "500", "amount_rub": "400", "month_max_rub": "20000" });
-    assert_eq!(ask(Method::PUT, &owner.secret, bad).await.status, 400);
+    for ([below, amount, month_max], says) in [
+        (
+            ["500", "400", "20000"],
+            "«amount_rub»: меньше, чем в поле «below_rub»",
+        ),
+        (
+            ["500", "1000", "999"],
+            "«month_max_rub»: меньше, чем в поле «amount_rub»",
+        ),
+        (
+            ["0", "1000", "20000"],
+            "«below_rub»: нужны рубли с целыми копейками",
+        ),
+    ] {
+        let bad = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": month_max });
+        let refused = ask(Method::PUT, &owner.secret, bad).await;
+        assert_eq!(refused.status, 400, "{refused:?}");
+        assert!(refused.text().contains(says), "{says}: {refused:?}");
+    }
     let good = json!({ "below_rub": "500", "amount_rub": "1000", "month_max_rub": "20000" });
     let asked = ask(Method::PUT, &owner.secret, good).await;
     assert_eq!(asked.status, 200, "{asked:?}");
