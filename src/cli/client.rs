@@ -303,7 +303,7 @@ fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String,
         Some(path) => {
             let text = fs::read_to_string(path);
             text.map_err(|error| {
-                Failure::Usage(format!("--admin-key-file {}: {error}", path.display()))
+                Failure::Io(format!("--admin-key-file {}: {error}", path.display()))
             })?
         }
         None => environment.unwrap_or_default(),
@@ -523,7 +523,7 @@ mod tests {
             admin_key(Some(Path::new("no such file")), None)
                 .unwrap_err()
                 .code(),
-            64
+            74
         );
     }
 }

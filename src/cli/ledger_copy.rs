@@ -74,7 +74,9 @@ impl CopyArgs {
                 let unusable = |problem: &dyn std::fmt::Display| {
                     Failure::Usage(format!("--ca-file {}: {problem}", file.display()))
                 };
-                let pem = std::fs::read(file).map_err(|error| unusable(&error))?;
+                let pem = std::fs::read(file).map_err(|error| {
+                    Failure::Io(format!("--ca-file {}: {error}", file.display()))
+                })?;
                 check_authorities(&pem).map_err(|error| unusable(&error))?;
                 Some(pem.into())
             }

@@ -98,9 +98,9 @@ Look into it:
   tollgate audit
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
 
-Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, drift found by reconcile, or a statement that differs; 64 wrong use or configuration; \
+Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, drift found by reconcile, or a statement that differs; 64 wrong use, or a configuration with mistakes or that cannot be read; \
 65 mistakes in a file that was given to read; 69 the gateway or its ledger is out of reach, or not ready; 70 the \
-gateway's own fault; 74 a file could not be read or written; 77 not the gateway's admin key.";
+gateway's own fault; 74 another file could not be read or written; 77 not the gateway's admin key.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

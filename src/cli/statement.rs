@@ -185,7 +185,7 @@ fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
 
 /// Compares a statement that was made with the one that would be made now.
 async fn verify(client: &Client, path: &str, file: &Path, as_json: bool) -> Result<(), Failure> {
-    let cannot = |error| Failure::Usage(format!("--verify {}: {error}", file.display()));
+    let cannot = |error| Failure::Io(format!("--verify {}: {error}", file.display()));
     let made = fs::read(file).map_err(cannot)?;
     let format = Format::of(&made)
         .ok_or_else(|| Failure::Data(format!("{}: is no statement", file.display())))?;

@@ -174,6 +174,20 @@ async fn every_mistake_is_named_with_its_line_and_then_nothing_is_done() {
 }
 
 #[tokio::test]
+async fn a_file_that_cannot_be_read_is_told_from_wrong_use() {
+    let world = World::start().await;
+    for line in [
+        "import /no/such/file.csv",
+        "statement acme --month 2026-11 --verify /no/such/file.csv",
+        "account list --admin-key-file /no/such/file",
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let errors = complained(&tollgate(&world, &args, "").await, 74);
+        assert!(errors.contains("/no/such/file"), "{line}: {errors}");
+    }
+}
+
+#[tokio::test]
 async fn an_import_that_broke_off_goes_on_with_the_keys_it_had_made() {
     let world = World::start().await;
     // Its second line conflicts with a payment: it fails there, after the first one.

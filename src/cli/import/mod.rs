@@ -403,7 +403,7 @@ fn read(file: &Path) -> Result<String, Failure> {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Failure::Data(format!(
             "{name}: not UTF-8 text; save it as such"
         ))),
-        Err(error) => Err(Failure::Usage(format!("{name}: {error}"))),
+        Err(error) => Err(Failure::Io(format!("{name}: {error}"))),
     }
 }
 
