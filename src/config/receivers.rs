@@ -238,9 +238,12 @@ impl Check<'_> {
         let from = self.required(raw.from.clone(), &path, advice);
         let from = from.and_then(|text| self.keep(mailbox(&text), &path));
         let path = format!("{at}.to");
-        if !(1..=TO_MAX).contains(&raw.to.len()) {
+        if raw.to.is_empty() || raw.to.len() > TO_MAX {
             let problem = format!("give 1 to {TO_MAX} addresses");
-            self.errors.add(path, problem);
+            match raw.to.is_empty() {
+                true => self.errors.missing(&path, &problem),
+                false => self.errors.add(path, problem),
+            }
             return None;
         }
         let to = self.each(&raw.to, &path, mailbox);

@@ -74,11 +74,14 @@ impl Check<'_> {
     }
 
     fn signing_keys(&mut self, given: &[String], path: &str) -> Option<Vec<Vec<u8>>> {
-        if !(1..=2).contains(&given.len()) {
+        if given.is_empty() || given.len() > 2 {
             let problem = "give one signing secret, or two while receivers change to the second, \
                            as \"${NAME}\" or \"file:/path\"; make one by: \
                            echo \"whsec_$(openssl rand -base64 32)\"";
-            self.errors.add(path, problem);
+            match given.is_empty() {
+                true => self.errors.missing(path, problem),
+                false => self.errors.add(path, problem),
+            }
             return None;
         }
         let keys = given.iter().enumerate().map(|(index, text)| {

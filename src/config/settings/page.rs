@@ -114,6 +114,17 @@ pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     })
 }
 
+/// What need not be given, though it must be in `base()`: where a setting's name ends so, and beside what.
+const UNLESS: &[(&str, &str)] = &[
+    ("rate.source.select", "with `url`"),
+    ("vendor.format", "or `formats`"),
+    ("vendor.key", "or `keys`"),
+    ("model.output_tokens_max", "but of an embedding"),
+    ("usdt_mtok.cached_input", "but of an embedding"),
+    ("usdt_mtok.output", "but of an embedding"),
+    ("usdt_mtok.cache_write", "but of an embedding"),
+];
+
 /// A file that has a value for all that must be there, and each table in it.
 pub(super) fn base() -> Value {
     let prices = json!({
@@ -220,8 +231,26 @@ pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     Some((least.parse().ok()?, most.parse().ok()?))
 }
 
+/// Whether its table, which may be empty, is a mistake without it.
 fn is_required(path: &str) -> bool {
-    mistake(without(path), path).is_some_and(|mistake| mistake.problem.starts_with("missing"))
+    let mut file = base();
+    match place(&mut file, path) {
+        (Value::Object(table), name) => drop(table.remove(name)),
+        (table, _) => *table = json!({}),
+    }
+    mistake(file, path).is_some_and(|mistake| mistake.problem.starts_with("missing"))
+}
+
+/// What the page says of a setting without a default.
+pub(super) fn need(path: &str) -> String {
+    if !is_required(path) {
+        return "–".to_owned();
+    }
+    let unless = UNLESS.iter().find(|(ending, _)| path.ends_with(ending));
+    match unless {
+        Some((_, unless)) => format!("must be given, {unless}"),
+        None => "must be given".to_owned(),
+    }
 }
 
 /// `docs/settings.md`.
@@ -256,8 +285,7 @@ fn line(setting: &Setting) -> String {
     let name = path.rsplit('.').next().unwrap_or(path);
     let default = match &setting.default {
         Some(value) => format!("`{value}`"),
-        None if is_required(path) => "must be given".to_owned(),
-        None => "–".to_owned(),
+        None => need(path),
     };
     let bounds = match *kind {
         "whole number" => bounds(path),

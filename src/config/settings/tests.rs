@@ -258,6 +258,53 @@ fn each_row_is_of_settings_that_are_there() {
 
 #[test]
 #[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
+fn what_must_be_given_is_said_to_be_and_nothing_else() {
+    for (path, said) in [
+        ("tls.certificate_file", "must be given"),
+        ("tls.key_file", "must be given"),
+        ("webhook.secrets", "must be given"),
+        ("mail.to", "must be given"),
+        ("vendor.url", "must be given"),
+        ("model.usdt_mtok.input", "must be given"),
+        ("rate.source.select", "must be given, with `url`"),
+        ("vendor.format", "must be given, or `formats`"),
+        ("vendor.key", "must be given, or `keys`"),
+        (
+            "model.output_tokens_max",
+            "must be given, but of an embedding",
+        ),
+        (
+            "model.usdt_mtok.cached_input",
+            "must be given, but of an embedding",
+        ),
+        (
+            "model.routes.cost_usdt_mtok.output",
+            "must be given, but of an embedding",
+        ),
+        ("model.description", "–"),
+        ("traces.sample", "–"),
+        ("ledger.ca_file", "–"),
+    ] {
+        assert_eq!(need(path), said, "{path}");
+    }
+    let mut embedding = base();
+    let prices = json!({ "input": "1" });
+    let routes = json!([{ "vendor": "v", "model": "e", "cost_usdt_mtok": prices }]);
+    embedding["model"] = json!([
+        { "id": "m", "family": "M", "kind": "embedding", "usdt_mtok": prices, "routes": routes },
+    ]);
+    for instead in ["vendor.formats", "vendor.keys", "rate.source.fixed"] {
+        let known: Value = serde_json::from_str(OTHERS).unwrap();
+        let [file] = &others(instead, &known)[..] else {
+            panic!("{instead}")
+        };
+        check(file.clone()).unwrap_or_else(|errors| panic!("{instead}: {errors}"));
+    }
+    check(embedding).unwrap_or_else(|errors| panic!("{errors}"));
+}
+
+#[test]
+#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
 fn the_page_lists_every_setting() {
     let page = page();
     if std::env::var_os("SETTINGS_WRITE").is_some() {
