@@ -10,7 +10,6 @@ use tollgate_layers::{
 
 use super::{
     AdminArgs,
-    account::payment,
     client::{Client, encoded},
     failure::Failure,
     show::{self, Cell, rows, table},
@@ -130,7 +129,7 @@ pub(super) struct AlertArgs {
     /// The account
     account: AccountId,
     /// Decimal rubles left; up to four
-    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = payment, conflicts_with = "none")]
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = level, conflicts_with = "none")]
     at: Vec<MicroRub>,
     /// Tell nothing
     #[arg(long)]
@@ -141,6 +140,16 @@ pub(super) struct AlertArgs {
     /// Of what is left under this group's ceilings, not of the balance
     #[arg(long, conflicts_with = "key")]
     group: Option<GroupId>,
+}
+
+fn level(text: &str) -> Result<MicroRub, String> {
+    let level = text
+        .parse::<MicroRub>()
+        .map_err(|error| error.to_string())?;
+    match level > MicroRub::ZERO {
+        true => Ok(level),
+        false => Err("a level is more than 0 rubles; --none for nothing to be told".into()),
+    }
 }
 
 pub(super) async fn event(reach: &AdminArgs, command: EventCommand) -> Result<(), Failure> {

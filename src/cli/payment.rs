@@ -7,12 +7,11 @@ use tollgate_layers::{key::AccountId, money::MicroRub};
 
 use super::{
     AdminArgs,
-    account::payment as amount,
     client::{Client, encoded},
     failure::Failure,
     show::{self, Cell, facts, rows, table},
 };
-use crate::payments::IntentId;
+use crate::{config::is_whole_kopecks, payments::IntentId};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PaymentCommand {
@@ -24,7 +23,7 @@ pub(super) enum PaymentCommand {
         /// Whose account it is for
         account: AccountId,
         /// How much, in rubles and whole kopecks
-        #[arg(value_parser = amount)]
+        #[arg(allow_negative_numbers = true, value_parser = amount)]
         rubles: MicroRub,
         /// At which provider, where there are several: yookassa, cloudpayments or stripe
         #[arg(long)]
@@ -49,13 +48,13 @@ pub(super) enum PaymentCommand {
         /// Whose account it is
         account: Option<AccountId>,
         /// Charge the card when less is free, in rubles
-        #[arg(long, value_name = "RUBLES", value_parser = amount, requires = "amount", requires = "account")]
+        #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "amount", requires = "account")]
         below: Option<MicroRub>,
         /// How much at once, in rubles; at least --below
-        #[arg(long, value_name = "RUBLES", value_parser = amount, requires = "month_max")]
+        #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "month_max")]
         amount: Option<MicroRub>,
         /// How much in a calendar month at most, in rubles; at least --amount
-        #[arg(long, value_name = "RUBLES", value_parser = amount, requires = "below")]
+        #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "below")]
         month_max: Option<MicroRub>,
         /// At which provider, where there are several: yookassa, cloudpayments or stripe
         #[arg(long, requires = "below")]
@@ -94,6 +93,17 @@ pub(super) enum PaymentCommand {
         /// The payment
         id: IntentId,
     },
+}
+
+/// An amount that a provider takes.
+fn amount(text: &str) -> Result<MicroRub, String> {
+    let amount = text
+        .parse::<MicroRub>()
+        .map_err(|error| error.to_string())?;
+    match amount > MicroRub::ZERO && is_whole_kopecks(amount) {
+        true => Ok(amount),
+        false => Err("must be 0.01 rubles or more, in whole kopecks".into()),
+    }
 }
 
 const PAYMENT: &[Cell] = &[

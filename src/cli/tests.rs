@@ -208,7 +208,7 @@ fn mistakes_are_found_before_the_gateway_is_asked() {
         ),
         ("tollgate usage --since 31.01.2026", "2027-01-31"),
         ("tollgate usage --format csv --json", "cannot be used with"),
-        ("tollgate payment create acme 0", "a payment is"),
+        ("tollgate payment create acme 0", "in whole kopecks"),
         ("tollgate payment check 17", "must be a UUID"),
         ("tollgate payment auto acme --below 500", "--amount"),
         ("tollgate payment auto --remove", "<ACCOUNT>"),
@@ -264,4 +264,42 @@ fn help_shows_what_is_the_commands_own_and_then_what_all_commands_have() {
     assert_eq!(options.first(), Some(&"owner"), "{help}");
     let last = ["idempotency", "admin-url", "admin-key-file", "json", "help"];
     assert!(options.ends_with(&last), "{help}");
+}
+
+#[tokio::test]
+async fn a_wrong_amount_is_answered_in_the_words_of_its_command() {
+    for (line, says) in [
+        (
+            "tollgate account alert acme --at -5",
+            "a level is more than 0 rubles",
+        ),
+        (
+            "tollgate payment create b3 0",
+            "0.01 rubles or more, in whole kopecks",
+        ),
+        (
+            "tollgate payment create b3 -5",
+            "0.01 rubles or more, in whole kopecks",
+        ),
+        (
+            "tollgate payment create b3 0.001",
+            "0.01 rubles or more, in whole kopecks",
+        ),
+        (
+            "tollgate payment auto b3 --below -1 --amount 5 --month-max 9",
+            "0.01 rubles or more, in whole kopecks",
+        ),
+    ] {
+        let refused = parsed(line).unwrap_err().to_string();
+        assert!(refused.contains(says), "{line}: {refused}");
+        assert!(!refused.contains("adjust"), "{line}: {refused}");
+    }
+    let refused = parsed("tollgate usage --by day,account,day")
+        .unwrap()
+        .run()
+        .await;
+    assert_eq!(
+        refused.unwrap_err().text(),
+        "--by: has day twice; leave one out"
+    );
 }

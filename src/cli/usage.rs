@@ -175,6 +175,10 @@ pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Fa
             "the sums are being made anew; until they are, reports read the journals\n".into()
         });
     }
+    if let Some(by) = twice(&wish.by) {
+        let problem = format!("--by: has {} twice; leave one out", by.name());
+        return Err(Failure::Usage(problem));
+    }
     let answer = Client::new(reach)?
         .call_patiently(Method::GET, &wish.path())
         .await?;
@@ -188,6 +192,12 @@ pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Fa
         Format::Csv => csv(&wish.by, &answer),
         Format::Table => text(&wish.by, &answer),
     })
+}
+
+/// The first that stands there before.
+fn twice(by: &[By]) -> Option<By> {
+    let mut places = by.iter().enumerate();
+    places.find_map(|(place, word)| by[..place].contains(word).then_some(*word))
 }
 
 impl UsageQuery {
