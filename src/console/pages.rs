@@ -198,7 +198,13 @@ impl Visit {
             ["console", "audit"] => Ok(self.audit(problem, None)),
             _ => Err(unknown()),
         };
-        Ok(shown.unwrap_or_else(|refused| self.refused("Not found", &refused)))
+        Ok(shown.unwrap_or_else(|refused| {
+            let title = match refused.status {
+                StatusCode::NOT_FOUND => "Not found",
+                _ => "Not shown",
+            };
+            self.refused(title, &refused)
+        }))
     }
 
     pub(super) fn frame<'a>(

@@ -365,7 +365,14 @@ async fn payments_and_keys_outlive_redis() {
         .key_with("acme", "1000", json!({ "ceiling_rub": "5" }))
         .await;
     let before = world.account(&key).await;
+    let operator = crate::console::Browser::admin(&world).await;
+    let none = operator.get(&world, "/console/accounts/nobody").await;
+    assert_eq!(none.status, StatusCode::NOT_FOUND);
+    assert!(none.text().contains("Not found"), "{none:?}");
     server.kill();
+    let unseen = operator.get(&world, "/console/accounts/acme").await;
+    assert_eq!(unseen.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!unseen.text().contains("Not found"), "{unseen:?}");
     let topup = json!({ "id": "second", "amount_rub": "7" });
     let path = "/admin/v1/accounts/acme/topups";
     let pay = async || {
