@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use tollgate_ledger::{
     happening::{CeilingKind, Event, Happening},
     money::MicroRub,
+    statement::to_kopecks,
 };
 
 use crate::text::time::rfc3339;
@@ -181,9 +182,9 @@ fn of_ceiling(ceiling: CeilingKind) -> &'static str {
     }
 }
 
-/// `1 234 567,89 ₽`, to the kopeck, towards zero: nobody is told of more than there is.
+/// `1 234 567,89 ₽`, rounded as statements are, so that both say the same of a balance.
 fn rubles(amount: MicroRub) -> String {
-    let kopecks = amount.micro().unsigned_abs() / 10_000;
+    let kopecks = to_kopecks(amount.micro().into()).unsigned_abs();
     let whole = (kopecks / 100).to_string();
     let mut grouped = String::new();
     for (index, digit) in whole.chars().enumerate() {
@@ -233,10 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn amounts_and_times_are_written_as_russians_write_them() {
+    fn amounts_are_rounded_as_statements_are_and_written_as_russians_write_them() {
         for (micro, text) in [
             (0, "0,00"),
-            (199_999_999, "199,99"),
+            (199_999_999, "200,00"),
+            (199_994_999, "199,99"),
+            (199_995_000, "200,00"),
+            (-5_000, "−0,01"),
+            (-4_999, "0,00"),
             (1_234_567_891_000, "1\u{a0}234\u{a0}567,89"),
             (-12_500_000, "−12,50"),
             (-1, "0,00"),
