@@ -46,8 +46,15 @@ pub(super) fn subject(event: &Event) -> String {
         Happening::KeyExpiring { expires_at_ms } => {
             format!("Срок действия ключа истекает {}", time(*expires_at_ms))
         }
-        Happening::VendorOut { vendor } => format!("Поставщик {vendor} не отвечает"),
-        Happening::VendorBack { vendor } => format!("Поставщик {vendor} снова отвечает"),
+        // The event does not say whether the vendor fails or somebody has taken it out.
+        Happening::VendorOut { vendor } => {
+            format!(
+                "Поставщику {vendor} больше не отправляются запросы: он отключён или не отвечает"
+            )
+        }
+        Happening::VendorBack { vendor } => {
+            format!("Поставщику {vendor} снова отправляются запросы")
+        }
         Happening::MarginNegative { model, .. } => {
             format!("Модель {model} продаётся ниже себестоимости")
         }
@@ -285,6 +292,15 @@ mod tests {
         let with_link = failed(false, Some("https://pay.example/1"));
         assert!(with_link.contains("\nОплатить самостоятельно: https://pay.example/1\n"));
         assert!(!with_link.contains("выключено"));
+    }
+
+    #[test]
+    fn a_vendor_that_was_taken_out_is_not_said_to_fail() {
+        let vendor = || "anthropic".to_owned();
+        let out = subject(&event(Happening::VendorOut { vendor: vendor() }));
+        assert!(out.contains("он отключён или не отвечает"), "{out}");
+        let back = subject(&event(Happening::VendorBack { vendor: vendor() }));
+        assert_eq!(back, "Поставщику anthropic снова отправляются запросы");
     }
 
     #[test]
