@@ -66,7 +66,7 @@ enum By {
     Account,
     /// The key's id
     Key,
-    /// The group that was charged: an account names its own, so ask for one account, or for account,group
+    /// The group that was charged, with its account where several are asked for: each names its own
     Group,
     /// The model's catalog name
     Model,
@@ -179,8 +179,9 @@ pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Fa
         let problem = format!("--by: has {} twice; leave one out", by.name());
         return Err(Failure::Usage(problem));
     }
+    let by = wish.columns();
     let answer = Client::new(reach)?
-        .call_patiently(Method::GET, &wish.path())
+        .call_patiently(Method::GET, &wish.path(&by))
         .await?;
     let format = if reach.json {
         Format::Json
@@ -189,8 +190,8 @@ pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Fa
     };
     show::write(&match format {
         Format::Json => format!("{answer:#}\n"),
-        Format::Csv => csv(&wish.by, &answer),
-        Format::Table => text(&wish.by, &answer),
+        Format::Csv => csv(&by, &answer),
+        Format::Table => text(&by, &answer),
     })
 }
 
@@ -201,8 +202,20 @@ fn twice(by: &[By]) -> Option<By> {
 }
 
 impl UsageQuery {
-    fn path(&self) -> String {
-        let words: Vec<&str> = self.by.iter().map(|by| by.name()).collect();
+    /// What there is a row for. An account names its own groups: those of several accounts are told apart.
+    fn columns(&self) -> Vec<By> {
+        let mut by = self.by.clone();
+        let of_one = self.account.is_some() || self.key.is_some() || by.contains(&By::Account);
+        if let Some(place) = by.iter().position(|by| *by == By::Group)
+            && !of_one
+        {
+            by.insert(place, By::Account);
+        }
+        by
+    }
+
+    fn path(&self, by: &[By]) -> String {
+        let words: Vec<&str> = by.iter().map(|by| by.name()).collect();
         let mut path = format!("/admin/v1/usage?group={}", words.join(","));
         for (name, value) in [
             ("account", self.account.as_ref().map(ToString::to_string)),
@@ -491,6 +504,34 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_several_accounts_are_told_apart() {
+        let wish = |account: Option<&str>, by: &[By]| UsageQuery {
+            account: account.map(|id| id.parse().unwrap()),
+            key: None,
+            model: None,
+            session: None,
+            endpoint: None,
+            since: None,
+            until: None,
+            by: by.to_vec(),
+            format: None,
+            rebuild: false,
+        };
+        for (account, by, columns) in [
+            (
+                None,
+                &[By::Day, By::Group][..],
+                &[By::Day, By::Account, By::Group][..],
+            ),
+            (None, &[By::Group, By::Account], &[By::Group, By::Account]),
+            (Some("acme"), &[By::Group], &[By::Group]),
+            (None, &[By::Day], &[By::Day]),
+        ] {
+            assert_eq!(wish(account, by).columns(), columns);
+        }
+    }
+
+    #[test]
     fn nothing_is_said_to_be_nothing() {
         let text = text(&[By::Model], &json!({"rows": [], "total": {"calls": 0}}));
         assert!(text.starts_with("no call was charged"), "{text}");
@@ -511,7 +552,7 @@ mod tests {
             rebuild: false,
         };
         assert_eq!(
-            wish.path(),
+            wish.path(&wish.columns()),
             "/admin/v1/usage?group=day,key&account=acme&model=m%201%262&session=s-1&endpoint=chat%2Fcompletions&since=2026-01-31T00%3A00%3A00%2B03%3A00"
         );
     }
