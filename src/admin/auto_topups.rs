@@ -9,7 +9,7 @@ use super::{
     accounts::account_id,
     fields::{self, Fields},
     ok,
-    payments::{email, refusal},
+    payments::{email, not_made, refusal},
     refusal::Refusal,
     routes::{Asked, Route},
 };
@@ -75,9 +75,10 @@ impl Admin {
             email: fields.optional("email", email)?,
             by: who.name().to_owned(),
         };
+        let id = wish.id;
         let (below_rub, amount_rub, month_max_rub) = (wish.below, wish.amount, wish.month_max);
         let rule = self.payments.set_auto(wish).await;
-        let rule = rule.map_err(|error| refusal(error, Some(&account)))?;
+        let rule = rule.map_err(|error| not_made(error, id, &account))?;
         tracing::info!(
             target: "audit", who = who.name(), what = "account.auto_topup", account = %account, %below_rub, %amount_rub,
             %month_max_rub

@@ -100,8 +100,9 @@ impl Admin {
         let amount = fields.required("amount_rub", fields::amount)?;
         let provider = fields.optional("provider", fields::words)?;
         let email = fields.optional("email", email)?;
+        let id = id.unwrap_or_default();
         let wish = NewPayment {
-            id: id.unwrap_or_default(),
+            id,
             account: account.clone(),
             amount,
             provider,
@@ -110,7 +111,7 @@ impl Admin {
             saves_card: false,
         };
         let made = self.payments.create(wish).await;
-        let made = made.map_err(|error| refusal(error, Some(&account)))?;
+        let made = made.map_err(|error| not_made(error, id, &account))?;
         tracing::info!(
             target: "audit", who = who.name(), what = "payment.create", account = %made.account, intent = %made.id,
             provider = made.provider, amount_rub = %made.amount_rub
@@ -158,6 +159,16 @@ pub(super) fn email(value: &Value) -> Result<String, String> {
     let text = value.as_str().filter(|text| is_email(text));
     text.map(str::to_owned)
         .ok_or_else(|| "must be an address like name@example.com".to_owned())
+}
+
+/// A payment that its provider did not make is kept, and asked for again by its id.
+pub(super) fn not_made(error: PaymentError, id: IntentId, account: &AccountId) -> Refusal {
+    match error {
+        PaymentError::Provider(..) => Refusal::ProviderFailed(format!(
+            "{error}; to ask for the same payment again, name its id (--id {id})"
+        )),
+        error => refusal(error, Some(account)),
+    }
 }
 
 pub(super) fn refusal(error: PaymentError, account: Option<&AccountId>) -> Refusal {

@@ -208,7 +208,8 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
                         "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
                     });
                     add(&mut body, [("provider", provider), ("email", email)]);
-                    client.call(Method::PUT, &path, Some(body)).await?
+                    let asked = client.call(Method::PUT, &path, Some(body)).await;
+                    asked.map_err(|failure| repeatable(failure, id))?
                 }
             };
             return show::print(reach.json, &answer, |answer| {
@@ -229,9 +230,10 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             let id = id.unwrap_or_default();
             let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
             add(&mut body, [("provider", provider), ("email", email)]);
-            client
+            let asked = client
                 .call(Method::POST, "/admin/v1/payments", Some(body))
-                .await?
+                .await;
+            asked.map_err(|failure| repeatable(failure, id))?
         }
         PaymentCommand::Check { id } => {
             let path = format!("/admin/v1/payments/{id}/check");
@@ -239,6 +241,16 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
         }
     };
     show::print(reach.json, &answer, |answer| facts(PAYMENT, answer))
+}
+
+/// Where nobody knows what has come of it, with its id, which may have been made here.
+fn repeatable(failure: Failure, id: IntentId) -> Failure {
+    match failure {
+        Failure::OutOfReach(text) => {
+            Failure::OutOfReach(format!("{text} (the same payment again: --id {id})"))
+        }
+        known => known,
+    }
 }
 
 fn add(body: &mut Value, fields: [(&str, Option<String>); 2]) {

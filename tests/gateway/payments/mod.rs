@@ -20,7 +20,7 @@ use crate::{
     ops::Op,
     replies::{answer, usage},
     support::shop::{Shop, canceled, paid, refunded},
-    usage_report::{said, tollgate},
+    usage_report::{complained, said, tollgate},
 };
 
 const ANCHOR: &str = "[[rate.source]]\nfixed = \"100\"\n";
@@ -649,6 +649,21 @@ async fn a_provider_that_does_not_answer_is_asked_again() {
     shop.break_with(None);
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
     assert_eq!(balance(&world).await, "5000.00");
+}
+
+#[tokio::test]
+async fn a_payment_that_its_provider_did_not_make_is_asked_for_again_by_its_id() {
+    let (world, shop) = begun("").await;
+    shop.break_with(Some(500));
+    let args = ["payment", "create", "acme", "5000"];
+    let failed = complained(&tollgate(&world, &args, "").await, 1);
+    let (_, id) = failed.split_once("--id ").unwrap();
+    let id = id.split(')').next().unwrap();
+    shop.break_with(None);
+    let args = ["payment", "create", "acme", "5000", "--id", id];
+    let made = said(&tollgate(&world, &args, "").await, 0);
+    assert!(made.contains(id) && made.contains("https://"), "{made}");
+    assert_eq!(shop.payments().len(), 1);
 }
 
 #[tokio::test]
