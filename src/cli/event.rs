@@ -12,6 +12,7 @@ use super::{
     AdminArgs,
     client::{Client, encoded},
     failure::Failure,
+    key_id::IdNotKey,
     show::{self, Cell, rows, table},
 };
 
@@ -135,7 +136,7 @@ pub(super) struct AlertArgs {
     #[arg(long)]
     none: bool,
     /// Of what is left under this key's ceilings, not of the balance
-    #[arg(long)]
+    #[arg(long, value_parser = IdNotKey)]
     key: Option<KeyId>,
     /// Of what is left under this group's ceilings, not of the balance
     #[arg(long, conflicts_with = "key")]

@@ -12,6 +12,7 @@ use super::{
     AdminArgs,
     client::Client,
     failure::Failure,
+    key_id::IdNotKey,
     show::{self, Cell, facts, rows, table},
     time,
 };
@@ -46,24 +47,28 @@ pub(super) enum KeyCommand {
     #[command(after_help = "Example:\n  tollgate key show k0AbC123dEf456gH")]
     Show {
         /// The key's id, not the key itself
+        #[arg(value_parser = IdNotKey)]
         key: KeyId,
     },
     /// Refuse the key's new calls until it is enabled
     #[command(after_help = "Example:\n  tollgate key disable k0AbC123dEf456gH")]
     Disable {
         /// The key's id, not the key itself
+        #[arg(value_parser = IdNotKey)]
         key: KeyId,
     },
     /// Let a disabled key call again
     #[command(after_help = "Example:\n  tollgate key enable k0AbC123dEf456gH")]
     Enable {
         /// The key's id, not the key itself
+        #[arg(value_parser = IdNotKey)]
         key: KeyId,
     },
     /// Refuse the key for ever; its receipts stay
     #[command(after_help = "Example:\n  tollgate key delete k0AbC123dEf456gH")]
     Delete {
         /// The key's id, not the key itself
+        #[arg(value_parser = IdNotKey)]
         key: KeyId,
     },
     /// Change a key's name and limits
@@ -76,6 +81,7 @@ pub(super) enum KeyCommand {
     )]
     Set {
         /// The key's id, not the key itself
+        #[arg(value_parser = IdNotKey)]
         key: KeyId,
         #[command(flatten)]
         limits: Limits,

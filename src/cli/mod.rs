@@ -14,6 +14,7 @@ mod group;
 mod health;
 mod import;
 mod key;
+mod key_id;
 mod lease;
 mod ledger_copy;
 mod operator;

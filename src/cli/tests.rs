@@ -303,3 +303,24 @@ async fn a_wrong_amount_is_answered_in_the_words_of_its_command() {
         "--by: has day twice; leave one out"
     );
 }
+
+#[test]
+fn a_key_in_place_of_its_id_is_refused_here_and_not_repeated() {
+    let key = tollgate_layers::auth::SecretKey::generate();
+    let secret = key.expose();
+    for line in [
+        "tollgate key show",
+        "tollgate key disable",
+        "tollgate key enable",
+        "tollgate key delete",
+        "tollgate key set --any-model",
+        "tollgate usage --key",
+        "tollgate account alert acme --key",
+    ] {
+        let refused = parsed(&format!("{line} {secret}")).unwrap_err().to_string();
+        assert!(refused.contains("tollgate key list"), "{line}: {refused}");
+        assert!(!refused.contains(&secret[3..]), "{line}");
+    }
+    let refused = parsed("tollgate key show k/1").unwrap_err().to_string();
+    assert!(refused.contains("an id is"), "{refused}");
+}

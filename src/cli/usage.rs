@@ -15,6 +15,7 @@ use super::{
     client::{Client, encoded},
     csv::quoted,
     failure::Failure,
+    key_id::IdNotKey,
     show::{self, Cell, table},
     time,
 };
@@ -26,7 +27,7 @@ pub(super) struct UsageQuery {
     #[arg(long)]
     account: Option<AccountId>,
     /// Of the key with this id only
-    #[arg(long)]
+    #[arg(long, value_parser = IdNotKey)]
     key: Option<KeyId>,
     /// Of this model only, by its catalog name
     #[arg(long)]
