@@ -288,7 +288,7 @@ enum Command {
 
     /// An account's month for its accountant: balances, payments, corrections, spending by model
     ///
-    /// As a page, CSV or JSON, with the seller's details from the configuration. The statement of a closed month (two
+    /// As a page, PDF, CSV or JSON, with the seller's details from the configuration. The statement of a closed month (two
     /// hours after its end) does not change any more: --verify says whether a file that was made says what the books say.
     #[command(
         after_help = "Examples:\n  tollgate statement acme --month 2026-11\n  \
