@@ -239,7 +239,19 @@ impl Check<'_> {
             .map(Duration::from_secs)
     }
 
-    /// A decimal above zero. Few digits keep base price × rate × multiplier exact for any price that
+    /// A share above zero, in percent.
+    pub(super) fn percent(
+        &mut self,
+        text: &str,
+        path: &str,
+        digits_max: u32,
+        max: u32,
+    ) -> Option<Decimal> {
+        let value = decimal_above_zero(text, digits_max, max, "must be above 0");
+        self.keep(value, path)
+    }
+
+    /// What is sold for, or bought: a decimal above zero. Few digits keep base price × rate × multiplier exact for any price that
     /// a model has.
     pub(super) fn decimal(
         &mut self,
@@ -248,12 +260,19 @@ impl Check<'_> {
         digits_max: u32,
         max: u32,
     ) -> Option<Decimal> {
-        let value = decimal_above_zero(text, digits_max, max);
+        let free = "must be above 0, so that nothing is free by accident";
+        let value = decimal_above_zero(text, digits_max, max, free);
         self.keep(value, path)
     }
 }
 
-fn decimal_above_zero(text: &str, digits_max: u32, max: u32) -> Result<Decimal, String> {
+/// `not_above` is said of what is zero or less.
+fn decimal_above_zero(
+    text: &str,
+    digits_max: u32,
+    max: u32,
+    not_above: &str,
+) -> Result<Decimal, String> {
     let plain = text
         .bytes()
         .all(|byte| byte.is_ascii_digit() || byte == b'.' || byte == b'-');
@@ -262,7 +281,7 @@ fn decimal_above_zero(text: &str, digits_max: u32, max: u32) -> Result<Decimal, 
         .ok_or("must be a decimal number in quotes, like \"1.15\"")?
         .normalize();
     if value <= Decimal::ZERO {
-        return Err("must be above 0, so that nothing is free by accident".to_owned());
+        return Err(not_above.to_owned());
     }
     if value.scale() > digits_max {
         return Err(format!(

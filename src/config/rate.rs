@@ -27,7 +27,7 @@ impl Check<'_> {
             );
         }
         let step = raw.step_max_percent.as_deref().unwrap_or("20");
-        let step_max_percent = self.decimal(step, "rate.step_max_percent", 6, 1_000_000);
+        let step_max_percent = self.percent(step, "rate.step_max_percent", 6, 1_000_000);
         if raw.source.is_empty() {
             self.errors.missing(
                 "rate.source",
@@ -146,7 +146,17 @@ impl Check<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::testing::assert_mistakes;
+    use crate::config::testing::{assert_mistakes, changed, parse};
+
+    #[test]
+    fn a_step_of_nothing_is_not_said_to_make_something_free() {
+        let text = changed("[admin]", "[rate]\nstep_max_percent = \"0\"\n[admin]");
+        let errors = parse(&text).unwrap_err().to_string();
+        assert!(
+            errors.ends_with("rate.step_max_percent: must be above 0"),
+            "{errors}"
+        );
+    }
 
     #[test]
     fn mistakes_of_rate_sources_are_named() {

@@ -72,7 +72,7 @@ impl Check<'_> {
         );
         let vat_percent = match raw.vat_percent {
             None => Some(None),
-            Some(text) => self.decimal(&text, "seller.vat_percent", 2, 100).map(Some),
+            Some(text) => self.percent(&text, "seller.vat_percent", 2, 100).map(Some),
         };
         if vat_percent.flatten().is_some() && vat_note.clone().flatten().is_some() {
             let problem = "says why there is no VAT beside a vat_percent: take one of them out";
