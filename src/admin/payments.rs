@@ -163,11 +163,11 @@ pub(super) fn email(value: &Value) -> Result<String, String> {
 
 /// A payment that its provider did not make is kept, and asked for again by its id.
 pub(super) fn not_made(error: PaymentError, id: IntentId, account: &AccountId) -> Refusal {
-    match error {
-        PaymentError::Provider(..) => Refusal::ProviderFailed(format!(
+    match &error {
+        PaymentError::Provider(_, cause) if cause.may_pass() => Refusal::ProviderFailed(format!(
             "{error}; to ask for the same payment again, name its id (--id {id})"
         )),
-        error => refusal(error, Some(account)),
+        _ => refusal(error, Some(account)),
     }
 }
 

@@ -311,7 +311,7 @@ pub enum ProviderError {
 
 impl ProviderError {
     /// Whether the same may be answered otherwise later.
-    pub(super) const fn may_pass(&self) -> bool {
+    pub(crate) const fn may_pass(&self) -> bool {
         !matches!(self, Self::NotFound | Self::Refused(..))
     }
 }

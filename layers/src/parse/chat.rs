@@ -339,6 +339,38 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_text_weighs_by_its_size_and_an_image_in_its_own_size_as_two() {
+        let size = |part: &str| {
+            let body =
+                format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}]}}"#);
+            read(&body).unwrap().input
+        };
+        let data = "A".repeat(4000);
+        let text = |head: &str| {
+            size(&format!(
+                r#"{{"type":"file","file":{{"file_data":"{head}{data}","filename":"a"}}}}"#
+            ))
+            .text_bytes
+        };
+        let pdf = text("data:application/PDF;base64,");
+        for (head, bytes) in [
+            ("data:text/plain;base64,", 3000),
+            ("data:application/octet-stream;base64,", 3000),
+            ("", 3000),
+            ("JVBER", 0),
+        ] {
+            assert_eq!(text(head) - pdf, bytes, "{head}");
+        }
+        let image = |detail: &str| {
+            size(&format!(
+                r#"{{"type":"image_url","image_url":{{"url":"https://h/i","detail":{detail}}}}}"#
+            ))
+            .images
+        };
+        assert_eq!(["null", "\"high\"", "\"original\""].map(image), [1, 1, 2]);
+    }
+
+    #[test]
     fn text_weighs_what_it_is_after_decoding_and_images_do_not_weigh_as_text() {
         let size = |content: &str| {
             read(&format!(

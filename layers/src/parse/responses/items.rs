@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::{
     super::{
         cache::{MARK, Mark, Options},
-        json::{At, Cuts, Object, Once, Refused, Shape, Text, elements, spanned_elements},
+        content::{Detail, InlineFile},
+        json::{At, Cuts, Object, Once, OrNull, Refused, Shape, Text, elements, spanned_elements},
     },
     tools::MoreTools,
 };
@@ -167,17 +168,21 @@ impl Shape for Item {
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
-                "type" => fields.kind = at.field(&key, &mut object, Named(Kind::of))?,
+                "type" => fields.kind = at.field(&key, &mut object, OrNull(Text(Kind::of)))?,
                 "role" => {
                     let known = |role: &str| ROLES.contains(&role);
-                    fields.role = at.field(&key, &mut object, Named(known))?;
+                    fields.role = at.field(&key, &mut object, OrNull(Text(known)))?;
                 }
-                "id" => fields.id = at.field(&key, &mut object, Named(|_: &str| ()))?.is_some(),
+                "id" => {
+                    fields.id = at
+                        .field(&key, &mut object, OrNull(Text(|_: &str| ())))?
+                        .is_some()
+                }
                 "content" => fields.content = at.field(&key, &mut object, Content)?,
                 "output" => at.field(&key, &mut object, Output)?,
                 "encrypted_content" => {
                     let read = |text: &str| (text.len(), text.starts_with(capsule::PREFIX));
-                    let read = at.field(&key, &mut object, Named(read))?;
+                    let read = at.field(&key, &mut object, OrNull(Text(read)))?;
                     let (bytes, capsule) = read.unwrap_or_default();
                     (fields.encrypted, fields.capsule) = (bytes > 0, capsule);
                     at.cx.weigh(|size| size.text_bytes += bytes as u64);
@@ -229,21 +234,6 @@ impl Fields {
             }
             (Some(true), Amount::Empty | Amount::Some) => Ok(Read::Usual),
         }
-    }
-}
-
-/// A string, handed to a function, or null.
-struct Named<F>(F);
-
-impl<T, F: FnOnce(&str) -> T> Shape for Named<F> {
-    type Value = Option<T>;
-    const EXPECTED: &'static str = "string";
-
-    fn null(self, _: At<'_>) -> Result<Option<T>, Error> {
-        Ok(None)
-    }
-    fn string(self, _: At<'_>, text: &Str<'_>) -> Result<Option<T>, Error> {
-        Ok(Some((self.0)(&text.decoded())))
     }
 }
 
@@ -343,6 +333,7 @@ impl Shape for Part {
             Once::new(&[
                 "type",
                 "image_url",
+                "detail",
                 "file_data",
                 "file_id",
                 "file_url",
@@ -357,18 +348,20 @@ impl Shape for Part {
             match &*key {
                 "type" => known = Some(at.field(&key, &mut object, Text(Self::is_known))?),
                 "image_url" => {
-                    if let Some(bytes) = at.field(&key, &mut object, Named(str::len))? {
+                    if let Some(bytes) = at.field(&key, &mut object, OrNull(Text(str::len)))? {
                         at.cx.weigh(|size| {
                             size.images += 1;
                             size.binary_bytes += bytes as u64;
                         });
                     }
                 }
+                "detail" => at.weigh_and_read(&key, &mut object, Detail)?,
                 "file_data" => {
-                    if let Some(bytes) = at.field(&key, &mut object, Named(str::len))? {
+                    if let Some(file) = at.field(&key, &mut object, OrNull(Text(InlineFile::of)))? {
                         at.cx.weigh(|size| {
                             size.documents += 1;
-                            size.binary_bytes += bytes as u64;
+                            size.binary_bytes += file.bytes;
+                            size.text_bytes += file.text_bytes;
                         });
                     }
                 }

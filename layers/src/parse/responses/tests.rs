@@ -320,6 +320,27 @@ fn r11_and_r12_what_stands_elsewhere_is_refused_by_its_path() {
         ..
     } = size(inline);
     assert_eq!((images, documents, binary_bytes), (1, 1, 11 + 32));
+    // Of a file that is text each byte is seen; an image in its own size is as two.
+    let of = |part: &str| {
+        size(&format!(
+            r#""input":[{{"role":"user","content":[{part}]}}]"#
+        ))
+    };
+    let text = |kind: &str| {
+        let data = "A".repeat(4000);
+        let part = format!(
+            r#"{{"type":"input_file","file_data":"data:{kind};base64,{data}","filename":"a"}}"#
+        );
+        of(&part).text_bytes
+    };
+    assert_eq!(text("text/plain") - text("application/pdf"), 3000);
+    let image = |detail: &str| {
+        of(&format!(
+            r#"{{"type":"input_image","image_url":"https://h/i","detail":{detail}}}"#
+        ))
+        .images
+    };
+    assert_eq!(["null", "\"high\"", "\"original\""].map(image), [1, 1, 2]);
 }
 
 const FUNCTION: &str = r#"{"type":"function","name":"f"}"#;
