@@ -320,8 +320,7 @@ impl ChatUsage {
             // Some vendors report reasoning beside the completion, or not at all; their total gives it away, and is billed.
             (Some(total), reasoning) if total > sum && self.prompt_tokens.tokens.is_some() => {
                 let beside = total - sum;
-                let is_told = reasoning.is_none_or(|reasoning| reasoning == beside);
-                (total - prompt, !is_told)
+                (total - prompt, reasoning != Some(beside))
             }
             (Some(_), _) => (completion, true),
         };

@@ -155,6 +155,7 @@ on_every_store! {
     no_more_calls_of_a_key_are_open_than_may_be
     of_many_calls_at_once_as_many_as_may_be_are_let_in
     a_payment_counts_once_by_its_id
+    an_entry_is_found_by_its_id_as_it_was_booked
     a_correction_leaves_what_is_held
     amounts_are_exact_up_to_the_largest_and_none_goes_beyond
     accounts_are_opened_once_and_can_be_changed

@@ -196,7 +196,7 @@ impl Shape for Binary {
                     bytes += file.bytes;
                     at.cx.weigh(|size| size.text_bytes += file.text_bytes);
                 }
-                "detail" => at.weigh_and_read(&key, &mut object, Detail)?,
+                "detail" => at.field(&key, &mut object, Detail)?,
                 // A stored file's size is not known here.
                 "file_id" => at.field(&key, &mut object, Refused(Problem::Unsupported))?,
                 "content" => {
@@ -259,9 +259,11 @@ impl Shape for Detail {
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
         // In its own size it has twice the tokens that any other has at most.
-        if text.decoded() == "original" {
-            at.cx.weigh(|size| size.images += 1);
-        }
+        let more = u64::from(text.decoded() == "original");
+        at.cx.weigh(|size| {
+            size.text_bytes += text.decoded_len();
+            size.images += more;
+        });
         Ok(())
     }
 }

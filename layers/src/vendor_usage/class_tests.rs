@@ -313,7 +313,7 @@ fn output_that_only_the_total_tells_is_counted() {
         (
             json!({ "prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 103 }),
             94,
-            false,
+            true,
         ),
         (
             json!({ "prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 400,

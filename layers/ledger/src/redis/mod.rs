@@ -640,6 +640,7 @@ mod tests {
     use super::{test_server::Server, *};
     use crate::{
         ceiling::Ceilings,
+        contract::LedgerAdmin,
         testing::given::{acme, hold, micro, number, record, settlement, topup},
     };
 

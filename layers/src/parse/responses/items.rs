@@ -355,7 +355,7 @@ impl Shape for Part {
                         });
                     }
                 }
-                "detail" => at.weigh_and_read(&key, &mut object, Detail)?,
+                "detail" => at.field(&key, &mut object, Detail)?,
                 "file_data" => {
                     if let Some(file) = at.field(&key, &mut object, OrNull(Text(InlineFile::of)))? {
                         at.cx.weigh(|size| {
