@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::{Number, Value, value::RawValue};
+#[cfg(any(feature = "passthrough", feature = "translate"))]
+use serde_json::value::RawValue;
+use serde_json::{Number, Value};
 
 use crate::{
     json::members,
