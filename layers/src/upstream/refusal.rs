@@ -58,17 +58,18 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
 }
 
 /// Some vendors refuse an account that is empty, blocked or at its limit, or a wrong key, with the status of a faulty
-/// request: the words alone tell.
+/// request: the words alone tell. Only those that a text begins with: further on it may repeat the caller's, who could
+/// have our key put aside so.
 fn is_about_us(text: &str) -> bool {
-    const WORDS: [&str; 5] = [
-        "credit balance is too low",
-        "organization has been disabled",
-        "specified api usage limits",
-        "incorrect api key",
+    const BEGINNINGS: [&str; 5] = [
+        "your credit balance is too low",
+        "this organization has been disabled",
+        "you have reached your specified api usage limits",
+        "incorrect api key provided",
         "api key not valid",
     ];
-    let text = text.to_ascii_lowercase();
-    WORDS.iter().any(|words| text.contains(words))
+    let text = text.trim_start().to_ascii_lowercase();
+    BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
 /// The text of an error's body, in any format.
@@ -201,6 +202,10 @@ mod tests {
                 assert!(matches!(error, Error::VendorKeyRefused { .. }), "{body}");
             }
         }
+        let repeated =
+            br#"{"error":{"message":"Invalid value: 'Incorrect API key provided: x'."}}"#;
+        let error = classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), repeated);
+        assert!(matches!(error, Error::VendorRefused { .. }), "{error:?}");
     }
 
     #[test]
