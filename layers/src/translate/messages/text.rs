@@ -80,12 +80,7 @@ pub(in crate::translate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) 
 
 /// FNV-1a, 64 bits: the same on every node and in every build, so that an id made of it is, too.
 pub(in crate::translate) fn hash(bytes: &[u8]) -> u64 {
-    hash_behind(0xcbf2_9ce4_8422_2325, bytes)
-}
-
-/// The hash of bytes that stand behind others, by the hash of those.
-pub(in crate::translate) fn hash_behind(before: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(before, |hash, byte| {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Vendors differ in what they send: no deltas but a `.done`, another id of an item in each event, items
 //! that interleave, a last event without items. An item is known by its `output_index` alone, and each
-//! text of it is told once, by whatever brings it first; what is behind that, by whatever brings it next.
+//! text of it is told once, by whatever brings it first.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -17,7 +17,7 @@ use crate::{
     translate::{
         messages::{
             Stop, is_comment,
-            text::{given, hash_behind, inner},
+            text::{given, inner},
         },
         wire::{broken, too_much},
     },
@@ -82,73 +82,14 @@ pub(super) struct Reading<S> {
 /// What has been told of an item.
 #[derive(Debug, Default)]
 struct Item {
-    /// Its parts that a text has come of, as they began: a call has one.
-    told: Vec<Told>,
+    /// Parts that a text has come of.
+    said: Vec<u64>,
     /// Which of its thoughts are told: the summary, or else the thoughts themselves.
     summary: Option<bool>,
+    last_part: u64,
     called: bool,
+    given: bool,
     done: bool,
-}
-
-/// How much of a part's text has been told. Nothing of it is kept.
-#[derive(Debug)]
-struct Told {
-    part: u64,
-    bytes: usize,
-    hash: u64,
-}
-
-/// A text that has come.
-#[derive(Clone, Copy, Debug)]
-enum Piece<'p> {
-    /// The next of it.
-    Delta(&'p str),
-    /// All of it.
-    Whole(&'p str),
-}
-
-impl Item {
-    /// What of a part is to be told now. Behind another part nothing can be added to it.
-    fn news<'p>(&mut self, part: u64, piece: Piece<'p>) -> &'p str {
-        if self.done {
-            return "";
-        }
-        let place = self.told.iter().rposition(|told| told.part == part);
-        let is_last = place.is_some_and(|place| place + 1 == self.told.len());
-        let new = match (piece, place) {
-            (Piece::Delta(text), _) | (Piece::Whole(text), None) => text,
-            (Piece::Whole(text), Some(place)) if is_last => self.told[place].rest(text),
-            (Piece::Whole(_), Some(_)) => "",
-        };
-        if new.is_empty() {
-            return "";
-        }
-        let place = place.unwrap_or_else(|| {
-            self.told.push(Told {
-                part,
-                bytes: 0,
-                hash: 0,
-            });
-            self.told.len() - 1
-        });
-        self.told[place].add(new);
-        new
-    }
-}
-
-impl Told {
-    fn add(&mut self, piece: &str) {
-        self.bytes += piece.len();
-        self.hash = hash_behind(self.hash, piece.as_bytes());
-    }
-
-    /// What of the whole text stands behind it; nothing where the whole begins otherwise.
-    fn rest<'w>(&self, whole: &'w str) -> &'w str {
-        match whole.split_at_checked(self.bytes) {
-            Some((begin, rest)) if hash_behind(0, begin.as_bytes()) == self.hash => rest,
-            _ => "",
-        }
-    }
 }
 
 impl<S: Sink> Reading<S> {
@@ -209,10 +150,7 @@ impl<S: Sink> Reading<S> {
 
     fn wire(&mut self, wire: &Wire<'_>, out: &mut BytesMut) -> Result<(), Error> {
         let index = wire.output_index.unwrap_or(0);
-        let part = wire.content_index.unwrap_or(0);
-        let summary = wire.summary_index.unwrap_or(0);
-        let delta = Piece::Delta(wire.delta.and_then(inner).unwrap_or_default());
-        let whole = |text| Piece::Whole(given(text).unwrap_or_default());
+        let piece = wire.delta.and_then(inner).unwrap_or_default();
         match &*wire.kind {
             "response.created" | "response.in_progress" | "response.queued" => {
                 if let Some(response) = &wire.response {
@@ -224,27 +162,35 @@ impl<S: Sink> Reading<S> {
                 let item = wire.item()?;
                 self.call(index, item, out)
             }
-            "response.output_text.delta" => self.text(index, part, false, delta, out),
-            "response.output_text.done" => self.text(index, part, false, whole(wire.text), out),
-            "response.refusal.delta" => self.text(index, part, true, delta, out),
-            "response.refusal.done" => self.text(index, part, true, whole(wire.refusal), out),
-            "response.reasoning_text.delta" => self.thought(index, false, part, delta, out),
-            "response.reasoning_text.done" => {
-                self.thought(index, false, part, whole(wire.text), out)
+            "response.output_text.delta" => self.text(wire, false, piece, true, out),
+            "response.refusal.delta" => self.text(wire, true, piece, true, out),
+            "response.output_text.done" => self.text(
+                wire,
+                false,
+                given(wire.text).unwrap_or_default(),
+                false,
+                out,
+            ),
+            "response.refusal.done" => self.text(
+                wire,
+                true,
+                given(wire.refusal).unwrap_or_default(),
+                false,
+                out,
+            ),
+            "response.reasoning_text.delta" => {
+                self.thought(index, false, wire.content_index.unwrap_or(0), piece, out)
             }
             "response.reasoning_summary_text.delta" => {
-                self.thought(index, true, summary, delta, out)
-            }
-            "response.reasoning_summary_text.done" => {
-                self.thought(index, true, summary, whole(wire.text), out)
+                self.thought(index, true, wire.summary_index.unwrap_or(0), piece, out)
             }
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
-                self.arguments(index, delta, out)
+                self.arguments(index, piece, true, out)
             }
-            "response.function_call_arguments.done" => {
-                self.arguments(index, whole(wire.arguments), out)
+            "response.function_call_arguments.done" | "response.custom_tool_call_input.done" => {
+                let whole = given(wire.arguments).or_else(|| given(wire.input));
+                self.arguments(index, whole.unwrap_or_default(), false, out)
             }
-            "response.custom_tool_call_input.done" => self.arguments(index, whole(wire.input), out),
             "response.output_item.done" => {
                 let item = wire.item()?;
                 self.item(index, item, out)
@@ -291,18 +237,44 @@ impl<S: Sink> Reading<S> {
         Ok(self.items.entry(index).or_default())
     }
 
+    /// A text: a delta, or the whole, which counts where no delta came.
     fn text(
+        &mut self,
+        wire: &Wire<'_>,
+        refusal: bool,
+        piece: &str,
+        delta: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        let index = wire.output_index.unwrap_or(0);
+        self.part(
+            index,
+            wire.content_index.unwrap_or(0),
+            refusal,
+            piece,
+            delta,
+            out,
+        )
+    }
+
+    fn part(
         &mut self,
         index: u64,
         part: u64,
         refusal: bool,
-        piece: Piece<'_>,
+        piece: &str,
+        delta: bool,
         out: &mut BytesMut,
     ) -> Result<(), Error> {
-        match self.state(index)?.news(part, piece) {
-            "" => Ok(()),
-            new => self.sink.text(index, refusal, new, out),
+        let item = self.state(index)?;
+        let said = item.said.contains(&part);
+        if piece.is_empty() || item.done || (said && !delta) {
+            return Ok(());
         }
+        if !said {
+            item.said.push(part);
+        }
+        self.sink.text(index, refusal, piece, out)
     }
 
     /// A piece of reasoning. Where both its text and a summary come, the first of them is told.
@@ -311,23 +283,17 @@ impl<S: Sink> Reading<S> {
         index: u64,
         summary: bool,
         part: u64,
-        piece: Piece<'_>,
+        piece: &str,
         out: &mut BytesMut,
     ) -> Result<(), Error> {
         let item = self.state(index)?;
-        if item.summary.is_some_and(|told| told != summary) {
+        if piece.is_empty() || item.done || *item.summary.get_or_insert(summary) != summary {
             return Ok(());
         }
-        let parts = item.told.len();
-        let new = item.news(part, piece);
-        if new.is_empty() {
-            return Ok(());
-        }
-        item.summary = Some(summary);
-        if parts > 0 && item.told.len() > parts {
+        if std::mem::replace(&mut item.last_part, part) != part {
             self.sink.thought(index, "\\n\\n", out)?;
         }
-        self.sink.thought(index, new, out)
+        self.sink.thought(index, piece, out)
     }
 
     fn call(&mut self, index: u64, raw: &RawValue, out: &mut BytesMut) -> Result<(), Error> {
@@ -348,15 +314,19 @@ impl<S: Sink> Reading<S> {
         self.sink.call(index, Call { id, name, custom }, out)
     }
 
-    fn arguments(&mut self, index: u64, piece: Piece<'_>, out: &mut BytesMut) -> Result<(), Error> {
+    fn arguments(
+        &mut self,
+        index: u64,
+        piece: &str,
+        delta: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), Error> {
         let item = self.state(index)?;
-        if !item.called {
+        if piece.is_empty() || item.done || !item.called || (item.given && !delta) {
             return Ok(());
         }
-        match item.news(0, piece) {
-            "" => Ok(()),
-            new => self.sink.arguments(index, new, out),
-        }
+        item.given = true;
+        self.sink.arguments(index, piece, out)
     }
 
     /// A whole item: what of it has not come yet is told now.
@@ -365,29 +335,41 @@ impl<S: Sink> Reading<S> {
             return Ok(());
         }
         let item: OutputItem<'_> = serde_json::from_str(raw.get()).map_err(broken)?;
-        let whole = |text| Piece::Whole(given(text).unwrap_or_default());
         let mut sealed = None;
         match &*item.kind {
             "message" => {
                 for (place, part) in (0..).zip(parts(item.content)) {
-                    let refusal = part.kind == "refusal";
-                    let text = if refusal { part.refusal } else { part.text };
-                    self.text(index, place, refusal, whole(text), out)?;
+                    match &*part.kind {
+                        "refusal" => {
+                            let text = given(part.refusal).unwrap_or_default();
+                            self.part(index, place, true, text, false, out)?;
+                        }
+                        _ => {
+                            let text = given(part.text).unwrap_or_default();
+                            self.part(index, place, false, text, false, out)?;
+                        }
+                    }
                 }
             }
             "reasoning" => {
-                for (summary, list) in [(false, item.content), (true, item.summary)] {
-                    for (place, part) in (0..).zip(parts(list)) {
-                        self.thought(index, summary, place, whole(part.text), out)?;
+                if self.state(index)?.summary.is_none() {
+                    for (place, part) in (0..).zip(parts(item.content)) {
+                        let text = given(part.text).unwrap_or_default();
+                        self.thought(index, false, place, text, out)?;
+                    }
+                }
+                if self.state(index)?.summary.is_none() {
+                    for (place, part) in (0..).zip(parts(item.summary)) {
+                        let text = given(part.text).unwrap_or_default();
+                        self.thought(index, true, place, text, out)?;
                     }
                 }
                 sealed = item.sealed();
             }
             "function_call" | "custom_tool_call" => {
                 self.call(index, raw, out)?;
-                let text = given(item.arguments).or_else(|| given(item.input));
-                let whole = Piece::Whole(text.unwrap_or_default());
-                self.arguments(index, whole, out)?;
+                let whole = given(item.arguments).or_else(|| given(item.input));
+                self.arguments(index, whole.unwrap_or_default(), false, out)?;
             }
             // The vendor's own tools, and what is not known yet.
             _ => {}
