@@ -229,6 +229,8 @@ pub struct Spans {
     pub max_completion_tokens: Option<Range<usize>>,
     /// What the responses format has besides.
     pub responses: Option<Box<ResponsesSpans>>,
+    /// Of the messages format: a turn has thinking, which may stand in a capsule of ours.
+    pub has_thinking: bool,
 }
 
 /// Byte ranges in [`Call::body`] that the responses format alone has.

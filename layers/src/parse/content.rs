@@ -84,6 +84,7 @@ impl Part {
         weighs.then_some(match name {
             "image" => Kind::Image,
             "search_result" => Kind::SearchResult,
+            "thinking" | "redacted_thinking" => Kind::Thinking,
             _ => Kind::Other,
         })
     }
@@ -95,6 +96,7 @@ enum Kind {
     Image,
     /// Text.
     SearchResult,
+    Thinking,
     /// A document, if there is one.
     Other,
 }
@@ -145,8 +147,11 @@ impl Shape for Part {
         let Some(kind) = kind else {
             return Err(at.refuse_field("type", Problem::Unsupported));
         };
+        if kind == Kind::Thinking {
+            at.cx.thought();
+        }
         image |= sourced && kind == Kind::Image;
-        document |= sourced && kind == Kind::Other;
+        document |= sourced && matches!(kind, Kind::Other | Kind::Thinking);
         at.cx.weigh(|size| {
             size.images += u64::from(image);
             size.documents += u64::from(document);

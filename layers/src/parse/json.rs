@@ -26,6 +26,7 @@ pub(super) struct Cx {
     pub(super) messages_max: u64,
     size: Cell<InputSize>,
     asks: RefCell<Option<Box<Asks>>>,
+    has_thinking: Cell<bool>,
 }
 
 impl Cx {
@@ -34,6 +35,7 @@ impl Cx {
             messages_max,
             size: Cell::default(),
             asks: RefCell::default(),
+            has_thinking: Cell::default(),
         }
     }
 
@@ -54,6 +56,15 @@ impl Cx {
             read = Err(not_json(error));
         }
         read
+    }
+
+    /// A turn has thinking.
+    pub(super) fn thought(&self) {
+        self.has_thinking.set(true);
+    }
+
+    pub(super) fn has_thinking(&self) -> bool {
+        self.has_thinking.get()
     }
 
     pub(super) fn size(&self) -> InputSize {

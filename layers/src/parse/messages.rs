@@ -128,6 +128,7 @@ impl Shape for Body {
         if !messages {
             return Err(at.refuse_field("messages", Problem::Missing));
         }
+        spans.has_thinking = at.cx.has_thinking();
         let asks = at.cx.asks();
         // The format knows no sound, whatever a vendor may take.
         if let Some(field) = asks.as_ref().and_then(|asks| asks.of_chat_alone()) {

@@ -10,7 +10,7 @@ use crate::{capsule, json::members};
 
 /// Where the messages stand, and what is left of them; nothing where they have no capsule.
 pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)> {
-    // Few calls have one, and the others, which may be large, are not read again.
+    // Of calls with thinking few have one, and the others, which may be large, are not read again.
     memmem::find(body, capsule::PREFIX.as_bytes())?;
     let body = std::str::from_utf8(body).ok()?;
     let [messages] = members(body, &["messages"]).ok()?;

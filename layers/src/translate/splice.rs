@@ -25,7 +25,7 @@ pub fn body(priced: &Priced, route: &Route) -> Segments {
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
     }
-    if call.format == Format::Messages {
+    if call.spans.has_thinking {
         edits.extend(capsules::left_out(&call.body));
     }
     if let Some(spans) = &call.spans.responses {
