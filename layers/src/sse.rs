@@ -141,27 +141,32 @@ impl Event {
     /// The event's name, or `""`.
     #[must_use]
     pub fn name(&self) -> &[u8] {
-        self.fields()
-            .filter(|(field, _)| *field == b"event")
-            .last()
-            .map_or(b"", |(_, value)| value)
+        self.parts().0
     }
 
     /// The data, its lines joined by line feeds; `None` for an event without data, as comments are.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
-        let mut lines = self
-            .fields()
-            .filter(|(field, _)| *field == b"data")
-            .map(|(_, value)| value);
-        let first = lines.next()?;
-        let mut joined = Cow::Borrowed(first);
-        for line in lines {
-            let joined = joined.to_mut();
-            joined.push(b'\n');
-            joined.extend_from_slice(line);
+        self.parts().1
+    }
+
+    /// Its name and its data, by one look at its lines.
+    #[must_use]
+    pub fn parts(&self) -> (&[u8], Option<Cow<'_, [u8]>>) {
+        let (mut name, mut data) = (&b""[..], None::<Cow<'_, [u8]>>);
+        for (field, value) in self.fields() {
+            match (field, &mut data) {
+                (b"event", _) => name = value,
+                (b"data", None) => data = Some(Cow::Borrowed(value)),
+                (b"data", Some(data)) => {
+                    let data = data.to_mut();
+                    data.push(b'\n');
+                    data.extend_from_slice(value);
+                }
+                _ => {}
+            }
         }
-        Some(joined)
+        (name, data)
     }
 
     /// Field names and values, comments left out.

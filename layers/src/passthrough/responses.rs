@@ -76,6 +76,8 @@ impl Kind {
             "response.completed" | "response.incomplete" => Self::Last,
             "response.failed" | "error" => Self::Failed,
             "" => Self::Unnamed,
+            // Nearly all events are this one.
+            "response.output_text.delta" => Self::Piece,
             _ if name.ends_with(".delta") && name.contains("_call_") => match name {
                 "response.function_call_arguments.delta"
                 | "response.custom_tool_call_input.delta" => Self::Piece,
@@ -174,26 +176,22 @@ impl Told {
         }
     }
 
-    fn served_at(&mut self, answer: &str) {
-        if let Ok([Some(json)]) = members(answer, &["service_tier"]) {
-            self.tier = tier(json);
-        }
-    }
-
     fn announced(&mut self, data: &[u8]) {
-        if let Ok(Ending {
-            response: Some(answer),
-        }) = serde_json::from_slice(data)
-        {
-            self.served_at(answer.get());
-        }
         let Ok(Announced { response }) = serde_json::from_slice(data) else {
             return;
         };
+        self.tier = response
+            .service_tier
+            .map_or(self.tier, |json| tier(json.get()));
+        let text = |json: Option<&RawValue>| {
+            let text = json.and_then(|json| serde_json::from_str::<Typing<'_>>(json.get()).ok());
+            text.map(|text| text.0.into_owned()).unwrap_or_default()
+        };
+        let created_at = response.created_at.map(|json| json.get().parse());
         self.progress.created(Created {
-            id: response.id.unwrap_or_default().into_owned(),
-            created_at: response.created_at.unwrap_or_default(),
-            model: response.model.unwrap_or_default().into_owned(),
+            id: text(response.id),
+            created_at: created_at.and_then(Result::ok).unwrap_or_default(),
+            model: text(response.model),
         });
     }
 
@@ -222,8 +220,9 @@ impl Told {
         else {
             return;
         };
-        self.served_at(answer.get());
-        match counted(answer.get()) {
+        let (counted, served_at) = counted(answer.get());
+        self.tier = served_at.unwrap_or(self.tier);
+        match counted {
             Counted::Nothing => {}
             Counted::Nonsense => self.suspect = true,
             Counted::Usage(usage) => {
@@ -241,14 +240,16 @@ pub(super) enum Counted {
     Usage(VendorUsage),
 }
 
-fn counted(answer: &str) -> Counted {
-    let Ok([usage]) = members(answer, &["usage"]) else {
-        return Counted::Nonsense;
+/// That, and the tier, if it says one.
+fn counted(answer: &str) -> (Counted, Option<Label>) {
+    let Ok([usage, served_at]) = members(answer, &["usage", "service_tier"]) else {
+        return (Counted::Nonsense, None);
     };
-    match usage.filter(|usage| *usage != "null") {
+    let counted = match usage.filter(|usage| *usage != "null") {
         None => Counted::Nothing,
         Some(usage) => responses_usage(usage).map_or(Counted::Nonsense, Counted::Usage),
-    }
+    };
+    (counted, served_at.map(tier))
 }
 
 /// UTF-8 bytes of text in an answer's items. The rest of it repeats the request.
@@ -392,10 +393,13 @@ struct Announced<'a> {
 #[derive(Deserialize)]
 struct AnnouncedAnswer<'a> {
     #[serde(borrow)]
-    id: Option<Cow<'a, str>>,
-    created_at: Option<u64>,
+    id: Option<&'a RawValue>,
     #[serde(borrow)]
-    model: Option<Cow<'a, str>>,
+    created_at: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    service_tier: Option<&'a RawValue>,
 }
 
 #[cfg(test)]

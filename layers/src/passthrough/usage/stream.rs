@@ -88,7 +88,8 @@ impl Reader {
 
     /// Takes note of the next event.
     pub fn event(&mut self, event: &Event) -> Seen {
-        let Some(data) = event.data() else {
+        let (name, data) = event.parts();
+        let Some(data) = data else {
             return match event.raw().trim_ascii_start().starts_with(COST_COMMENT) {
                 true => Seen::CostComment,
                 false => Seen::Other,
@@ -96,12 +97,11 @@ impl Reader {
         };
         let seen = match self.format {
             Format::Chat => self.chat_event(&data),
-            Format::Messages => self.messages_event(event.name(), &data),
-            Format::Responses => self.responses_event(event, &data),
+            Format::Messages => self.messages_event(name, &data),
+            Format::Responses => self.responses_event(event, name, &data),
         };
-        // The name is looked for until it no longer matters.
-        self.spoke = self.spoke
-            || (!matches!(seen, Seen::Failure(_) | Seen::Announced) && event.name() != b"ping");
+        self.spoke =
+            self.spoke || (!matches!(seen, Seen::Failure(_) | Seen::Announced) && name != b"ping");
         seen
     }
 
@@ -267,11 +267,11 @@ impl Reader {
         }
     }
 
-    fn responses_event(&mut self, event: &Event, data: &[u8]) -> Seen {
+    fn responses_event(&mut self, event: &Event, name: &[u8], data: &[u8]) -> Seen {
         let Some(told) = &mut self.responses else {
             return Seen::Other;
         };
-        let seen = told.event(event.name(), data);
+        let seen = told.event(name, data);
         // What is an error of the vendor's does not go on.
         if !matches!(seen, Seen::Failure(_)) {
             told.progress.passed(event);

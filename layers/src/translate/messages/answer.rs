@@ -26,7 +26,7 @@ const ERROR_CHARS_MAX: usize = 500;
 /// [`Error::VendorBroken`]: it is no answer; [`Error::VendorUnavailable`]: it is an error.
 pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
     let mut answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
-    answer.check()?;
+    answer.check(body)?;
     let choice = answer.choice().ok_or_else(|| broken("no choices"))?;
     let stop = stop(choice.finish_reason)?;
     let said = choice
@@ -165,7 +165,7 @@ pub(in crate::translate) fn vendor_error(words: &str) -> Error {
 }
 
 /// A chat answer, or one chunk of it.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(in crate::translate) struct Answer<'a> {
     #[serde(borrow)]
     pub(in crate::translate) id: Option<&'a RawValue>,
@@ -179,10 +179,13 @@ pub(in crate::translate) struct Answer<'a> {
     error: Option<&'a RawValue>,
     #[serde(borrow)]
     x_groq: Option<&'a RawValue>,
-    /// What it is: some servers write an error itself in an answer's place.
+}
+
+/// What some servers write in an answer's place: an error itself, or what may be one.
+#[derive(Deserialize)]
+struct Complaint<'a> {
     #[serde(borrow)]
     object: Option<&'a RawValue>,
-    /// Words of such an error.
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -219,7 +222,7 @@ struct Odd<'a> {
 
 impl<'a> Odd<'a> {
     /// It without them, if it has usage or an error and nothing else that a caller would miss.
-    fn without_choices(self) -> Option<Answer<'a>> {
+    fn without_choices(self, json: &[u8]) -> Option<Answer<'a>> {
         let silent = self.choices.is_none_or(say_nothing);
         let answer = Answer {
             id: self.id,
@@ -228,9 +231,8 @@ impl<'a> Odd<'a> {
             usage: self.usage,
             error: self.error,
             x_groq: self.x_groq,
-            ..Answer::default()
         };
-        let tells = answer.check().is_err() || (silent && answer.tally().is_some());
+        let tells = answer.check(json).is_err() || (silent && answer.tally().is_some());
         tells.then_some(answer)
     }
 }
@@ -262,31 +264,37 @@ impl<'a> Answer<'a> {
     pub(in crate::translate) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
         serde_json::from_slice(json).or_else(|error| {
             let odd = serde_json::from_slice::<Odd<'a>>(json).ok();
-            odd.and_then(Odd::without_choices)
+            odd.and_then(|odd| odd.without_choices(json))
                 .ok_or_else(|| broken(error))
         })
     }
 
-    /// An error in the clothes of an answer is an error.
-    pub(in crate::translate) fn check(&self) -> Result<(), Error> {
+    /// An error in the clothes of an answer is an error. `json` is all of it.
+    pub(in crate::translate) fn check(&self, json: &[u8]) -> Result<(), Error> {
         let named = self.error.filter(|error| is_error(error.get()));
-        let itself = self
-            .object
-            .filter(|object| inner(object) == Some("error"))
-            .map(|object| self.message.unwrap_or(object));
-        match named.or(itself) {
+        let itself = || {
+            let complaint = self.complaint_in(json)?;
+            let object = complaint.object?;
+            (inner(object) == Some("error")).then(|| complaint.message.unwrap_or(object))
+        };
+        match named.or_else(itself) {
             Some(error) => Err(vendor_error(error.get())),
             None => Ok(()),
         }
     }
 
     /// What may be an error, though nothing says so: words in the place of an answer.
-    pub(in crate::translate) fn complaint(&self) -> Option<Error> {
+    pub(in crate::translate) fn complaint(&self, json: &[u8]) -> Option<Error> {
+        let complaint = self.complaint_in(json)?;
+        let words = complaint.message.or(complaint.detail)?;
+        Some(vendor_error(words.get()))
+    }
+
+    fn complaint_in<'j>(&self, json: &'j [u8]) -> Option<Complaint<'j>> {
         if self.choices.is_some() || self.usage.is_some() {
             return None;
         }
-        let words = self.message.or(self.detail)?;
-        Some(vendor_error(words.get()))
+        serde_json::from_slice(json).ok()
     }
 
     /// Takes the one choice that was asked for. Some chunks have none.

@@ -25,7 +25,7 @@ pub use self::{
     stream::Events,
 };
 pub(super) use self::{
-    answer::{Answer as ChatAnswer, Kind, Said, Stop, model, stop, tool_id},
+    answer::{Answer as ChatAnswer, Kind, Said, Stop, model, stop, tool_id, vendor_error},
     blocks::{Calls, put},
     stream::is_comment,
     usage::Tally,

@@ -68,7 +68,8 @@ impl Events {
         if self.ended {
             return Ok(());
         }
-        let Some(data) = event.data() else {
+        let (name, data) = event.parts();
+        let Some(data) = data else {
             if is_comment(event) {
                 out.extend_from_slice(PING);
             }
@@ -80,7 +81,7 @@ impl Events {
                 self.done = true;
                 self.end(out)
             }
-            data if event.name() == b"error" => Err(vendor_error(&String::from_utf8_lossy(data))),
+            data if name == b"error" => Err(vendor_error(&String::from_utf8_lossy(data))),
             data => self.chunk(data, out),
         }
     }
@@ -129,9 +130,9 @@ impl Events {
 
     fn chunk(&mut self, data: &[u8], out: &mut BytesMut) -> Result<(), Error> {
         let mut chunk = Answer::chunk(data)?;
-        chunk.check()?;
+        chunk.check(data)?;
         self.usage = Tally::latest(self.usage, chunk.tally());
-        self.complaint = chunk.complaint().or(self.complaint.take());
+        self.complaint = chunk.complaint(data).or(self.complaint.take());
         let choice = chunk.choice();
         // One vendor's first chunk has neither a choice nor an id: it is about the prompt.
         if !self.begun && (choice.is_some() || given(chunk.id).is_some()) {

@@ -11,7 +11,7 @@ use crate::{
     translate::{
         messages::{
             Calls, ChatAnswer, Kind, Said, Stop, Tally, is_comment, model, stop, text::hash,
-            tool_id,
+            tool_id, vendor_error,
         },
         wire::broken,
     },
@@ -23,7 +23,7 @@ use crate::{
 /// [`Error::VendorBroken`]: it is no answer; [`Error::VendorUnavailable`]: it is an error.
 pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     let mut answer: ChatAnswer<'_> = serde_json::from_slice(body).map_err(broken)?;
-    answer.check()?;
+    answer.check(body)?;
     let tally = answer.tally();
     let model = model(answer.model);
     let choice = answer.choice().ok_or_else(|| broken("no choices"))?;
@@ -51,6 +51,8 @@ pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
 #[derive(Debug)]
 pub struct ChatEvents {
     reading: Reading,
+    /// What the vendor said in an answer's place. An answer without a reason has ended for this one.
+    complaint: Option<Error>,
     done: bool,
     ended: bool,
 }
@@ -61,6 +63,7 @@ impl ChatEvents {
     pub fn new(asked: Asked) -> Self {
         Self {
             reading: Reading::new(asked, false),
+            complaint: None,
             done: false,
             ended: false,
         }
@@ -80,7 +83,8 @@ impl ChatEvents {
         if self.ended {
             return Ok(());
         }
-        let Some(data) = event.data() else {
+        let (name, data) = event.parts();
+        let Some(data) = data else {
             if is_comment(event) {
                 self.reading.writer.alive(out);
             }
@@ -92,6 +96,7 @@ impl ChatEvents {
                 self.done = true;
                 self.end(out)
             }
+            data if name == b"error" => Err(vendor_error(&String::from_utf8_lossy(data))),
             data => self.chunk(data, out),
         }
     }
@@ -103,6 +108,11 @@ impl ChatEvents {
     pub fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
+        }
+        if self.reading.stop.is_none()
+            && let Some(error) = self.complaint.take()
+        {
+            return Err(error);
         }
         if !self.done && self.reading.stop.is_none() {
             return Err(broken("the stream ended in the middle"));
@@ -116,10 +126,10 @@ impl ChatEvents {
 
     fn chunk(&mut self, data: &[u8], out: &mut BytesMut) -> Result<(), Error> {
         let mut chunk = ChatAnswer::chunk(data)?;
-        chunk.check()?;
+        chunk.check(data)?;
+        self.complaint = chunk.complaint(data).or(self.complaint.take());
         let reading = &mut self.reading;
-        // Cumulative where it comes more than once.
-        reading.usage = chunk.tally().or(reading.usage);
+        reading.usage = Tally::latest(reading.usage, chunk.tally());
         let choice = chunk.choice();
         // One vendor's first chunk has neither a choice nor an id: it is about the prompt.
         if !reading.writer.begun() && (choice.is_some() || chunk.id.is_some()) {

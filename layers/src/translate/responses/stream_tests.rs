@@ -481,6 +481,41 @@ fn r89_a_vendor_that_breaks_never_completes() {
 }
 
 #[test]
+fn a_chat_vendors_words_in_the_place_of_an_answer_are_its_error() {
+    let text = b"data: {\"id\":\"c\",\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let done = b"data: [DONE]\n\n";
+    for error in [
+        &b"event: error\ndata: {\"message\":\"boom\"}\n\n"[..],
+        b"data: {\"object\":\"error\",\"message\":\"boom\"}\n\n",
+        b"data: {\"detail\":\"boom\"}\n\n",
+    ] {
+        for chunks in [
+            &[&text[..], error, done][..],
+            &[error, done],
+            &[text, error],
+        ] {
+            let (out, end) = chat_run(&curious(), chunks);
+            let error = end.unwrap_err();
+            assert!(matches!(error, Error::VendorUnavailable(_)), "{error:?}");
+            assert!(format!("{error:?}").contains("boom"), "{error:?}");
+            assert!(!String::from_utf8_lossy(&out).contains("response.completed"));
+        }
+    }
+}
+
+#[test]
+fn a_count_of_nothing_behind_one_of_something_says_nothing() {
+    let mut stream = chat_stream(&[json!({"content": "a"})], "stop");
+    let done = stream.len() - b"data: [DONE]\n\n".len();
+    stream.truncate(done);
+    let zero =
+        b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0}}\n\n";
+    let (out, end) = chat_run(&curious(), &[&stream, zero, b"data: [DONE]\n\n"]);
+    end.unwrap();
+    assert_eq!(heard(&out)["usage"]["output_tokens"], 2);
+}
+
+#[test]
 fn r91_signs_of_life_have_numbers_behind_the_beginning() {
     let stream = chat_stream(&[json!({"content": "a"}), json!({"content": "b"})], "stop");
     let first = stream.windows(2).position(|pair| pair == b"\n\n").unwrap() + 2;
