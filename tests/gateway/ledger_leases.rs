@@ -147,6 +147,43 @@ async fn two_gateways_serve_what_the_money_pays_for_on_one_server() {
     fleet.spend(&["acme"], 1_500).await;
 }
 
+/// A caller with money for one call at a time makes them one behind the other: the end of each is told while the next is
+/// asked for, as a settler does.
+#[tokio::test]
+async fn nobody_is_refused_for_the_hold_of_a_call_that_is_just_being_settled() {
+    let server = RedisServer::start().await;
+    let ledger = over_url(&server.url()).await;
+    let account: AccountId = "acme".parse().unwrap();
+    let key = key_of("acme");
+    ledger.create_account(&account, "").await.unwrap();
+    ledger
+        .enter(&account, &topup("first", 2 * PRICE - 1))
+        .await
+        .unwrap();
+    let record = record(&account, &key, 101);
+    ledger.create_key(&record, Ceilings::NONE).await.unwrap();
+    let mut ends = JoinSet::new();
+    for nth in 0..20 {
+        let wish = Hold {
+            number: RequestNumber::now_v7(),
+            account: account.clone(),
+            ..hold(0, &key, PRICE)
+        };
+        let held = ledger.reserve(&wish).await.map(|reserved| reserved.held);
+        let held = held.unwrap_or_else(|error| panic!("call {nth}: {error}"));
+        let end = Settlement {
+            number: wish.number,
+            account: account.clone(),
+            held,
+            ..settlement(0, &key, 0)
+        };
+        let settler = ledger.clone();
+        ends.spawn(async move { settler.settle(&end).await.unwrap() });
+    }
+    ends.join_all().await;
+    is_sound(&ledger).await;
+}
+
 /// Accounts on each of the nodes: a lease, its hash of numbers and its journal lie in one slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {
