@@ -14,6 +14,7 @@ mod bare_proxy;
 mod child;
 mod client;
 mod cpu;
+mod disturbance;
 mod elsewhere;
 mod gateway;
 mod layers_alone;

@@ -16,17 +16,20 @@ use crate::{
 pub(crate) struct Round {
     pub(crate) calls_per_second: f64,
     pub(crate) cpu_us: f64,
+    /// Of that the part of the ledger's server.
+    pub(crate) server_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
 }
 
 impl Round {
-    pub(crate) fn new(seen: Seen, cpu: Duration) -> Self {
+    pub(crate) fn new(seen: Seen, cpu: Duration, server: Duration) -> Self {
         let calls = seen.answered as f64;
         let latency = Latency::of(seen.samples);
         Self {
             calls_per_second: calls / seen.elapsed.as_secs_f64(),
             cpu_us: us(cpu) / calls,
+            server_us: us(server) / calls,
             p50_us: us(latency.p50),
             p99_us: us(latency.p99),
         }
@@ -91,6 +94,7 @@ impl Line<'_> {
             "calls_ratio": figure(self.ratio(calls_per_second)),
             "cpu_us": figure(self.each(cpu_us)),
             "cpu_ratio": figure(self.ratio(cpu_us)),
+            "server_cpu_us": figure(self.each(server_us)),
             "p50_us": figure(self.each(p50_us)),
             "p50_added_us": figure(self.added(p50_us)),
             "p99_us": figure(self.each(p99_us)),
@@ -98,6 +102,7 @@ impl Line<'_> {
             "rounds": {
                 "calls_per_second": rounds(calls_per_second),
                 "cpu_us": rounds(cpu_us),
+                "server_cpu_us": rounds(server_us),
                 "p50_us": rounds(p50_us),
                 "p99_us": rounds(p99_us),
             },
@@ -130,6 +135,10 @@ fn calls_per_second(round: &Round) -> f64 {
 
 fn cpu_us(round: &Round) -> f64 {
     round.cpu_us
+}
+
+fn server_us(round: &Round) -> f64 {
+    round.server_us
 }
 
 fn p50_us(round: &Round) -> f64 {

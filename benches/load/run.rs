@@ -1,6 +1,6 @@
 //! The run: every scenario in rounds, every round over all that is compared, in turn.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use anyhow::Context as _;
 use clap::ValueEnum as _;
@@ -221,8 +221,14 @@ async fn load(
     time: Duration,
 ) -> anyhow::Result<Round> {
     let client = target.warm(scenario, options.connections()).await?;
-    let before = target.processes.used()?;
+    let used =
+        |target: &Target| Ok::<_, io::Error>((target.processes.used()?, target.server.used()?));
+    let before = used(target)?;
     let seen = target.load(client, scenario.pace, time).await?;
-    let used = target.processes.used()?.saturating_sub(before);
-    Ok(Round::new(seen, used))
+    let after = used(target)?;
+    let (all, server) = (
+        after.0.saturating_sub(before.0),
+        after.1.saturating_sub(before.1),
+    );
+    Ok(Round::new(seen, all, server))
 }

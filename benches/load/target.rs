@@ -10,6 +10,7 @@ use crate::{
     child::Child,
     client::{Call, Client, Seen, Terms},
     cpu::Processes,
+    disturbance::Disturbance,
     fixtures::{
         Canned,
         caller::{Origin, Prepared},
@@ -82,6 +83,10 @@ pub(crate) struct Target {
     pub(crate) address: SocketAddr,
     /// Whose CPU time a call costs.
     pub(crate) processes: Processes,
+    /// Of these the ledger's server, where it has one.
+    pub(crate) server: Processes,
+    /// Something else wants the cores while it is under load.
+    is_disturbed: bool,
     /// The caller's key; a bare proxy asks for none.
     key: Option<String>,
     /// Calls that were answered.
@@ -141,6 +146,8 @@ impl Target {
             name: "nothing",
             address: vendor,
             processes: Processes::new([]),
+            server: Processes::new([]),
+            is_disturbed: false,
             key: None,
             answered: 0,
             beside: true,
@@ -167,7 +174,11 @@ impl Target {
             Ledger::Leases => &[LEASE_MS][..],
             _ => &[],
         };
-        Self::on(ledger.name(), vendor, &url, more, server)
+        let is_disturbed = ledger == Ledger::Disturbed;
+        Ok(Self {
+            is_disturbed,
+            ..Self::on(ledger.name(), vendor, &url, more, server)?
+        })
     }
 
     /// One of several gateways on a ledger's server, with one thread and callers of its own.
@@ -198,11 +209,13 @@ impl Target {
         let mut args = vec![("--vendor", vendor.as_str()), ("--ledger", ledger)];
         args.extend_from_slice(more);
         let child = Child::start_in(place.path(), RoleName::Gateway, &args)?;
-        let pids = [Some(child.pid()), server.as_ref().map(RedisServer::pid)];
+        let server_pid = server.as_ref().map(RedisServer::pid);
         Ok(Self {
             name,
             address: child.address()?,
-            processes: Processes::new(pids.into_iter().flatten()),
+            processes: Processes::new([child.pid()].into_iter().chain(server_pid)),
+            server: Processes::new(server_pid),
+            is_disturbed: false,
             key: Some(child.said("key")?.to_owned()),
             answered: 0,
             beside: false,
@@ -267,7 +280,9 @@ impl Target {
         pace: Pace,
         time: Duration,
     ) -> anyhow::Result<Seen> {
+        let disturbance = self.is_disturbed.then(Disturbance::begin);
         let seen = client.run(pace, time).await?;
+        drop(disturbance);
         self.answered += seen.answered;
         Ok(seen)
     }
