@@ -156,7 +156,6 @@ async fn the_store_in_memory_keeps_the_contract() {
     contract(&MemoryAnswers::new(bounds())).await;
 }
 
-#[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn calls_that_end_free_leave_nothing_behind_in_memory() {
     let store = MemoryAnswers::new(bounds());
@@ -181,6 +180,7 @@ async fn calls_that_end_free_leave_nothing_behind_in_memory() {
     ));
 }
 
+#[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn the_store_in_a_file_keeps_the_contract_and_outlives_the_process() {
     let folder = tempfile::tempdir().unwrap();

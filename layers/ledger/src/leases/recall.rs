@@ -5,7 +5,10 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{LeaseLedger, Leases};
-use crate::contract::{Hold, LedgerError, Refusal, Reserved};
+use crate::{
+    contract::{Hold, LedgerError, Refusal, Reserved},
+    money::MicroRub,
+};
 
 /// How long it is waited, before a call is refused, that other gateways give back what no call holds.
 pub(crate) const RECALL_WAIT: Duration = Duration::from_millis(150);
@@ -24,32 +27,36 @@ pub async fn reserve<L: LeaseLedger>(
     leases: Option<&Leases>,
     hold: &Hold,
 ) -> Result<Reserved, LedgerError> {
-    let Some(leases) = leases else {
-        let answer = ledger.hold(hold).await;
-        return unless_leased(ledger, None, hold, answer).await;
-    };
-    if let Some(answer) = leases.reserve(hold) {
+    if let Some(leases) = leases
+        && let Some(answer) = leases.reserve(hold)
+    {
         return answer.map_err(LedgerError::Refused);
     }
-    // All or nothing at first: nobody gets less because the rest is leased.
-    let whole = hold.whole();
-    let answer = ledger.hold(&whole).await;
-    unless_leased(ledger, Some(leases), hold, answer).await
-}
-
-/// The answer, unless money lies in leases.
-async fn unless_leased<L: LeaseLedger>(
-    ledger: &L,
-    leases: Option<&Leases>,
-    hold: &Hold,
-    answer: Result<Reserved, LedgerError>,
-) -> Result<Reserved, LedgerError> {
-    match answer {
-        Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
+    // All or nothing at first: nobody gets less because the rest is leased, or is coming back.
+    match ledger.hold(&hold.whole()).await {
+        Err(LedgerError::Refused(Refusal::DoesNotFit { free, held, .. })) => {
             // Boxed: seldom, and each call would have room for it.
-            Box::pin(after_recall(ledger, leases, hold, answer)).await
+            Box::pin(after_recall(ledger, leases, hold, Short { free, held })).await
+        }
+        Err(LedgerError::Refused(Refusal::TooManyCalls { .. })) => {
+            sleep(END_WAIT).await;
+            ledger.hold(hold).await
         }
         answer => answer,
+    }
+}
+
+/// What there was in place of enough: free, and held by calls of the key that run.
+struct Short {
+    free: MicroRub,
+    held: MicroRub,
+}
+
+impl Short {
+    /// Whether calls whose ends are under way may bring what is missing: to all of the hold, or to the least of it.
+    fn may_be_mended_by_ends(&self, hold: &Hold) -> bool {
+        let at_most = self.free.plus_or_max(self.held);
+        at_most >= hold.want || (self.free < hold.least && at_most >= hold.least)
     }
 }
 
@@ -58,18 +65,16 @@ async fn after_recall<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
     hold: &Hold,
-    answer: Result<Reserved, LedgerError>,
+    short: Short,
 ) -> Result<Reserved, LedgerError> {
     if ledger.recall(&hold.account).await? == 0 {
-        // One without leases has asked for no more than this.
-        let answer = match leases {
-            None => answer,
-            Some(_) => ledger.hold(hold).await,
-        };
-        if !would_fit_behind_ends(&answer, hold) {
-            return answer;
+        if short.may_be_mended_by_ends(hold) {
+            sleep(END_WAIT).await;
+            match ledger.hold(&hold.whole()).await {
+                Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {}
+                answer => return answer,
+            }
         }
-        sleep(END_WAIT).await;
         return ledger.hold(hold).await;
     }
     if let Some(leases) = leases {
@@ -94,14 +99,6 @@ async fn after_recall<L: LeaseLedger>(
     answer
 }
 
-/// Whether there would be enough for the hold if calls of its key that run now cost nothing.
-fn would_fit_behind_ends(answer: &Result<Reserved, LedgerError>, hold: &Hold) -> bool {
-    let Err(LedgerError::Refused(Refusal::DoesNotFit { free, held, .. })) = answer else {
-        return false;
-    };
-    free.plus_or_max(*held) >= hold.least
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -114,10 +111,11 @@ mod tests {
         number::RequestNumber,
     };
 
-    const LEAST: MicroRub = MicroRub::new(100);
+    const LEAST: MicroRub = MicroRub::new(20);
+    const WANT: MicroRub = MicroRub::new(100);
 
-    /// Answers holds with these, the last one first.
-    struct Ledger(Mutex<Vec<Result<Reserved, LedgerError>>>);
+    /// Answers holds with these, the last one first, and keeps the least that each asked for.
+    struct Ledger(Mutex<(Vec<Result<Reserved, LedgerError>>, Vec<MicroRub>)>);
 
     impl LeaseLedger for Ledger {
         async fn turn(&self, _: &Turn) -> Result<TurnAnswer, LedgerError> {
@@ -128,12 +126,14 @@ mod tests {
             Ok(0)
         }
 
-        async fn hold(&self, _: &Hold) -> Result<Reserved, LedgerError> {
-            self.0.lock().unwrap().pop().expect("asked too often")
+        async fn hold(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+            let (answers, asked) = &mut *self.0.lock().unwrap();
+            asked.push(hold.least);
+            answers.pop().expect("asked too often")
         }
     }
 
-    fn refused(free: i64, held: i64) -> Result<Reserved, LedgerError> {
+    fn short(free: i64, held: i64) -> Result<Reserved, LedgerError> {
         Err(LedgerError::Refused(Refusal::DoesNotFit {
             free: MicroRub::new(free),
             held: MicroRub::new(held),
@@ -141,38 +141,68 @@ mod tests {
         }))
     }
 
-    fn granted() -> Result<Reserved, LedgerError> {
+    fn too_many() -> Result<Reserved, LedgerError> {
+        Err(LedgerError::Refused(Refusal::TooManyCalls { most: 1 }))
+    }
+
+    fn granted(held: i64) -> Result<Reserved, LedgerError> {
         Ok(Reserved {
-            held: LEAST,
+            held: MicroRub::new(held),
             free: MicroRub::ZERO,
         })
     }
 
-    async fn asked(answers: Vec<Result<Reserved, LedgerError>>) -> (bool, usize) {
-        let ledger = Ledger(Mutex::new(answers.into_iter().rev().collect()));
+    /// What is held in the end, 0 where it is refused; how often it was waited for; the least that each question asked for.
+    async fn asked(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128, Vec<i64>) {
+        let ledger = Ledger(Mutex::new((
+            answers.into_iter().rev().collect(),
+            Vec::new(),
+        )));
         let hold = Hold {
             number: RequestNumber::now_v7(),
             account: "a".parse().unwrap(),
             key: "k".parse().unwrap(),
-            want: LEAST,
+            want: WANT,
             least: LEAST,
             ttl: Duration::from_secs(60),
         };
+        let begun = Instant::now();
         let answer = reserve(&ledger, None, &hold).await;
-        (answer.is_ok(), ledger.0.into_inner().unwrap().len())
+        let held = answer.map_or(0, |reserved| reserved.held.micro());
+        let waits = begun.elapsed().as_millis() / END_WAIT.as_millis();
+        let (left, asked) = ledger.0.into_inner().unwrap();
+        assert!(left.is_empty(), "asked too seldom");
+        (
+            held,
+            waits,
+            asked.iter().map(|least| least.micro()).collect(),
+        )
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_refused_before_the_end_of_the_call_before_is_told() {
+    async fn nobody_is_refused_or_gets_less_before_the_end_of_the_call_before_is_told() {
+        assert_eq!(asked(vec![granted(100)]).await, (100, 0, vec![100]));
         // The last call's end comes behind the next one's hold.
-        assert_eq!(asked(vec![refused(10, 90), granted()]).await, (true, 0));
+        let behind = asked(vec![short(10, 90), granted(100)]).await;
+        assert_eq!(behind, (100, 1, vec![100, 100]));
+        // There would not be enough for all of it, but for the least.
+        let least = asked(vec![short(10, 10), short(20, 0), granted(20)]).await;
+        assert_eq!(least, (20, 1, vec![100, 100, 20]));
         // It does not come, since the call still runs.
-        assert_eq!(
-            asked(vec![refused(10, 90), refused(10, 90)]).await,
-            (false, 0)
-        );
-        // There would not be enough, so nobody waits.
-        assert_eq!(asked(vec![refused(10, 89), granted()]).await, (false, 1));
-        assert_eq!(asked(vec![refused(99, 0), granted()]).await, (false, 1));
+        let runs = asked(vec![short(10, 90), short(10, 90), short(10, 90)]).await;
+        assert_eq!(runs, (0, 1, vec![100, 100, 20]));
+        // Nothing that ends would bring enough, so nobody waits.
+        let more = asked(vec![short(50, 49), granted(50)]).await;
+        assert_eq!(more, (50, 0, vec![100, 20]));
+        let never = asked(vec![short(10, 9), short(10, 9)]).await;
+        assert_eq!(never, (0, 0, vec![100, 20]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn as_many_calls_as_may_be_at_once_may_be_one_behind_the_other() {
+        let behind = asked(vec![too_many(), granted(100)]).await;
+        assert_eq!(behind, (100, 1, vec![100, 20]));
+        let runs = asked(vec![too_many(), too_many()]).await;
+        assert_eq!(runs, (0, 1, vec![100, 20]));
     }
 }

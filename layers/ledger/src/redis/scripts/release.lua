@@ -6,6 +6,9 @@
 local number = ARGV[1]
 local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number)
 if not row[1] or redis.call('EXISTS', KEYS[5]) == 1 then
+  if ARGV[2] and redis.call('PTTL', KEYS[5]) < amount(ARGV[2]) then
+    redis.call('PEXPIRE', KEYS[5], ARGV[2])
+  end
   return 0
 end
 if row[2] then
