@@ -447,7 +447,10 @@ impl MessagesUsage {
     pub(crate) fn of(json: &str) -> Option<Self> {
         let (usage, iterations) = Self::of_one_pass(json)?;
         Some(Self {
-            apart: Apart::of(iterations)?,
+            apart: Apart::of(iterations).unwrap_or(Apart {
+                usage: Usage::default(),
+                unknown: true,
+            }),
             ..usage
         })
     }
@@ -510,6 +513,12 @@ impl MessagesUsage {
 
     /// Takes what a later one says.
     pub(crate) fn replace_by(&mut self, newer: Self) {
+        let inputs = [
+            newer.input_tokens,
+            newer.cache_creation_input_tokens,
+            newer.cache_read_input_tokens,
+        ];
+        let says_input = inputs.iter().any(|count| count.tokens > Some(0));
         for (old, new) in [
             (&mut self.input_tokens, newer.input_tokens),
             (
@@ -525,7 +534,7 @@ impl MessagesUsage {
         ] {
             // The input was read when the answer began: none behind some says nothing.
             *old = match new.tokens {
-                Some(0) if old.tokens.is_some() => *old,
+                Some(0) if old.tokens.is_some() && !says_input => *old,
                 _ => new.or(*old),
             };
         }

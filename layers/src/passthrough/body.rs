@@ -324,7 +324,12 @@ impl Tap {
     fn record(&self) {
         let reader = &self.reader;
         let end = match &self.failure {
-            Some(Error::VendorUnavailable(_)) => Some(End::VendorError),
+            // What it says of one caller's request is no reason to shut its route for others.
+            Some(
+                Error::VendorUnavailable(_)
+                | Error::VendorLimit { .. }
+                | Error::VendorRefused { .. },
+            ) => Some(End::VendorError),
             Some(_) => Some(End::VendorCut),
             None => (reader.finished() || self.ended).then_some(End::Finished),
         };

@@ -113,6 +113,25 @@ async fn a_vendors_error_with_usage_is_charged_by_it() {
     }
 }
 
+/// One caller must not shut a route for the others by what he asks for.
+#[tokio::test]
+async fn an_error_about_the_request_in_a_stream_is_the_vendors_word_and_no_cut() {
+    let chat = |error: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}}}}]}}\n\ndata: {{\"error\":{error}}}\n\n"
+        )
+    };
+    for error in [
+        r#"{"code":400,"message":"bad"}"#,
+        r#"{"code":429,"message":"slow down"}"#,
+        r#"{"code":500,"message":"boom"}"#,
+    ] {
+        let (reading, failure) = read(Format::Chat, chat(error), true).await;
+        assert!(failure.is_some(), "{error}");
+        assert_eq!(reading.end, Some(End::VendorError), "{error} {failure:?}");
+    }
+}
+
 /// Its usage stands in an event of its own kind in the responses format alone: elsewhere such a stream is a refusal.
 #[tokio::test]
 async fn a_stream_that_begins_with_an_error_is_a_refusal_and_free() {

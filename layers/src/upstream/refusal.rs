@@ -59,7 +59,7 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
 
 /// Some vendors refuse an account that is empty, blocked or at its limit, or a wrong key, with the status of a faulty
 /// request: the words alone tell. Only those that a text begins with: further on it may repeat the caller's, who could
-/// have our key put aside so.
+/// have our key put aside so. And none that a field of the caller's may be named by.
 fn is_about_us(text: &str) -> bool {
     const BEGINNINGS: [&str; 5] = [
         "your credit balance is too low",
@@ -68,13 +68,17 @@ fn is_about_us(text: &str) -> bool {
         "incorrect api key provided",
         "api key not valid",
     ];
+    // Begins with the name of a field that the vendor does not know.
+    const OF_A_FIELD: &str = ": extra inputs are not permitted";
     let text = text.trim_start().to_ascii_lowercase();
-    BEGINNINGS.iter().any(|words| text.starts_with(words))
+    !text.contains(OF_A_FIELD) && BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
 /// The text of an error's body, in any format.
 fn text(body: &[u8], status: StatusCode) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    // One vendor has it in an array.
+    let json = json.get(0).unwrap_or(&json);
     let error = &json["error"];
     let found = [&error["message"], error, &json["message"], &json["detail"]]
         .into_iter()
@@ -202,10 +206,18 @@ mod tests {
                 assert!(matches!(error, Error::VendorKeyRefused { .. }), "{body}");
             }
         }
-        let repeated =
-            br#"{"error":{"message":"Invalid value: 'Incorrect API key provided: x'."}}"#;
-        let error = classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), repeated);
-        assert!(matches!(error, Error::VendorRefused { .. }), "{error:?}");
+        let array = br#"[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key."}}]"#;
+        let error = classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), array);
+        assert!(matches!(error, Error::VendorKeyRefused { .. }), "{error:?}");
+        for words in [
+            "Invalid value: 'Incorrect API key provided: x'.",
+            // The name of the caller's field comes first.
+            "your credit balance is too low: Extra inputs are not permitted",
+        ] {
+            let body = serde_json::json!({ "error": { "message": words } }).to_string();
+            let error = classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes());
+            assert!(matches!(error, Error::VendorRefused { .. }), "{error:?}");
+        }
     }
 
     #[test]

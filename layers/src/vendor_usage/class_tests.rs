@@ -408,6 +408,13 @@ fn what_summing_a_conversation_up_took_is_counted_beside_the_answer() {
     ] }),
     ]);
     assert!(said.unknown);
+    // What cannot be read of them takes nothing from what was counted.
+    for odd in [json!(1), json!([1]), json!({ "type": "compaction" })] {
+        let said =
+            messages(&[json!({ "input_tokens": 100, "output_tokens": 20, "iterations": odd })]);
+        assert_eq!(read(&said).0, [100, 0, 0, 20]);
+        assert!(said.unknown);
+    }
 }
 
 #[test]
@@ -421,4 +428,10 @@ fn no_input_behind_some_says_nothing() {
         read(&said),
         ([100, 5, 400, 7], vec![(Class::CacheWrite1h, 600)])
     );
+    // Input that is counted anew is counted whole: none of a class beside some of another is none.
+    let said = messages(&[
+        json!({ "input_tokens": 1000, "output_tokens": 0 }),
+        json!({ "input_tokens": 0, "cache_read_input_tokens": 1000, "output_tokens": 7 }),
+    ]);
+    assert_eq!(read(&said), ([0, 1000, 0, 7], vec![]));
 }

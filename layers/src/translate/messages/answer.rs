@@ -27,6 +27,7 @@ const ERROR_CHARS_MAX: usize = 500;
 pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
     let mut answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
     answer.check(body)?;
+    let tally = answer.tally();
     let choice = answer.choice().ok_or_else(|| broken("no choices"))?;
     let stop = stop(choice.finish_reason)?;
     let said = choice
@@ -75,9 +76,7 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
         content,
         stop_reason: stop_reason(stop, called, refused),
         stop_sequence: None,
-        usage: answer
-            .tally()
-            .unwrap_or_else(|| Tally::estimated(text_bytes)),
+        usage: tally.unwrap_or_else(|| Tally::estimated(text_bytes)),
     };
     let mut out = BytesMut::with_capacity(body.len() + 256);
     write_json(&mut out, &message);
@@ -201,6 +200,8 @@ pub(in crate::translate) struct Choice<'a> {
     pub(in crate::translate) delta: Option<Said<'a>>,
     #[serde(borrow)]
     pub(in crate::translate) finish_reason: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
 }
 
 /// A chunk whose choices cannot be read.
@@ -303,7 +304,7 @@ impl<'a> Answer<'a> {
         choices.find(|choice| choice.index.unwrap_or(0) == 0)
     }
 
-    /// The usage, where it is: one vendor has its own place for it.
+    /// The usage, where it is: two vendors have their own places for it. Before [`choice`](Self::choice) is taken.
     pub(in crate::translate) fn tally(&self) -> Option<Tally> {
         #[derive(Deserialize)]
         struct Groq<'a> {
@@ -314,7 +315,13 @@ impl<'a> Answer<'a> {
             let groq = serde_json::from_str::<Groq<'a>>(self.x_groq?.get());
             groq.ok()?.usage
         };
-        Tally::read(self.usage.or_else(groq)?)
+        let of_choice = || {
+            self.choices
+                .iter()
+                .flatten()
+                .find_map(|choice| choice.usage)
+        };
+        Tally::read(self.usage.or_else(groq).or_else(of_choice)?)
     }
 }
 

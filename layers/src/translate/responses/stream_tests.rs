@@ -504,6 +504,40 @@ fn a_chat_vendors_words_in_the_place_of_an_answer_are_its_error() {
 }
 
 #[test]
+fn arguments_that_end_in_the_middle_are_a_broken_stream_unless_a_reason_says_that_they_were_cut() {
+    let half = || [piece(0, Some("a"), Some("f"), "{\"path\":\"/a")];
+    for reason in ["tool_calls", "stop"] {
+        let (out, end) = chat_run(&curious(), &[&chat_stream(&half(), reason)]);
+        assert!(matches!(end, Err(Error::VendorBroken(_))), "{end:?}");
+        assert!(!String::from_utf8_lossy(&out).contains("response.completed"));
+    }
+    assert_eq!(
+        chat_heard(&curious(), &half(), "length")["status"],
+        "incomplete"
+    );
+    // What is whole and no JSON is the model's own, as it is without a translation.
+    let odd = [piece(0, Some("a"), Some("f"), "{'a': 1}")];
+    assert_eq!(
+        chat_heard(&curious(), &odd, "tool_calls")["status"],
+        "completed"
+    );
+}
+
+#[test]
+fn usage_in_the_choice_that_ends_is_told() {
+    let chunk = json!({"id": "c", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop",
+        "usage": {"prompt_tokens": 100, "completion_tokens": 20}}]});
+    let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
+    let (out, end) = chat_run(&curious(), &[stream.as_bytes()]);
+    end.unwrap();
+    let usage = &heard(&out)["usage"];
+    assert_eq!(
+        (&usage["input_tokens"], &usage["output_tokens"]),
+        (&json!(100), &json!(20))
+    );
+}
+
+#[test]
 fn a_count_of_nothing_behind_one_of_something_says_nothing() {
     let mut stream = chat_stream(&[json!({"content": "a"})], "stop");
     let done = stream.len() - b"data: [DONE]\n\n".len();

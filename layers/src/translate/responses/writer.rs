@@ -7,9 +7,13 @@
 mod close;
 mod item;
 
-use std::fmt::{self, Write as _};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+};
 
 use bytes::BytesMut;
+use serde::de::IgnoredAny;
 
 use self::item::{Call, Item, ItemId, Part, Reasoning, ReasoningNames, part_json};
 use super::{asked::Asked, capsule, usage::Counts};
@@ -292,6 +296,20 @@ impl Writer {
             out,
         );
         Ok(())
+    }
+
+    /// Whether a call that is open has arguments of which something is missing.
+    pub(super) fn has_cut_arguments(&self) -> bool {
+        self.items.iter().any(|item| match item {
+            Item::Call(call) if call.lead.begun() => {
+                let text = serde_json::from_str::<Cow<'_, str>>(&format!("\"{}\"", call.arguments));
+                text.is_ok_and(|text| {
+                    serde_json::from_str::<IgnoredAny>(&text).is_err_and(|error| error.is_eof())
+                })
+            }
+            Item::Call(call) => !call.lead.is_none(),
+            _ => false,
+        })
     }
 
     /// Ends what goes on, if anything does.
