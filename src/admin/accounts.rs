@@ -149,8 +149,20 @@ impl Admin {
             |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
         let before = self.store.account(account).await.map_err(of_ledger)?;
         let known = self.store.entry(account, &entry.id).await;
+        // Logged as soon as it is booked, and again where it is repeated: whoever booked it may not have lived to log it.
+        let log = |entry: &Entry, repeated: bool, balance: MicroRub| {
+            let what = match entry.reason {
+                Some(_) => "account.adjust",
+                None => "account.topup",
+            };
+            tracing::info!(
+                target: "audit", who = who.name(), what, account = %account, id = entry.id, amount_rub = %entry.amount,
+                reason = entry.reason, repeated, balance_before_rub = %before.balance_rub, balance_rub = %balance
+            );
+        };
         if let Some(known) = known.map_err(of_ledger)? {
             is_the_same(account, &known, &entry)?;
+            log(&entry, true, before.balance_rub);
             return ok(&EnteredAnswer::repeat(&before));
         }
         let view = self
@@ -161,6 +173,7 @@ impl Admin {
                 BookError::Exists => booked_before(account, &entry.id, "with another amount"),
                 error => Refusal::of_change(&error, &format!("account {account}")),
             })?;
+        log(&entry, false, view.balance_rub);
         // Somebody else may have booked something under this id meanwhile.
         let booked = self.store.entry(account, &entry.id).await;
         let booked =
@@ -168,16 +181,6 @@ impl Admin {
         if let Some(booked) = booked {
             is_the_same(account, &booked, &entry)?;
         }
-        let what = if entry.reason.is_some() {
-            "account.adjust"
-        } else {
-            "account.topup"
-        };
-        let Entry { id, amount, reason } = entry;
-        tracing::info!(
-            target: "audit", who = who.name(), what, account = %account, id, amount_rub = %amount, reason,
-            balance_before_rub = %before.balance_rub, balance_rub = %view.balance_rub
-        );
         ok(&EnteredAnswer::from(&view))
     }
 }

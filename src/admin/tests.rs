@@ -235,7 +235,7 @@ async fn whole_admin() -> Api {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_repeat_books_nothing_leaves_no_line_and_is_the_same_in_kind_amount_and_reason() {
+async fn a_repeat_books_nothing_says_so_in_its_line_and_is_the_same_in_kind_amount_and_reason() {
     let log = Log::listen();
     let admin = admin();
     let entered = async |what: &str, body: Value| {
@@ -243,7 +243,7 @@ async fn a_repeat_books_nothing_leaves_no_line_and_is_the_same_in_kind_amount_an
         let path = format!("accounts/acme/{what}");
         let (status, answer) = asked(&admin, Method::POST, &path, &body.to_string()).await;
         let lines = log.take();
-        let audited = lines.iter().any(|line| line.contains("audit"));
+        let audited = lines.into_iter().find(|line| line.contains("audit"));
         (status, answer, audited)
     };
     asked(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
@@ -255,7 +255,10 @@ async fn a_repeat_books_nothing_leaves_no_line_and_is_the_same_in_kind_amount_an
     ] {
         for repeated in [false, true] {
             let (status, answer, audited) = entered(what, body.clone()).await;
-            assert_eq!((status, audited), (200, !repeated), "{answer}");
+            assert_eq!(status, 200, "{answer}");
+            // Whoever booked it first may not have lived to log it.
+            let said = format!("repeated={repeated}");
+            assert!(audited.is_some_and(|line| line.contains(&said)), "{said}");
             assert_eq!(answer["repeated"], repeated, "{answer}");
             assert_eq!(answer["balance_rub"], balance, "{answer}");
         }
@@ -280,7 +283,7 @@ async fn a_repeat_books_nothing_leaves_no_line_and_is_the_same_in_kind_amount_an
         ),
     ] {
         let (status, answer, audited) = entered(what, body).await;
-        assert_eq!((status, audited), (409, false), "{answer}");
+        assert_eq!((status, audited), (409, None), "{answer}");
         let text = answer["error"]["message"].as_str().unwrap();
         assert!(text.contains(says), "{text}");
     }

@@ -149,7 +149,15 @@ fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
 }
 
 fn read(path: &Path) -> Result<Operators, Failure> {
-    Operators::read(path).map_err(|error| Failure::Data(format!("{}: {error}", path.display())))
+    Operators::read(path).map_err(|error| {
+        let text = format!("{}: {error}", path.display());
+        // What is no text is data that is wrong.
+        let unreadable = |error: &io::Error| error.kind() != io::ErrorKind::InvalidData;
+        match error.downcast_ref().is_some_and(unreadable) {
+            true => Failure::Io(text),
+            false => Failure::Data(text),
+        }
+    })
 }
 
 fn write(operators: &Operators, path: &Path) -> Result<(), Failure> {

@@ -60,8 +60,16 @@ struct AccountHtml<'a> {
     auto: Option<AutoTopup>,
     groups: Vec<Group>,
     alerts: String,
-    payment: String,
-    correction: String,
+    payment: Entry,
+    correction: Entry,
+}
+
+/// What the form of a booking shows.
+struct Entry {
+    id: String,
+    amount_rub: String,
+    reason: String,
+    is_open: bool,
 }
 
 #[derive(Template)]
@@ -227,10 +235,30 @@ impl Visit {
                 auto,
                 groups,
                 alerts,
-                payment: entry_id()?,
-                correction: entry_id()?,
+                payment: self.entry("topup", problem)?,
+                correction: self.entry("adjust", problem)?,
             },
         )))
+    }
+
+    /// A new booking; or the one that was asked for and not answered as done, as it was typed: it may have been made, and
+    /// the same id again books nothing twice.
+    fn entry(&self, asked: &str, problem: Option<&Refused>) -> Result<Entry, Error> {
+        let typed = |name: &str| self.form.get(name).to_owned();
+        if problem.is_some() && self.form.get("do") == asked {
+            return Ok(Entry {
+                id: typed("id"),
+                amount_rub: typed("amount_rub"),
+                reason: typed("reason"),
+                is_open: true,
+            });
+        }
+        Ok(Entry {
+            id: entry_id()?,
+            amount_rub: String::new(),
+            reason: String::new(),
+            is_open: false,
+        })
     }
 
     pub(super) async fn key(

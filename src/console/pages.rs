@@ -199,11 +199,13 @@ impl Visit {
             _ => Err(unknown()),
         };
         Ok(shown.unwrap_or_else(|refused| {
+            // What became of a change comes first: it may have been made.
+            let refused = problem.unwrap_or(&refused);
             let title = match refused.status {
                 StatusCode::NOT_FOUND => "Not found",
                 _ => "Not shown",
             };
-            self.refused(title, &refused)
+            self.refused(title, refused)
         }))
     }
 

@@ -8,7 +8,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{HeaderValue, Request, Response, header::ACCESS_CONTROL_ALLOW_ORIGIN};
+use http::{
+    HeaderValue, Request, Response,
+    header::{ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS},
+};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
@@ -91,8 +94,10 @@ where
         let status = res.status();
         if *this.is_public && (status.is_client_error() || status.is_server_error()) {
             let anybody = HeaderValue::from_static("*");
-            res.headers_mut()
-                .insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
+            let headers = res.headers_mut();
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
+            let told = HeaderValue::from_static("retry-after, x-request-id");
+            headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, told);
         }
         Poll::Ready(Ok(res))
     }
@@ -129,6 +134,8 @@ mod tests {
             let Ok(res) = service.oneshot(req).await;
             let found = res.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN);
             assert_eq!(found.is_some(), marked, "{path} {status}");
+            let told = res.headers().get(ACCESS_CONTROL_EXPOSE_HEADERS);
+            assert_eq!(told.is_some(), marked, "{path} {status}");
         }
     }
 }

@@ -47,6 +47,9 @@ async fn an_audit_that_was_not_made_is_no_breach() {
     }
     let missing = at(&admin, ADMIN_KEY, &["audit", "--export", "no-such-file"]).await;
     complained(&missing, 74);
+    // A folder is no file that can be read.
+    let folder = at(&admin, ADMIN_KEY, &["operator", "list", "--file", "."]).await;
+    complained(&folder, 74);
     said(&at(&admin, ADMIN_KEY, &["audit"]).await, 0);
 }
 

@@ -659,6 +659,10 @@ async fn what_the_api_refuses_is_said_on_the_page_and_nothing_changes() {
         let answer = me.post(&world, path, &pairs).await;
         assert_eq!(answer.status, status, "{path}: {answer:?}");
         assert!(answer.text().contains(says), "{says}: {}", answer.text());
+        // What may have been booked is there to be sent again, under the same id.
+        let booking = pairs.contains(&("id", "x")) && status != 404;
+        let shown = answer.text().contains(r#"name="id" required value="x""#);
+        assert_eq!(shown, booking, "{}", answer.text());
     }
     let page = format!("/console/keys/{}", key.id);
     let answer = me
