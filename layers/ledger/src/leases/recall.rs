@@ -5,10 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{LeaseLedger, Leases};
-use crate::{
-    contract::{Hold, LedgerError, Refusal, Reserved},
-    money::MicroRub,
-};
+use crate::contract::{Hold, LedgerError, Refusal, Reserved};
 
 /// How long it is waited, before a call is refused, that other gateways give back what no call holds.
 pub(crate) const RECALL_WAIT: Duration = Duration::from_millis(150);
@@ -32,11 +29,20 @@ pub async fn reserve<L: LeaseLedger>(
     {
         return answer.map_err(LedgerError::Refused);
     }
-    // All or nothing at first: nobody gets less because the rest is leased, or is coming back.
-    match ledger.hold(&hold.whole()).await {
-        Err(LedgerError::Refused(Refusal::DoesNotFit { free, held, .. })) => {
+    // All or nothing at first: nobody gets less because the rest is leased, or is coming back. Without leases it is asked as
+    // it is: a hold that is asked for again is known by all that it asks for.
+    let whole;
+    let first = match leases {
+        Some(_) => {
+            whole = hold.whole();
+            &whole
+        }
+        None => hold,
+    };
+    match ledger.hold(first).await {
+        Err(LedgerError::Refused(refusal @ Refusal::DoesNotFit { .. })) => {
             // Boxed: seldom, and each call would have room for it.
-            Box::pin(after_recall(ledger, leases, hold, Short { free, held })).await
+            Box::pin(after_recall(ledger, leases, hold, first, refusal)).await
         }
         Err(LedgerError::Refused(Refusal::TooManyCalls { .. })) => {
             sleep(END_WAIT).await;
@@ -46,36 +52,37 @@ pub async fn reserve<L: LeaseLedger>(
     }
 }
 
-/// What there was in place of enough: free, and held by calls of the key that run.
-struct Short {
-    free: MicroRub,
-    held: MicroRub,
+/// Whether calls whose ends are under way may bring what is missing: to all of the hold, or to the least of it.
+fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
+    let Refusal::DoesNotFit { free, held, .. } = refusal else {
+        return false;
+    };
+    let at_most = free.plus_or_max(held);
+    at_most >= hold.want || (free < hold.least && at_most >= hold.least)
 }
 
-impl Short {
-    /// Whether calls whose ends are under way may bring what is missing: to all of the hold, or to the least of it.
-    fn may_be_mended_by_ends(&self, hold: &Hold) -> bool {
-        let at_most = self.free.plus_or_max(self.held);
-        at_most >= hold.want || (self.free < hold.least && at_most >= hold.least)
-    }
-}
-
-/// A hold that did not fit: what leases have and no call holds is asked for first, of this gateway and of others.
+/// A hold that did not fit as it was asked for `first`: what leases have and no call holds is asked for before anybody is
+/// refused, of this gateway and of others.
 async fn after_recall<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
     hold: &Hold,
-    short: Short,
+    first: &Hold,
+    refusal: Refusal,
 ) -> Result<Reserved, LedgerError> {
     if ledger.recall(&hold.account).await? == 0 {
-        if short.may_be_mended_by_ends(hold) {
+        let mut answer = Err(LedgerError::Refused(refusal));
+        if may_fit_behind_ends(refusal, hold) {
             sleep(END_WAIT).await;
-            match ledger.hold(&hold.whole()).await {
-                Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {}
-                answer => return answer,
-            }
+            answer = ledger.hold(first).await;
         }
-        return ledger.hold(hold).await;
+        return match answer {
+            // One without leases has asked for no more than this.
+            Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if leases.is_some() => {
+                ledger.hold(hold).await
+            }
+            answer => answer,
+        };
     }
     if let Some(leases) = leases {
         leases.counters.recalls.fetch_add(1, Ordering::Relaxed);
@@ -114,8 +121,8 @@ mod tests {
     const LEAST: MicroRub = MicroRub::new(20);
     const WANT: MicroRub = MicroRub::new(100);
 
-    /// Answers holds with these, the last one first, and keeps the least that each asked for.
-    struct Ledger(Mutex<(Vec<Result<Reserved, LedgerError>>, Vec<MicroRub>)>);
+    /// Answers holds with these, the last one first.
+    struct Ledger(Mutex<Vec<Result<Reserved, LedgerError>>>);
 
     impl LeaseLedger for Ledger {
         async fn turn(&self, _: &Turn) -> Result<TurnAnswer, LedgerError> {
@@ -126,10 +133,8 @@ mod tests {
             Ok(0)
         }
 
-        async fn hold(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-            let (answers, asked) = &mut *self.0.lock().unwrap();
-            asked.push(hold.least);
-            answers.pop().expect("asked too often")
+        async fn hold(&self, _: &Hold) -> Result<Reserved, LedgerError> {
+            self.0.lock().unwrap().pop().expect("asked too often")
         }
     }
 
@@ -152,12 +157,9 @@ mod tests {
         })
     }
 
-    /// What is held in the end, 0 where it is refused; how often it was waited for; the least that each question asked for.
-    async fn asked(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128, Vec<i64>) {
-        let ledger = Ledger(Mutex::new((
-            answers.into_iter().rev().collect(),
-            Vec::new(),
-        )));
+    /// What is held in the end, 0 where it is refused; how often it was waited for.
+    async fn asked(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128) {
+        let ledger = Ledger(Mutex::new(answers.into_iter().rev().collect()));
         let hold = Hold {
             number: RequestNumber::now_v7(),
             account: "a".parse().unwrap(),
@@ -170,39 +172,29 @@ mod tests {
         let answer = reserve(&ledger, None, &hold).await;
         let held = answer.map_or(0, |reserved| reserved.held.micro());
         let waits = begun.elapsed().as_millis() / END_WAIT.as_millis();
-        let (left, asked) = ledger.0.into_inner().unwrap();
-        assert!(left.is_empty(), "asked too seldom");
-        (
-            held,
-            waits,
-            asked.iter().map(|least| least.micro()).collect(),
-        )
+        assert!(
+            ledger.0.into_inner().unwrap().is_empty(),
+            "asked too seldom"
+        );
+        (held, waits)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_refused_or_gets_less_before_the_end_of_the_call_before_is_told() {
-        assert_eq!(asked(vec![granted(100)]).await, (100, 0, vec![100]));
+    async fn nobody_is_refused_before_the_end_of_the_call_before_is_told() {
+        assert_eq!(asked(vec![granted(100)]).await, (100, 0));
         // The last call's end comes behind the next one's hold.
-        let behind = asked(vec![short(10, 90), granted(100)]).await;
-        assert_eq!(behind, (100, 1, vec![100, 100]));
+        assert_eq!(asked(vec![short(10, 90), granted(100)]).await, (100, 1));
         // There would not be enough for all of it, but for the least.
-        let least = asked(vec![short(10, 10), short(20, 0), granted(20)]).await;
-        assert_eq!(least, (20, 1, vec![100, 100, 20]));
+        assert_eq!(asked(vec![short(10, 10), granted(20)]).await, (20, 1));
         // It does not come, since the call still runs.
-        let runs = asked(vec![short(10, 90), short(10, 90), short(10, 90)]).await;
-        assert_eq!(runs, (0, 1, vec![100, 100, 20]));
+        assert_eq!(asked(vec![short(10, 90), short(10, 90)]).await, (0, 1));
         // Nothing that ends would bring enough, so nobody waits.
-        let more = asked(vec![short(50, 49), granted(50)]).await;
-        assert_eq!(more, (50, 0, vec![100, 20]));
-        let never = asked(vec![short(10, 9), short(10, 9)]).await;
-        assert_eq!(never, (0, 0, vec![100, 20]));
+        assert_eq!(asked(vec![short(10, 9)]).await, (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn as_many_calls_as_may_be_at_once_may_be_one_behind_the_other() {
-        let behind = asked(vec![too_many(), granted(100)]).await;
-        assert_eq!(behind, (100, 1, vec![100, 20]));
-        let runs = asked(vec![too_many(), too_many()]).await;
-        assert_eq!(runs, (0, 1, vec![100, 20]));
+        assert_eq!(asked(vec![too_many(), granted(100)]).await, (100, 1));
+        assert_eq!(asked(vec![too_many(), too_many()]).await, (0, 1));
     }
 }
