@@ -184,6 +184,44 @@ async fn nobody_is_refused_for_the_hold_of_a_call_that_is_just_being_settled() {
     is_sound(&ledger).await;
 }
 
+/// A caller who leaves while his call waits for another's end holds nothing, and nothing comes to be held for him.
+#[tokio::test]
+async fn whoever_leaves_while_it_is_waited_for_an_end_leaves_no_hold() {
+    let server = RedisServer::start().await;
+    let ledger = over_url(&server.url()).await;
+    let account: AccountId = "acme".parse().unwrap();
+    let key = key_of("acme");
+    ledger.create_account(&account, "").await.unwrap();
+    let paid = topup("first", 2 * PRICE - 1);
+    ledger.enter(&account, &paid).await.unwrap();
+    let record = record(&account, &key, 101);
+    ledger.create_key(&record, Ceilings::NONE).await.unwrap();
+    let wish = |price| Hold {
+        number: RequestNumber::now_v7(),
+        account: account.clone(),
+        ..hold(0, &key, price)
+    };
+    let runs = wish(PRICE);
+    ledger.reserve(&runs).await.unwrap();
+    for millis in [0, 1, 2, 5, 8, 10, 11, 12] {
+        let left = wish(PRICE);
+        let asked = tokio::time::timeout(Duration::from_millis(millis), ledger.reserve(&left));
+        assert!(!matches!(asked.await, Ok(Ok(_))), "it does not fit");
+        // As the guard of a call does when it is dropped.
+        ledger
+            .release(left.number, &account, &left.key)
+            .await
+            .unwrap();
+    }
+    ledger
+        .release(runs.number, &account, &runs.key)
+        .await
+        .unwrap();
+    let view = ledger.account(&account).await.unwrap();
+    assert_eq!(view.held_rub, micro(0));
+    is_sound(&ledger).await;
+}
+
 /// Accounts on each of the nodes: a lease, its hash of numbers and its journal lie in one slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {

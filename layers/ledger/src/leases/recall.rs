@@ -40,13 +40,28 @@ pub async fn reserve<L: LeaseLedger>(
         None => hold,
     };
     match ledger.hold(first).await {
+        // Boxed: seldom, and each call would have room for it.
         Err(LedgerError::Refused(refusal @ Refusal::DoesNotFit { .. })) => {
-            // Boxed: seldom, and each call would have room for it.
             Box::pin(after_recall(ledger, leases, hold, first, refusal)).await
         }
         Err(LedgerError::Refused(Refusal::TooManyCalls { .. })) => {
-            sleep(END_WAIT).await;
-            ledger.hold(hold).await
+            Box::pin(behind_an_end(ledger, leases, hold, first)).await
+        }
+        answer => answer,
+    }
+}
+
+/// A hold for which too many calls were open.
+async fn behind_an_end<L: LeaseLedger>(
+    ledger: &L,
+    leases: Option<&Leases>,
+    hold: &Hold,
+    first: &Hold,
+) -> Result<Reserved, LedgerError> {
+    sleep(END_WAIT).await;
+    match ledger.hold(first).await {
+        Err(LedgerError::Refused(refusal @ Refusal::DoesNotFit { .. })) => {
+            after_recall(ledger, leases, hold, first, refusal).await
         }
         answer => answer,
     }
@@ -196,5 +211,8 @@ mod tests {
     async fn as_many_calls_as_may_be_at_once_may_be_one_behind_the_other() {
         assert_eq!(asked(vec![too_many(), granted(100)]).await, (100, 1));
         assert_eq!(asked(vec![too_many(), too_many()]).await, (0, 1));
+        // What does not fit behind that is money, and asked for as money is.
+        let then_short = vec![too_many(), short(10, 90), granted(100)];
+        assert_eq!(asked(then_short).await, (100, 2));
     }
 }
