@@ -486,6 +486,14 @@ pub(in crate::translate) enum Stop {
     Refusal,
 }
 
+impl Stop {
+    /// It says itself that something may be missing. Where it does not, clients run a call with as much of its arguments
+    /// as came: such an answer is broken.
+    pub(in crate::translate) const fn was_cut(self) -> bool {
+        matches!(self, Self::MaxTokens | Self::Refusal)
+    }
+}
+
 /// Reads a finish reason. Vendors write null and `""` for none yet.
 pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
     Ok(match finish_reason.and_then(inner).unwrap_or_default() {

@@ -105,9 +105,7 @@ impl Events {
         if !self.begun {
             return Err(broken("a stream without an answer"));
         }
-        // Clients run a call with as much of its arguments as came, unless a reason tells them that it was cut.
-        let cut = matches!(self.stop, Some(Stop::MaxTokens | Stop::Refusal));
-        if !cut && !self.blocks.whole() {
+        if !self.stop.is_some_and(Stop::was_cut) && !self.blocks.whole() {
             return Err(broken("tool arguments that end in the middle"));
         }
         self.ended = true;

@@ -120,9 +120,8 @@ impl ChatEvents {
         if !self.reading.writer.begun() {
             return Err(broken("a stream without an answer"));
         }
-        // Clients run a call with as much of its arguments as came, unless a reason tells them that it was cut.
-        let cut = matches!(self.reading.stop, Some(Stop::MaxTokens | Stop::Refusal));
-        if !cut && self.reading.writer.has_cut_arguments() {
+        if !self.reading.stop.is_some_and(Stop::was_cut) && self.reading.writer.has_cut_arguments()
+        {
             return Err(broken("tool arguments that end in the middle"));
         }
         self.ended = true;
