@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    proxy::{Proxy, Then, Way, bytes, durable_script},
+    proxy::{Proxy, Then, Trap, Way, bytes, durable_script},
     redis_faults::promote,
     steps::{SOON, ask, told, warm_up},
     support::shop::{Shop, canceled, paid, refunded},
@@ -128,6 +128,11 @@ pub fn cases() -> Vec<Case> {
             "7",
             "redis replica promoted behind a top-up",
             promoted_behind,
+        ),
+        Case::new(
+            "7",
+            "redis replica promoted behind a top-up whose event has no number yet",
+            promoted_behind_an_event,
         ),
     ]);
     cases
@@ -697,5 +702,50 @@ async fn promoted_behind() -> Verdict {
     // Nobody tells it again: it was answered with a 200.
     given.is_booked(&payment, &[]).await;
     given.world.note("booked again by its id");
+    given.world.verdict().await
+}
+
+/// The same, while a gateway that has read the top-up's event from the old primary is about to give it its number. What
+/// the new one has forgotten is told once, when it is booked again.
+async fn promoted_behind_an_event() -> Verdict {
+    let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
+    let payment = given.asked_for().await;
+    // What was told until now has its number.
+    for gateway in 0..2 {
+        let path = "/admin/v1/events";
+        told(&given.world, gateway, Method::GET, path, None).await;
+    }
+    ask::<i64>(given.world.redis(), &["WAIT", "1", "5000"]).await;
+    ask::<String>(given.world.replica(), &["REPLICAOF", "127.0.0.1", "1"]).await;
+    let numbered = [0, 1].map(|gateway| {
+        let redis = given.world.redis_proxy(gateway);
+        redis.trap(Way::Up, durable_script("gather"), Then::Hold)
+    });
+    given.shop.pay(of(&payment));
+    let notification = paid(of(&payment));
+    // Its answer may be held up as well.
+    let telling = async {
+        given.tell_until_done(0, &notification).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = telling => {}
+        () = numbered[0].sprung() => {}
+        () = numbered[1].sprung() => {}
+    }
+    // What is sent again for a lost connection goes to the new primary at once.
+    promote(&given.world, 0..2).await;
+    given.world.redis().kill();
+    numbered.iter().for_each(Trap::open);
+    for gateway in 0..2 {
+        given.world.ready(gateway, SOON).await;
+    }
+    given.tell_until_done(0, &notification).await;
+    // With this one's number all that the account told before has its own.
+    let off = json!({ "id": "behind", "amount_rub": "-1", "reason": "behind the top-up" });
+    let path = "/admin/v1/accounts/acme/adjustments";
+    told(&given.world, 0, Method::POST, path, Some(off)).await;
+    assert_eq!(given.events_of("behind").await, 1);
+    given.is_booked(&payment, &[]).await;
     given.world.verdict().await
 }

@@ -71,16 +71,21 @@ impl RedisLedger {
             let begin = format!("({from}");
             let words = ["XRANGE", &stream, &begin, "+", "COUNT", GATHERED_MAX];
             let raw: Vec<(String, Vec<String>)> = self.command(&words).await?;
-            if raw.is_empty() {
+            let Some((last, _)) = raw.last() else {
                 return Ok(());
-            }
-            let mut args = vec![account.to_string(), from, EVENTS_MAX.to_string()];
+            };
+            let last = last.clone();
+            let mut args = vec![account.to_string(), from, last, EVENTS_MAX.to_string()];
             for (place, fields) in raw {
                 args.extend([place, fields.len().to_string()]);
                 args.extend(fields);
             }
-            let keys = ["", ":from", ":last"].map(feed_key);
-            // None are added where another gateway was here first: the next round begins behind those.
+            let mut keys: Vec<String> = ["", ":from", ":last"].map(feed_key).into();
+            if !self.0.conn.is_cluster() {
+                keys.push(stream.clone());
+            }
+            // None are added where another gateway was here first: the next round begins behind those. Nor of those that a
+            // failover has lost, where one server has both: they are told when they happen again.
             let _: u64 = self
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
