@@ -6,7 +6,10 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{error::Error, scrub::scrubbed};
+use crate::{
+    error::Error,
+    scrub::{is_about_operator, scrubbed},
+};
 
 /// What a vendor at its limit is given where it names no time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -17,6 +20,7 @@ const TEXT_CHARS_MAX: usize = 500;
 /// by its code, or by its type where it has none, as vendors that answer a status have it.
 pub(super) fn vendor_error(error: &str) -> Error {
     let said = serde_json::from_str::<Said<'_>>(error).unwrap_or_default();
+    let message = said.message.unwrap_or_default();
     let text = |words: &str| scrubbed(&words.chars().take(TEXT_CHARS_MAX).collect::<String>());
     let word = match word(said.code) {
         "" | "null" => word(said.kind),
@@ -26,9 +30,9 @@ pub(super) fn vendor_error(error: &str) -> Error {
         "rate_limit_exceeded" | "rate_limit_error" | "429" => Error::VendorLimit {
             retry_after: RETRY_AFTER,
         },
-        word if REFUSALS.contains(&word) => Error::VendorRefused {
+        word if REFUSALS.contains(&word) && !is_about_operator(&message) => Error::VendorRefused {
             status: StatusCode::BAD_REQUEST,
-            text: text(&said.message.unwrap_or_default()),
+            text: text(&message),
         },
         _ => Error::VendorUnavailable(text(error).into()),
     }
@@ -101,6 +105,10 @@ mod tests {
             // A key of ours, or an account, in the words of a faulty request.
             (
                 r#"{"type":"invalid_request_error","code":"invalid_api_key","message":"bad"}"#,
+                "unavailable",
+            ),
+            (
+                r#"{"type":"invalid_request_error","message":"Your credit balance is too low to access the API."}"#,
                 "unavailable",
             ),
             (

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     error::{BoxError, Error, VendorAnswered},
-    scrub::scrubbed,
+    scrub::{is_about_operator, scrubbed},
 };
 
 /// An error's text is not longer than this, or it is none.
@@ -39,7 +39,7 @@ where
 
 fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
     match status.as_u16() {
-        400 if is_about_us(&text(body, status)) => Error::VendorKeyRefused { status },
+        400 if is_about_operator(&text(body, status)) => Error::VendorKeyRefused { status },
         400 | 413 | 422 => Error::VendorRefused {
             status,
             text: scrubbed(&text(body, status)),
@@ -55,23 +55,6 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
             retry_after: retry_after(headers),
         })),
     }
-}
-
-/// Some vendors refuse an account that is empty, blocked or at its limit, or a wrong key, with the status of a faulty
-/// request: the words alone tell. Only those that a text begins with: further on it may repeat the caller's, who could
-/// have our key put aside so. And none that a field of the caller's may be named by.
-fn is_about_us(text: &str) -> bool {
-    const BEGINNINGS: [&str; 5] = [
-        "your credit balance is too low",
-        "this organization has been disabled",
-        "you have reached your specified api usage limits",
-        "incorrect api key provided",
-        "api key not valid",
-    ];
-    // Begins with the name of a field that the vendor does not know.
-    const OF_A_FIELD: &str = ": extra inputs are not permitted";
-    let text = text.trim_start().to_ascii_lowercase();
-    !text.contains(OF_A_FIELD) && BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
 /// The text of an error's body, in any format.
