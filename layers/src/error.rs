@@ -224,6 +224,8 @@ pub enum Error {
         status: StatusCode,
         /// Why, in the vendor's words, scrubbed of keys, addresses and organisations.
         text: String,
+        /// The request has more tokens than the model reads.
+        too_long: bool,
     },
     /// 502: the vendor answered something broken.
     #[error("vendor answer broken")]

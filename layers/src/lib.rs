@@ -144,6 +144,8 @@ pub mod stream_progress;
 #[cfg(any(feature = "idempotency", feature = "rate-limit"))]
 mod undecided;
 pub mod vendor_usage;
+#[cfg(any(feature = "passthrough", feature = "respond", feature = "upstream"))]
+mod vendor_words;
 
 #[cfg(feature = "adapt")]
 pub mod adapt;

@@ -1,5 +1,5 @@
 //! Takes out of a vendor's words what is the vendor's or the operator's own, before a caller or a log
-//! sees them, and tells words that are about nothing else.
+//! sees them.
 
 /// Beginnings of keys and of ids of organisations and projects.
 const PREFIXES: [&str; 11] = [
@@ -38,24 +38,6 @@ pub fn scrubbed(text: &str) -> String {
         rest = behind;
     }
     clean
-}
-
-/// Whether a vendor speaks of the operator's key or account. Some refuse an account that is empty, blocked or at its limit,
-/// or a wrong key, as they refuse a faulty request: the words alone tell. Only those that a text begins with: further on it
-/// may repeat the caller's, who could have the key put aside so. And none that a field of the caller's may be named by.
-#[must_use]
-pub fn is_about_operator(text: &str) -> bool {
-    const BEGINNINGS: [&str; 5] = [
-        "your credit balance is too low",
-        "this organization has been disabled",
-        "you have reached your specified api usage limits",
-        "incorrect api key provided",
-        "api key not valid",
-    ];
-    // Begins with the name of a field that the vendor does not know.
-    const OF_A_FIELD: &str = ": extra inputs are not permitted";
-    let text = text.trim_start().to_ascii_lowercase();
-    !text.contains(OF_A_FIELD) && BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
 fn is_secret(word: &str) -> bool {

@@ -117,6 +117,31 @@ async fn what_clients_act_on_in_a_vendors_refusal_reaches_them_word_for_word() {
     }
 }
 
+/// Its code is what clients know it by, whichever format its vendor speaks.
+#[tokio::test]
+async fn a_request_with_more_tokens_than_the_model_reads_has_a_code_of_its_own() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (text, code) in [
+        (
+            "prompt is too long: 201234 tokens > 200000 maximum",
+            "context_length_exceeded",
+        ),
+        (
+            "This model's maximum context length is 65536 tokens.",
+            "context_length_exceeded",
+        ),
+        ("max_tokens: 99 > 64", ""),
+    ] {
+        world.vendor.script(move |_| refusal(400, text));
+        for op in BOTH {
+            let answer = op.call(&world, &key, &op.body("x")).await;
+            assert_eq!(answer.status, 400, "{text}");
+            assert_eq!(answer.json()["error"]["code"], code, "{text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_vendors_text_is_scrubbed_of_keys_addresses_and_organisations() {
     let secrets = [

@@ -140,6 +140,7 @@ mod tests {
         let refused = Error::VendorRefused {
             status: StatusCode::UNPROCESSABLE_ENTITY,
             text: String::new(),
+            too_long: false,
         };
         for (error, class) in [
             (refused, Class::Request),

@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 
 use crate::{
     error::Error,
-    scrub::{is_about_operator, scrubbed},
+    scrub::scrubbed,
+    vendor_words::{TOO_LONG, is_about_operator, is_too_long},
 };
 
 /// What a vendor at its limit is given where it names no time.
@@ -32,6 +33,7 @@ pub(super) fn vendor_error(error: &str) -> Error {
         },
         word if REFUSALS.contains(&word) && !is_about_operator(&message) => Error::VendorRefused {
             status: StatusCode::BAD_REQUEST,
+            too_long: is_too_long(word, &message),
             text: text(&message),
         },
         _ => Error::VendorUnavailable(text(error).into()),
@@ -47,7 +49,7 @@ fn word(json: Option<&RawValue>) -> &str {
 const REFUSALS: &[&str] = &[
     "invalid_request_error",
     "invalid_prompt",
-    "context_length_exceeded",
+    TOO_LONG,
     "400",
     "413",
     "422",

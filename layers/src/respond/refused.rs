@@ -14,6 +14,7 @@ use crate::{
     facts::RequestNumber,
     money::MicroRub,
     stream_progress::StreamProgress,
+    vendor_words::TOO_LONG,
 };
 
 /// SDKs of both formats retry every 5xx twice unless told not to.
@@ -280,7 +281,9 @@ fn class(error: &Error) -> Class {
         Error::VendorUnavailable(_) | Error::VendorKeyRefused { .. } | Error::RoutesOut { .. } => {
             (S::SERVICE_UNAVAILABLE, API, "vendor_unavailable")
         }
-        Error::VendorRefused { status, .. } => (*status, INVALID, ""),
+        Error::VendorRefused {
+            status, too_long, ..
+        } => (*status, INVALID, if *too_long { TOO_LONG } else { "" }),
         Error::VendorBroken(_) => (S::BAD_GATEWAY, API, "vendor_broken"),
         Error::AnswerTooLong(_) => (S::BAD_GATEWAY, API, "answer_too_long"),
         Error::VendorTimeout { .. } => (S::GATEWAY_TIMEOUT, API, "vendor_timeout"),

@@ -9,6 +9,7 @@ use super::Refused;
 use crate::{
     error::Error,
     stream_progress::{Created, Reached},
+    vendor_words::TOO_LONG,
 };
 
 /// `error` and `response.failed`, behind a `response.created` where there was none: one SDK insists on that.
@@ -66,6 +67,7 @@ fn response(created: &Created, status: &str, error: &Value) -> Value {
 const fn code(error: &Error) -> &'static str {
     match error {
         Error::VendorLimit { .. } => "rate_limit_exceeded",
+        Error::VendorRefused { too_long: true, .. } => TOO_LONG,
         Error::VendorRefused { .. } => "invalid_prompt",
         _ => "server_error",
     }

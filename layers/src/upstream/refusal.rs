@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     error::{BoxError, Error, VendorAnswered},
-    scrub::{is_about_operator, scrubbed},
+    scrub::scrubbed,
+    vendor_words::{is_about_operator, is_too_long},
 };
 
 /// An error's text is not longer than this, or it is none.
@@ -39,11 +40,17 @@ where
 
 fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
     match status.as_u16() {
-        400 if is_about_operator(&text(body, status)) => Error::VendorKeyRefused { status },
-        400 | 413 | 422 => Error::VendorRefused {
-            status,
-            text: scrubbed(&text(body, status)),
-        },
+        400 | 413 | 422 => {
+            let (code, text) = said(body, status);
+            if status == StatusCode::BAD_REQUEST && is_about_operator(&text) {
+                return Error::VendorKeyRefused { status };
+            }
+            Error::VendorRefused {
+                status,
+                too_long: is_too_long(&code, &text),
+                text: scrubbed(&text),
+            }
+        }
         401..=403 => Error::VendorKeyRefused { status },
         429 => Error::VendorLimit {
             retry_after: retry_after(headers).unwrap_or(Duration::from_secs(1)),
@@ -51,14 +58,14 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
         200..400 => Error::VendorBroken(format!("answered {status}").into()),
         _ => Error::VendorUnavailable(Box::new(VendorAnswered {
             status,
-            text: scrubbed(&text(body, status)),
+            text: scrubbed(&said(body, status).1),
             retry_after: retry_after(headers),
         })),
     }
 }
 
-/// The text of an error's body, in any format.
-fn text(body: &[u8], status: StatusCode) -> String {
+/// The code, if there is one, and the text of an error's body, in any format.
+fn said(body: &[u8], status: StatusCode) -> (String, String) {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     // One vendor has it in an array.
     let json = json.get(0).unwrap_or(&json);
@@ -67,10 +74,12 @@ fn text(body: &[u8], status: StatusCode) -> String {
         .into_iter()
         .filter_map(Value::as_str)
         .find(|text| !text.trim().is_empty());
-    found.map_or_else(
+    let text = found.map_or_else(
         || status.to_string(),
         |text| text.chars().take(TEXT_CHARS_MAX).collect(),
-    )
+    );
+    let code = error["code"].as_str().unwrap_or_default();
+    (code.to_owned(), text)
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
@@ -163,12 +172,27 @@ mod tests {
                 "too long",
             ),
         ] {
-            assert_eq!(
-                text(said.as_bytes(), StatusCode::BAD_REQUEST),
-                kept,
-                "{said}"
-            );
+            let (_, text) = super::said(said.as_bytes(), StatusCode::BAD_REQUEST);
+            assert_eq!(text, kept, "{said}");
         }
+    }
+
+    #[test]
+    fn a_request_that_is_too_long_is_told_by_its_code() {
+        let too_long = |error: &str| {
+            let body = format!(r#"{{"error":{error}}}"#);
+            match classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes()) {
+                Error::VendorRefused { too_long, .. } => too_long,
+                other => panic!("{error}: {other:?}"),
+            }
+        };
+        assert!(too_long(
+            r#"{"code":"context_length_exceeded","message":"bad"}"#
+        ));
+        assert!(too_long(
+            r#"{"message":"prompt is too long: 9 tokens > 8 maximum"}"#
+        ));
+        assert!(!too_long(r#"{"code":"invalid_value","message":"bad"}"#));
     }
 
     #[test]

@@ -143,7 +143,8 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
         Reply::stream([begun.clone(), nested("context_length_exceeded")]),
     );
     let answer = ask(&world, &key, &streamed()).await;
-    ends("too long", &answer, &begun);
+    let code = ends("too long", &answer, &begun);
+    assert_eq!(code, "context_length_exceeded");
     assert!(answer.text().contains("words of theirs"), "{answer:?}");
 }
 
@@ -157,6 +158,12 @@ async fn r88_what_fails_before_it_says_anything_has_a_status() {
             ("insufficient_quota", 503, API, "vendor_unavailable"),
             ("rate_limit_exceeded", 429, LIMIT, "vendor_rate_limit"),
             ("invalid_prompt", 400, INVALID, ""),
+            (
+                "context_length_exceeded",
+                400,
+                INVALID,
+                "context_length_exceeded",
+            ),
             ("image_too_large", 400, INVALID, ""),
         ] {
             for said in [flat(code), nested(code), failed(code, &Value::Null)] {

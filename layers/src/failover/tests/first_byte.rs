@@ -33,6 +33,7 @@ async fn the_requests_own_fault_is_told_at_once_and_counts_against_nobody() {
     let refused = |status: StatusCode| Error::VendorRefused {
         status,
         text: String::new(),
+        too_long: false,
     };
     for (name, error) in [
         ("400", refused(StatusCode::BAD_REQUEST)),

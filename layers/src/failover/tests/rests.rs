@@ -332,6 +332,7 @@ async fn the_last_error_that_was_the_vendors_is_kept_with_its_status() {
         || Error::VendorRefused {
             status: StatusCode::BAD_REQUEST,
             text: String::new(),
+            too_long: false,
         },
     ];
     for error in cases {
