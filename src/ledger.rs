@@ -149,6 +149,12 @@ impl AnyLedger {
         }
     }
 
+    /// Whether this gateway holds money by itself.
+    #[must_use]
+    pub fn takes_leases(&self) -> bool {
+        matches!(self, Self::Redis(outbox) if outbox.ledger().lease_counts().is_some())
+    }
+
     /// Looks after what this gateway holds by itself. Does not end.
     pub async fn tend_leases(&self) {
         match self {

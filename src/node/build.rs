@@ -15,7 +15,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    Gateway,
+    Gateway, apart,
     events::{reporting, take_tokens},
     limits::LiveLimits,
     rates::KeyRates,
@@ -185,15 +185,19 @@ impl Gateway {
         }
         settler_run.spawn(readiness::settle(settler_task.run(), readiness.clone()));
         loops.spawn(readiness::watch(store.clone(), ledger, readiness.clone()));
-        let leases = store.clone();
-        loops.spawn(async move {
-            while catch_round("the look after leases", leases.tend_leases())
-                .await
-                .is_none()
-            {
-                tokio::time::sleep(RECOVER_AGAIN).await;
-            }
-        });
+        if store.takes_leases() {
+            let leases = store.clone();
+            let tended = async move {
+                while catch_round("the look after leases", leases.tend_leases())
+                    .await
+                    .is_none()
+                {
+                    tokio::time::sleep(RECOVER_AGAIN).await;
+                }
+            };
+            let running = apart::run("leases", tended).await;
+            loops.spawn(running.context("no thread for leases can be started")?);
+        }
         if let Some(mut counting) = counting {
             loops.spawn(async move {
                 while catch_round("the count over all gateways", counting.run())

@@ -2,8 +2,10 @@
 //! serves until the process is told to stop, [`reload`] takes changed files meanwhile, `drain` ends it.
 //!
 //! Beside that stand what a reload changes ([`limits`]), whether this node should be sent calls ([`readiness`]), what the
-//! settler's events are used for (`events`), and the files that the process may open ([`files`]).
+//! settler's events are used for (`events`), what has a thread of its own (`apart`), and the files that the process may open
+//! ([`files`]).
 
+mod apart;
 mod build;
 mod drain;
 mod events;

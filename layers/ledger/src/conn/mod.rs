@@ -254,13 +254,37 @@ impl RedisConn {
         args: impl Args,
         limit: Duration,
     ) -> Result<T, RedisFault> {
+        self.eval_in(Lane::Shared, script, keys, args, limit).await
+    }
+
+    /// The same over a connection that nothing else uses, within the response timeout. The runtime drives it on which this
+    /// is called first: who calls on a runtime of its own has a thread of its own that writes to the server and reads
+    /// from it.
+    pub(crate) async fn eval_apart<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: impl Args,
+    ) -> Result<T, RedisFault> {
+        self.eval_in(Lane::Apart, script, keys, args, self.response_timeout())
+            .await
+    }
+
+    async fn eval_in<T: Reply>(
+        &self,
+        lane: Lane,
+        script: &RedisScript,
+        keys: &[String],
+        args: impl Args,
+        limit: Duration,
+    ) -> Result<T, RedisFault> {
         let slot = self.0.slot(keys.first());
         let limit = Limit::begin(limit);
         let by_name = Parcel::one(script.by_name(keys, &args));
-        let values = match self.0.send(slot, &by_name, Lane::Shared, limit).await {
+        let values = match self.0.send(slot, &by_name, lane, limit).await {
             Err(Failure::Reply(_, error)) if is(&error, ServerErrorKind::NoScript) => {
                 let by_text = Parcel::one(script.by_text(keys, args));
-                self.0.send(slot, &by_text, Lane::Shared, limit).await?
+                self.0.send(slot, &by_text, lane, limit).await?
             }
             values => values?,
         };

@@ -28,7 +28,7 @@ pub(super) struct Node {
     shown: Arc<str>,
     client: Client,
     config: ConnectionManagerConfig,
-    /// Those that are shared, and the last for what waits on the server.
+    /// Those that are shared, then one for each other [`Lane`].
     links: Box<[RwLock<Link>]>,
     turn: AtomicUsize,
     breaker: Breaker,
@@ -52,7 +52,12 @@ pub(super) enum Lane {
     Shared,
     /// The one for commands that hold up what comes behind them.
     Waiting,
+    /// The one that nobody has but who tells of leases: it is opened on that one's runtime, which drives it.
+    Apart,
 }
+
+/// Lanes of one connection each.
+const LANES_OF_ONE: usize = 2;
 
 /// Until when.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +202,7 @@ impl Node {
             // Whoever asks has a deadline already: a second timer for each command would only cost.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_MAX);
-        let links = (0..=connections.max(1))
+        let links = (0..connections.max(1) + LANES_OF_ONE)
             .map(|_| {
                 let manager =
                     ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
@@ -331,10 +336,11 @@ impl Node {
     }
 
     fn place(&self, lane: Lane) -> usize {
-        let shared = self.links.len() - 1;
+        let shared = self.links.len() - LANES_OF_ONE;
         match lane {
             Lane::Shared => self.turn.fetch_add(1, Ordering::Relaxed) % shared,
             Lane::Waiting => shared,
+            Lane::Apart => shared + 1,
         }
     }
 

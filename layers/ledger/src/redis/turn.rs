@@ -103,7 +103,8 @@ impl RedisLedger {
         args.push(lines.1.into_bytes());
         args.push(batches.len().to_string().into_bytes());
         args.extend(batches.into_iter().flat_map(Batch::into_args));
-        let reply: Reply = self.ask(&self.0.scripts.turn, &keys, &args).await?;
+        let conn = &self.0.conn;
+        let reply: Reply = conn.eval_apart(&self.0.scripts.turn, &keys, &args).await?;
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
         }

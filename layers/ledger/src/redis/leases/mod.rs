@@ -73,6 +73,9 @@ impl RedisLedger {
 
     /// Looks after leases: tells the ledger of them. Does not end; whoever owns the runtime runs it. While nobody does,
     /// no lease is got, and those that there are end when their time is over. Without leases there is nothing to do.
+    ///
+    /// Turns have a connection to themselves, on the runtime that runs this. Give it one with a thread of its own: a server
+    /// on the same machine is woken where a turn is written, and calls whose thread wrote it would wait behind the turn.
     pub async fn tend_leases(&self) {
         match self.leases() {
             Some(leases) => leases.tend(self).await,

@@ -1,0 +1,74 @@
+//! What has a thread of its own, so that it and calls do not wait for each other.
+
+use std::{io, thread};
+
+use tokio::{runtime::Builder, sync::oneshot};
+
+/// Starts it on a new thread, on a runtime of that thread. It runs until the answer is dropped, which resolves when it has
+/// ended by itself.
+pub(super) async fn run(
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<impl Future<Output = ()> + Send> {
+    let (began, begun) = oneshot::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (ended, end) = oneshot::channel::<()>();
+    thread::Builder::new().name(name.into()).spawn(move || {
+        let runtime = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return drop(began.send(Err(error))),
+        };
+        let _ = began.send(Ok(()));
+        runtime.block_on(async {
+            tokio::select! {
+                () = work => {}
+                _ = stopped => {}
+            }
+        });
+        drop(ended);
+    })?;
+    begun.await.map_err(io::Error::other)??;
+    Ok(async move {
+        let _stop = stop;
+        // Nothing is sent: it is dropped with the thread.
+        let _ = end.await;
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::ThreadId;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_runs_elsewhere_until_it_ends() {
+        let (tell, mut told) = mpsc::channel::<ThreadId>(1);
+        let work = async move {
+            tokio::task::yield_now().await;
+            tell.send(thread::current().id()).await.unwrap();
+        };
+        run("work", work).await.unwrap().await;
+        assert_ne!(told.recv().await.unwrap(), thread::current().id());
+    }
+
+    /// Dropped with its runtime, wherever it waits.
+    #[tokio::test]
+    async fn it_is_dropped_with_who_waits_for_it() {
+        let (held, mut dropped) = mpsc::channel::<()>(1);
+        let work = async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        };
+        let running = run("work", work).await.unwrap();
+        assert!(
+            dropped
+                .try_recv()
+                .is_err_and(|error| error == mpsc::error::TryRecvError::Empty)
+        );
+        drop(running);
+        assert_eq!(dropped.recv().await, None);
+    }
+}
