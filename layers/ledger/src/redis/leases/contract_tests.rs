@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::{redis::test_server::Server, testing};
+use crate::{contract::Feed, redis::test_server::Server, testing};
 
 /// What a lease changes, and may: it is a hold of its own, for calls that the ledger has not heard of.
 const OTHERWISE: &[&str] = &[
@@ -48,4 +48,26 @@ async fn every_promise_is_kept_with_leases() {
     }
     assert_eq!(broken, [] as [&str; 0]);
     assert!(turns > 20, "{turns} turns: there were no leases");
+}
+
+/// Their connection is driven by the runtime that opened it; where that has ended, the next one opens it anew, and nobody
+/// else has noticed.
+#[tokio::test]
+async fn turns_may_be_told_on_another_runtime_than_before() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    for _ in 0..3 {
+        let conn = ledger.conn().clone();
+        let told = tokio::task::spawn_blocking(move || {
+            let mut threads = tokio::runtime::Builder::new_current_thread();
+            let runtime = threads.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let script = conn.script("", "return 7\n");
+                let none: [String; 0] = [];
+                conn.eval_apart::<i64>(&script, &none, &none[..]).await
+            })
+        });
+        assert_eq!(told.await.unwrap().unwrap(), 7);
+        assert_eq!(ledger.gather().await.unwrap(), 0);
+    }
 }
