@@ -25,6 +25,7 @@ pub(super) async fn run(
                 _ = stopped => {}
             }
         });
+        drop(runtime);
         drop(ended);
     })?;
     begun.await.map_err(io::Error::other)??;

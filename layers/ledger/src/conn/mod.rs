@@ -46,12 +46,12 @@ use self::{
     breaker::PROBE_EVERY,
     directory::{Directory, Patience},
     map::Map,
-    node::{CONNECT_TIMEOUT, Failure, Lane, Limit, Node, Parcel},
+    node::{CONNECT_TIMEOUT, Failure, Limit, Node, Parcel},
     url::Kind,
 };
 use crate::BoxError;
 
-pub(crate) use self::node::ServerInfo;
+pub(crate) use self::node::{Lane, ServerInfo};
 pub use self::script::RedisScript;
 pub use self::url::RedisUrl;
 
@@ -72,7 +72,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct RedisSettings {
     /// How long a call waits for an answer on the way of a request.
     pub response_timeout: Duration,
-    /// Connections to each server, used in turn. Scripts run one after the other there in any case.
+    /// Connections to each server, used in turn; besides there is one for what waits for replicas, and one for leases. Scripts run one after the other there in any case.
     pub connections: usize,
     /// PEM of the certificate authorities that are trusted, in place of Mozilla's list; for addresses with TLS.
     pub authorities: Option<Arc<[u8]>>,
@@ -257,20 +257,8 @@ impl RedisConn {
         self.eval_in(Lane::Shared, script, keys, args, limit).await
     }
 
-    /// The same over a connection that nothing else uses, within the response timeout. The runtime drives it on which this
-    /// is called first: who calls on a runtime of its own has a thread of its own that writes to the server and reads
-    /// from it.
-    pub(crate) async fn eval_apart<T: Reply>(
-        &self,
-        script: &RedisScript,
-        keys: &[String],
-        args: impl Args,
-    ) -> Result<T, RedisFault> {
-        self.eval_in(Lane::Apart, script, keys, args, self.response_timeout())
-            .await
-    }
-
-    async fn eval_in<T: Reply>(
+    /// The same over the connection of this lane.
+    pub(crate) async fn eval_in<T: Reply>(
         &self,
         lane: Lane,
         script: &RedisScript,
@@ -625,6 +613,28 @@ mod tests {
     use std::error::Error;
 
     use super::*;
+    use crate::redis::test_server::Server;
+
+    /// Whatever others are answered meanwhile.
+    #[tokio::test]
+    async fn a_connection_that_is_alone_in_its_lane_is_replaced_when_it_hangs() {
+        let server = Server::start().await;
+        let ledger = server.ledger().await;
+        let send = async |words: &[&str], lane, ms| {
+            let limit = Limit::begin(Duration::from_millis(ms));
+            let parcel = Parcel::words(words);
+            ledger.conn().0.send(0, &parcel, lane, limit).await
+        };
+        let hangs = send(&["BLPOP", "nothing", "0"], Lane::Apart, 100).await;
+        assert!(
+            matches!(hangs, Err(Failure::Fault(RedisFault::TooSlow { .. }))),
+            "{hangs:?}"
+        );
+        for lane in [Lane::Shared, Lane::Apart] {
+            let answer = send(&["GET", "nothing"], lane, 2_000).await;
+            assert!(answer.is_ok(), "{lane:?}: {answer:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_url_that_is_none_is_not_repeated() {

@@ -47,12 +47,12 @@ struct Link {
 
 /// Which connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(crate) enum Lane {
     /// One of those that all share.
     Shared,
     /// The one for commands that hold up what comes behind them.
     Waiting,
-    /// The one that nobody has but who tells of leases: it is opened on that one's runtime, which drives it.
+    /// The one that nobody has but who looks after leases: it is opened on that one's runtime, which drives it.
     Apart,
 }
 
@@ -272,7 +272,9 @@ impl Node {
             }
             Err(_) => {
                 // Whoever waits for replicas learns nothing about the server.
-                if lane == Lane::Waiting || self.breaker.timed_out() {
+                let is_silent = lane != Lane::Waiting && self.breaker.timed_out();
+                // Others' answers say nothing about a connection that is alone in its lane.
+                if is_silent || lane != Lane::Shared {
                     self.replace(place, generation);
                 }
                 Err(Failure::Fault(RedisFault::TooSlow {

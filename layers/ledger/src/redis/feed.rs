@@ -27,6 +27,8 @@ use crate::{
 pub(super) const FEED: &str = "tg:ev:{feed}";
 /// How often accounts are looked through that another gateway may have left behind.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// So many steps for one account, then the others have their turn.
+const GATHERINGS_MAX: usize = 100;
 /// How many events of an account get their numbers in one step.
 const GATHERED_MAX: &str = "100";
 
@@ -65,7 +67,7 @@ impl RedisLedger {
     /// Gives numbers to all events of an account that have none.
     async fn gather_of(&self, account: &AccountId) -> Result<(), RedisFault> {
         let stream = account_key(account, ":ev");
-        loop {
+        for _ in 0..GATHERINGS_MAX {
             let from: Option<String> = self.command(&["HGET", &feed_key(":from"), account]).await?;
             let from = from.unwrap_or_else(|| "0-0".to_owned());
             let begin = format!("({from}");
@@ -90,6 +92,8 @@ impl RedisLedger {
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
         }
+        self.0.told.note(account);
+        Ok(())
     }
 
     /// Looks for accounts with events that nobody has given numbers: their gateways were killed.

@@ -91,7 +91,7 @@ use super::contract::{
 use crate::{
     account::{AccountId, KeyId},
     ceiling::Ceiling,
-    conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
+    conn::{Args, Lane, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
     leases::{Leases, Turn, TurnEnd, lease::ENDS_MAX, ttl_ms},
     money::MicroRub,
     number::RequestNumber,
@@ -372,7 +372,7 @@ impl RedisLedger {
         };
         let mut turn = Turn::tell(lease, first);
         turn.ends.extend(settlements.map(TurnEnd::of));
-        match self.turn_of(&turn).await {
+        match self.turn_of(&turn, Lane::Shared).await {
             Ok(answer) => answer.ends.into_iter().map(Ok).collect(),
             Err(error) => {
                 let cause = cause_of(error).to_string();

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     account::{AccountId, KeyId},
-    conn::RedisFault,
+    conn::{Lane, RedisFault},
     contract::{Booked, LedgerError, Settled},
     leases::{Step, Turn, TurnAnswer, TurnEnd, Word},
     money::MicroRub,
@@ -58,7 +58,7 @@ type Reply = (
 );
 
 impl RedisLedger {
-    pub(super) async fn turn_of(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
+    pub(super) async fn turn_of(&self, turn: &Turn, lane: Lane) -> Result<TurnAnswer, LedgerError> {
         self.0.data.present()?;
         let ends = in_order(&turn.ends);
         let batches = batches_of(&ends);
@@ -104,7 +104,9 @@ impl RedisLedger {
         args.push(batches.len().to_string().into_bytes());
         args.extend(batches.into_iter().flat_map(Batch::into_args));
         let conn = &self.0.conn;
-        let reply: Reply = conn.eval_apart(&self.0.scripts.turn, &keys, &args).await?;
+        let limit = conn.response_timeout();
+        let script = &self.0.scripts.turn;
+        let reply: Reply = conn.eval_in(lane, script, &keys, &args, limit).await?;
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
         }

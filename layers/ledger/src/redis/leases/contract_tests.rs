@@ -64,7 +64,9 @@ async fn turns_may_be_told_on_another_runtime_than_before() {
             runtime.block_on(async {
                 let script = conn.script("", "return 7\n");
                 let none: [String; 0] = [];
-                conn.eval_apart::<i64>(&script, &none, &none[..]).await
+                let limit = conn.response_timeout();
+                conn.eval_in::<i64>(Lane::Apart, &script, &none, &none[..], limit)
+                    .await
             })
         });
         assert_eq!(told.await.unwrap().unwrap(), 7);

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use super::{ACCOUNTS_AT_ONCE, LeaseView, RedisLedger};
 use crate::{
     account::AccountId,
-    conn::RedisFault,
+    conn::{Lane, RedisFault},
     contract::{BookError, Hold, LedgerError, Reserved},
     leases::{
         LeaseCounts, LeaseLedger, LeaseSettings, Leases, RECALL_LOOK_EVERY, RECALL_WAIT, Turn,
@@ -16,7 +16,7 @@ use crate::{
 
 impl LeaseLedger for RedisLedger {
     async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
-        self.turn_of(turn).await
+        self.turn_of(turn, Lane::Apart).await
     }
 
     async fn recall(&self, account: &AccountId) -> Result<u64, LedgerError> {

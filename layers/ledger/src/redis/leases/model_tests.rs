@@ -504,7 +504,7 @@ impl<'a> Both<'a> {
             grants_ms: step.grants_ms,
             ends,
         };
-        let theirs = self.ledger.turn_of(&turn).await.unwrap();
+        let theirs = self.ledger.turn(&turn).await.unwrap();
         let known = |number| self.charged.get(&number).copied();
         let ours = self.leases.turn(&mut self.book, &turn, now, known, None);
         prop_assert_eq!(&ours, &theirs, "{:?}", turn);
