@@ -72,7 +72,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct RedisSettings {
     /// How long a call waits for an answer on the way of a request.
     pub response_timeout: Duration,
-    /// Connections to each server, used in turn; besides there is one for what waits for replicas, and one for leases. Scripts run one after the other there in any case.
+    /// Connections to each server, used in turn; besides there is one for what waits for replicas, and one for leases.
+    /// Scripts run one after the other there in any case.
     pub connections: usize,
     /// PEM of the certificate authorities that are trusted, in place of Mozilla's list; for addresses with TLS.
     pub authorities: Option<Arc<[u8]>>,

@@ -106,7 +106,9 @@ impl RedisLedger {
         let conn = &self.0.conn;
         let limit = conn.response_timeout();
         let script = &self.0.scripts.turn;
-        let reply: Reply = conn.eval_in(lane, script, &keys, &args, limit).await?;
+        // Boxed, as what is asked on the way of a request is.
+        let asking = Box::pin(conn.eval_in(lane, script, &keys, &args, limit));
+        let reply: Reply = asking.await?;
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
         }
