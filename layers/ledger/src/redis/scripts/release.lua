@@ -2,11 +2,11 @@
 -- with: amounts, state, holds
 -- Ends a hold without a charge. The tombstone is written even where there is no hold, so that a
 -- RESERVE still on its way finds it gone. KEYS[5] = the number's tombstone. ARGV: number, and for how many milliseconds
--- the tombstone stays, where that is not the usual time.
+-- the tombstone stays, where that is longer than the usual time.
 local number = ARGV[1]
 local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number)
 if not row[1] or redis.call('EXISTS', KEYS[5]) == 1 then
-  if ARGV[2] and redis.call('PTTL', KEYS[5]) < amount(ARGV[2]) then
+  if ARGV[2] then
     redis.call('PEXPIRE', KEYS[5], ARGV[2])
   end
   return 0
