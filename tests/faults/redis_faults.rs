@@ -692,16 +692,14 @@ async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     ask::<String>(&nodes[to], &importing).await;
     let migrating = ["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id];
     ask::<String>(&nodes[from], &migrating).await;
-    let port = nodes[to].port().to_string();
     loop {
         let some = ["CLUSTER", "GETKEYSINSLOT", &slot, "100"];
         let keys: Vec<String> = ask(&nodes[from], &some).await;
         if keys.is_empty() {
             break;
         }
-        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-        words.extend(keys.iter().map(String::as_str));
-        ask::<String>(&nodes[from], &words).await;
+        let moved = nodes[from].migrate(&nodes[to], &keys).await;
+        moved.unwrap();
     }
     let rest = (0..nodes.len()).filter(|node| *node != to && *node != from);
     for node in [to, from].into_iter().chain(rest) {

@@ -134,12 +134,6 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
     served
 }
 
-/// Every step that leases take, by whoever the address names.
-pub async fn lease_everything(url: &str) {
-    let fleet = Fleet::new(url, 2).await;
-    fleet.spend(&["leased"], 400).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_gateways_serve_what_the_money_pays_for_on_one_server() {
     let server = RedisServer::start().await;

@@ -407,17 +407,8 @@ async fn a_hold_that_comes_back_after_its_receipt_ends_without_a_second_charge()
     open(&ledger, 1000).await;
     ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
     let first = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
-    let mut conn = redis::Client::open(server.url())
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
     let tombstone = format!("tg:{{acme}}:d:{}", number(1));
-    let gone: i64 = redis::cmd("DEL")
-        .arg(tombstone)
-        .query_async(&mut conn)
-        .await
-        .unwrap();
+    let gone: i64 = server.ask(&["DEL", &tombstone]).await.unwrap();
     assert_eq!(gone, 1);
 
     ledger.reserve(&hold(1, "k1", 100)).await.unwrap();

@@ -24,7 +24,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// After so long a silence a cluster gives up a primary and promotes a replica.
 const GIVEN_UP_AFTER_MS: &str = "1000";
 
-/// A redis-server. Without persistence unless told otherwise.
+/// What operators are told to start their servers with.
+const OPERATORS_CONF: &str = include_str!("../../deploy/redis.conf");
+/// Who may do all on a server: tests, other servers, Sentinels. Whoever does not log in is a gateway.
+const OPERATOR: (&str, &str) = ("operator", "password-of-the-tests");
+
+/// A redis-server. Without persistence unless told otherwise. Gateways may do on it what `deploy/redis.conf` lets them.
 #[derive(Debug)]
 pub struct RedisServer {
     child: Mutex<Child>,
@@ -104,6 +109,7 @@ impl RedisServer {
         }
     }
 
+    /// For a gateway.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
@@ -173,7 +179,8 @@ impl RedisServer {
 
     /// A connection that is not the gateway's.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
-        let client = redis::Client::open(self.url())?;
+        let (name, password) = OPERATOR;
+        let client = redis::Client::open(format!("redis://{name}:{password}@{}", self.address()))?;
         client.get_multiplexed_async_connection().await
     }
 
@@ -185,6 +192,16 @@ impl RedisServer {
             command.arg(*word);
         }
         command.query_async(&mut conn).await
+    }
+
+    /// Moves keys to another server of its Cluster.
+    pub async fn migrate(&self, to: &Self, keys: &[String]) -> RedisResult<String> {
+        let port = to.port.to_string();
+        let (name, password) = OPERATOR;
+        let login = ["AUTH2", name, password, "KEYS"];
+        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000"];
+        words.extend(login.into_iter().chain(keys.iter().map(String::as_str)));
+        self.ask(&words).await
     }
 
     async fn answers(&self) {
@@ -209,7 +226,17 @@ impl Drop for RedisServer {
     }
 }
 
+/// What a gateway may do, as `deploy/redis.conf` has it of its user.
+fn rights() -> impl Iterator<Item = &'static str> {
+    let line = OPERATORS_CONF
+        .lines()
+        .find_map(|line| line.strip_prefix("user tollgate on #"));
+    let (_digest, rights) = line.unwrap().split_once(' ').unwrap();
+    rights.split(' ')
+}
+
 fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
+    let (name, password) = OPERATOR;
     Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
@@ -217,6 +244,11 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         // A replica is served at once, not after five seconds in which others may come.
         .args(["--repl-diskless-sync-delay", "0", "--dir"])
         .arg(dir)
+        .args(["--user", "default", "on", "nopass"])
+        .args(rights())
+        .args(["--user", name, "on", &format!(">{password}")])
+        .args(["~*", "&*", "+@all", "--masteruser", name, "--masterauth"])
+        .arg(password)
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -351,7 +383,9 @@ impl RedisCluster {
 
 async fn create(addresses: Vec<String>, replicas_each: usize) {
     let created = tokio::task::spawn_blocking(move || {
+        let (name, password) = OPERATOR;
         Command::new("redis-cli")
+            .args(["--no-auth-warning", "--user", name, "--pass", password])
             .args(["--cluster", "create"])
             .args(addresses)
             .args(["--cluster-replicas", &replicas_each.to_string()])
@@ -375,7 +409,11 @@ async fn create(addresses: Vec<String>, replicas_each: usize) {
 fn seen_by(port: u16) -> io::Result<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
-    socket.write_all(b"CLUSTER NODES\r\nQUIT\r\n")?;
+    let (name, password) = OPERATOR;
+    write!(
+        socket,
+        "AUTH {name} {password}\r\nCLUSTER NODES\r\nQUIT\r\n"
+    )?;
     let mut seen = String::new();
     socket.read_to_string(&mut seen)?;
     Ok(seen)
@@ -506,6 +544,7 @@ fn sentinel(primary: u16) -> Sentinel {
         free_port(),
         RedisSentinels::NAME,
     );
+    let (user, password) = OPERATOR;
     // They write into their config what they learn.
     let file = dir.path().join("sentinel.conf");
     let config = format!(
@@ -513,7 +552,9 @@ fn sentinel(primary: u16) -> Sentinel {
          sentinel monitor {name} 127.0.0.1 {primary} 2\n\
          sentinel down-after-milliseconds {name} 1000\n\
          sentinel failover-timeout {name} 3000\n\
-         sentinel parallel-syncs {name} 1\n",
+         sentinel parallel-syncs {name} 1\n\
+         sentinel auth-user {name} {user}\n\
+         sentinel auth-pass {name} {password}\n",
         dir.path().display()
     );
     std::fs::write(&file, config).unwrap();
