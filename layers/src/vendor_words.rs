@@ -22,12 +22,29 @@ pub(crate) fn is_about_operator(text: &str) -> bool {
 /// first, or sum it up, and ask again. Of vendors some have that code, the others words of their own.
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 pub(crate) fn is_too_long(code: &str, text: &str) -> bool {
-    const WORDS: [&str; 5] = [
+    const WORDS: [&str; 22] = [
         "prompt is too long",
         "input is too long",
-        "maximum context length",
         "exceed context limit",
+        "maximum context length",
+        "maximum context limit",
+        "maximum prompt length",
+        "exceeds the context window",
+        "context window exceeds limit",
+        "contextwindowexceedederror",
+        "longer than the maximum model length",
+        "longer than the model's context length",
         "exceeds the maximum number of tokens",
+        "exceeds the available context size",
+        "exceeded model token limit",
+        "input token length too long",
+        "input tokens exceed the configured limit",
+        "tokens in request more than max tokens allowed",
+        "model only supports up to",
+        "reduce the length of the messages",
+        "prompt exceeds max length",
+        "range of input length should be",
+        "`inputs` tokens + `max_new_tokens` must be",
     ];
     code == TOO_LONG || {
         let text = text.to_ascii_lowercase();
@@ -58,6 +75,26 @@ mod tests {
             (
                 "",
                 "The input token count (1050000) exceeds the maximum number of tokens allowed (1048576).",
+            ),
+            (
+                "invalid-argument",
+                "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
+            ),
+            (
+                "400",
+                "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
+            ),
+            (
+                "invalid_request_error",
+                "Your request exceeded model token limit: 131072 (requested: 140000)",
+            ),
+            (
+                "InvalidParameter",
+                "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]",
+            ),
+            (
+                "",
+                "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens and 512 `max_new_tokens`",
             ),
         ] {
             assert!(is_too_long(code, text), "{code}: {text}");

@@ -142,6 +142,7 @@ for (const [status, headers] of [
 for (const [message, says] of [
   ["prompt is too long: 210000 tokens > 200000 maximum", /^Prompt is too long/],
   ["Input is too long.", /Request too large|Prompt is too long/],
+  ["This model's maximum context length is 65536 tokens. However, you requested 70000 tokens.", /Prompt is too long/],
   ["messages.0.content.0.image.source.base64: image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes", /^Image was too large/],
   ["temperature: unknown", new RegExp(`^API Error: 400 temperature: unknown — [^]* \\((${NUMBER.source})\\)$`)],
 ]) {
