@@ -156,6 +156,15 @@ impl RedisFault {
         let error = cause.downcast_ref::<RedisError>();
         error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
     }
+
+    /// Whether the server has no memory for what it was asked, and has done nothing.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        let Self::Refused { cause, .. } = self else {
+            return false;
+        };
+        let error = cause.downcast_ref::<RedisError>();
+        error.is_some_and(|error| error.code() == Some("OOM"))
+    }
 }
 
 /// Connections to one Redis, be it one server or many. Clones share them.

@@ -18,6 +18,8 @@ macro_rules! scripts {
     ($($name:ident),+ $(,)?) => {
         pub(super) struct Scripts {
             $(pub(super) $name: RedisScript,)+
+            /// `turn`, which a server does not run that is out of memory.
+            pub(super) asking_turn: RedisScript,
         }
 
         impl Scripts {
@@ -25,6 +27,7 @@ macro_rules! scripts {
                 let script = |text: &str| conn.script(&prelude_of(text), text);
                 Self {
                     $($name: script(include_str!(concat!("scripts/", stringify!($name), ".lua"))),)+
+                    asking_turn: script(&while_there_is_memory(TURN)),
                 }
             }
         }
@@ -49,6 +52,13 @@ scripts! {
     gather, tell, put_note, lease,
     // What the roll-up needs.
     read_sums, write_sums, clear_sums,
+}
+
+const TURN: &str = include_str!("scripts/turn.lua");
+
+/// The same script, for a server that has memory.
+pub(super) fn while_there_is_memory(script: &str) -> String {
+    script.replacen(" flags=allow-oom", "", 1)
 }
 
 /// What scripts come with, by name. KEYS[1] is the account's hash wherever they use it. The state machine

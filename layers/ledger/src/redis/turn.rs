@@ -44,6 +44,8 @@ pub struct LeaseView {
     pub due_ms: u64,
 }
 
+/// Which of the arguments says how much more is asked for.
+const MORE: usize = 6;
 /// How `turn.lua` says that money is short since somebody asks for it.
 const RECALLED: u8 = 2;
 
@@ -105,10 +107,23 @@ impl RedisLedger {
         args.extend(batches.into_iter().flat_map(Batch::into_args));
         let conn = &self.0.conn;
         let limit = conn.response_timeout();
-        let script = &self.0.scripts.turn;
+        let scripts = &self.0.scripts;
+        let asks = turn.more > MicroRub::ZERO;
+        let script = if asks {
+            &scripts.asking_turn
+        } else {
+            &scripts.turn
+        };
         // Boxed, as what is asked on the way of a request is.
-        let asking = Box::pin(conn.eval_in(lane, script, &keys, &args, limit));
-        let reply: Reply = asking.await?;
+        let asking = Box::pin(conn.eval_in::<Reply>(lane, script, &keys, &args, limit));
+        let mut reply = asking.await;
+        // A server that is out of memory lends nothing more, and hears of ends all the same.
+        if asks && reply.as_ref().is_err_and(RedisFault::is_out_of_memory) {
+            args[MORE] = b"0".to_vec();
+            let telling = Box::pin(conn.eval_in(lane, &scripts.turn, &keys, &args, limit));
+            reply = telling.await;
+        }
+        let reply = reply?;
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
         }

@@ -130,29 +130,33 @@ async fn serve_at(gateways: &[RedisLedger], callers: usize, refusals: usize) -> 
 
 /// A call that costs what is held for it. Whether it was served.
 async fn call(gateway: &RedisLedger) -> bool {
+    match try_call(gateway).await {
+        Ok(()) => true,
+        Err(LedgerError::Refused(_)) => false,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// The same; what was charged was charged whole.
+async fn try_call(gateway: &RedisLedger) -> Result<(), LedgerError> {
     let wish = Hold {
         number: RequestNumber::now_v7(),
         ttl: HOUR,
         ..hold(0, "k1", PRICE)
     };
-    match gateway.reserve(&wish).await {
-        Ok(reserved) => {
-            assert_eq!(reserved.held, micro(PRICE));
-            let end = Settlement {
-                number: wish.number,
-                held: reserved.held,
-                ..settlement(0, "k1", PRICE)
-            };
-            let settled = gateway.settle(&end).await.unwrap();
-            assert_eq!(
-                (settled.charged, settled.loss),
-                (micro(PRICE), MicroRub::ZERO)
-            );
-            true
-        }
-        Err(LedgerError::Refused(_)) => false,
-        Err(error) => panic!("{error:?}"),
-    }
+    let reserved = gateway.reserve(&wish).await?;
+    assert_eq!(reserved.held, micro(PRICE));
+    let end = Settlement {
+        number: wish.number,
+        held: reserved.held,
+        ..settlement(0, "k1", PRICE)
+    };
+    let settled = gateway.settle(&end).await.unwrap();
+    assert_eq!(
+        (settled.charged, settled.loss),
+        (micro(PRICE), MicroRub::ZERO)
+    );
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,6 +172,36 @@ async fn what_the_money_pays_for_is_served_and_nothing_beyond() {
         }
         fleet.ends_sound(served, money).await;
     }
+}
+
+/// Beyond its memory a server sells nothing new: what leases have is sold, and no more is lent. Ends are charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_out_of_memory_lends_nothing_more() {
+    const SOON: Duration = Duration::from_secs(5);
+    let money = 10_000_000 * PRICE;
+    let fleet = Fleet::new(1, money).await;
+    let gateway = &fleet.gateways[0];
+    let mut served = 0;
+    while fleet.granted_from_leases() < 100 {
+        served += usize::from(call(gateway).await);
+    }
+    let _: String = fleet.server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let until = Instant::now() + SOON;
+    let mut refused = 0;
+    while refused < 20 {
+        match try_call(gateway).await {
+            Ok(()) => (served, refused) = (served + 1, 0),
+            Err(LedgerError::Unavailable(_)) => refused += 1,
+            Err(error) => panic!("{error:?}"),
+        }
+        assert!(Instant::now() < until, "it goes on selling");
+    }
+    let granted = fleet.granted_from_leases();
+    let _: String = fleet.server.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    while fleet.granted_from_leases() < granted + 100 {
+        served += usize::from(call(gateway).await);
+    }
+    fleet.ends_sound(served, money).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

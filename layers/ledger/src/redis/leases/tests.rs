@@ -304,9 +304,11 @@ pub(super) fn of_few_ends(ledger: &mut RedisLedger, sabotage: Option<(&str, &str
         assert!(text.contains(rule), "{rule:?} is no rule of the script");
         text = text.replacen(rule, other, 1);
     }
-    let script = scripts::whole(ledger.conn(), &text);
+    let [script, asking] = [text.clone(), scripts::while_there_is_memory(&text)]
+        .map(|text| scripts::whole(ledger.conn(), &text));
     let inner = Arc::get_mut(&mut ledger.0).expect("nobody else has it yet");
     inner.scripts.turn = script;
+    inner.scripts.asking_turn = asking;
 }
 
 fn note(error: &TestCaseError, step: &Step) -> TestCaseError {

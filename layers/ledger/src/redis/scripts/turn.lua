@@ -2,6 +2,7 @@
 -- with: amounts, calendar, clock, state, money, holds, telling, turns
 -- A turn of a lease: ends of calls that it held money for are charged, and it is opened, made larger or smaller, given
 -- back. To all other scripts a lease is a hold of its key: what they keep true of holds is true of leases.
+-- A turn that asks for more is sent without the flag above, and anew without asking where the server is out of memory.
 -- All that a turn charges is one entry of the journal: a line for each call. Where the calls of an entry are that its lease
 -- paid whole is one field of a hash of numbers that begin alike, so that nothing is written for each call alone; where any
 -- other is stands under its number.
