@@ -163,7 +163,11 @@ impl RedisFault {
             return false;
         };
         let error = cause.downcast_ref::<RedisError>();
-        error.is_some_and(|error| error.code() == Some("OOM"))
+        // Before Redis 7 the error of a script tells of the command's in its words.
+        error.is_some_and(|error| {
+            let in_words = || error.detail().is_some_and(|words| words.contains("-OOM "));
+            error.code() == Some("OOM") || in_words()
+        })
     }
 }
 

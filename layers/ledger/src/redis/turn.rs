@@ -118,7 +118,9 @@ impl RedisLedger {
         let asking = Box::pin(conn.eval_in::<Reply>(lane, script, &keys, &args, limit));
         let mut reply = asking.await;
         // A server that is out of memory lends nothing more, and hears of ends all the same.
+        let mut lends = true;
         if asks && reply.as_ref().is_err_and(RedisFault::is_out_of_memory) {
+            lends = false;
             args[MORE] = b"0".to_vec();
             let telling = Box::pin(conn.eval_in(lane, &scripts.turn, &keys, &args, limit));
             reply = telling.await;
@@ -127,7 +129,9 @@ impl RedisLedger {
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
         }
-        let answer = answer_of(reply, turn, &ends)?;
+        let mut answer = answer_of(reply, turn, &ends)?;
+        // Then its owner gives back what it has, and asks again in a while.
+        answer.short |= !lends;
         if answer
             .ends
             .iter()

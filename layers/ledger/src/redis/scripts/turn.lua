@@ -70,6 +70,8 @@ else
   end
 end
 local word, again, since, last, granted_until = 'ok', false, text(now), nil, 0
+-- Leases whose owners died, and whose time is over.
+local dead = {}
 local record_of = step ~= 'tell' and call('HGET', KEYS[6], lease)
 if step ~= 'tell' then
   if record_of then
@@ -88,10 +90,9 @@ if step ~= 'tell' then
       -- It was opened, and its time was over, or it was given back, before this came.
       word = 'gone'
     end
-    -- Those whose owners died, and whose time is over.
     for _, other in ipairs(call('HKEYS', KEYS[6])) do
       if call('HEXISTS', KEYS[1], 'o:' .. other) == 0 then
-        call('HDEL', KEYS[6], other)
+        dead[#dead + 1] = other
       end
     end
   elseif not row[6] then
@@ -252,7 +253,7 @@ elseif word == 'ok' and step ~= 'tell' and not again then
   if give > 0 or step == 'close' then
     change = -(step == 'close' and left or math.min(give, left))
   elseif more > 0 and not short then
-    local leases = call('HLEN', KEYS[6]) + (record_of and 0 or 1)
+    local leases = call('HLEN', KEYS[6]) - #dead + (record_of and 0 or 1)
     change = math.min(more, math.floor(free / (2 * leases)))
   end
   left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)
@@ -268,7 +269,10 @@ elseif word == 'ok' and step ~= 'tell' and not again then
   end
 end
 
--- The removals come first: they are allowed when the server is out of memory.
+-- Before Redis 7 a server that is out of memory lets a script write if its first write is a removal, be it of nothing.
+if more == 0 then
+  call('ZREM', KEYS[2], '')
+end
 local closes = resized and step == 'close'
 if closes then
   call('ZREM', KEYS[2], lease)
@@ -363,5 +367,9 @@ if resized and not closes then
 end
 if (resized and not closes) or (again and word == 'ok') then
   call('HSET', KEYS[6], lease, this .. ' ' .. text(until_ms) .. ' ' .. since .. ' ' .. owner)
+end
+-- Last, as it is a removal.
+for _, other in ipairs(dead) do
+  call('HDEL', KEYS[6], other)
 end
 return {word, left, free, recalled and 2 or short and 1 or 0, answers, told, word == 'fenced' and last or ''}
