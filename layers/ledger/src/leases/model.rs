@@ -136,9 +136,20 @@ impl LeaseBooks {
         let goes_on = word == Word::Done && !again && matches!(turn.step, Step::GoOn | Step::Close);
         let again = again && rules.keeps(Rule::TurnOnce);
 
+        let numbers = turn.ends.iter().map(|end| end.settlement.number);
+        // What somebody else has ended for good, who knew of no lease that goes on.
+        let forbidden = numbers.filter_map(|number| {
+            let buried = book.buried(number, &turn.account, now)?;
+            (!goes_on && buried.booked == Booked::Released).then_some((number, buried))
+        });
+        let forbidden: BTreeMap<RequestNumber, Settled> = forbidden.collect();
         let told_by_owners = &of_account.told_by_owners;
-        let charged =
-            |number| charged(number).filter(|_| !goes_on || !told_by_owners.contains(&number));
+        let charged = |number| {
+            let known = forbidden.get(&number).copied();
+            known.or_else(|| {
+                charged(number).filter(|_| !goes_on || !told_by_owners.contains(&number))
+            })
+        };
         let ends = charge(book, turn, is_of_key.then_some(booked), now, charged, rules);
         if goes_on {
             let told = turn.ends.iter().map(|end| end.settlement.number);

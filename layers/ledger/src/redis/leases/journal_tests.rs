@@ -361,6 +361,46 @@ async fn what_a_turn_found_stale_and_was_charged_alone_is_not_charged_again() {
     crate::testing::is_sound(&ledger).await;
 }
 
+/// Another gateway took a call for dead, since its lease was over, and made it anew.
+#[tokio::test]
+async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_comes_late() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let [lease, living] = [(); 2].map(|()| RequestNumber::now_v7());
+    let opens = Turn {
+        ttl_ms: 0,
+        ..turn(lease, ["", "a"], &[])
+    };
+    ledger.turn(&opens).await.unwrap();
+    assert_eq!(ledger.expire().await.unwrap(), 1);
+    ledger.turn(&turn(living, ["", "a"], &[])).await.unwrap();
+    let [forbidden, other] = [(); 2].map(|()| RequestNumber::now_v7());
+    ledger.forbid(forbidden, &acme()).await.unwrap();
+    let ends = [ended(forbidden, 60), ended(other, 7)];
+    // By its owner, by whoever finds its outbox, and by one who takes another lease for the call's.
+    let own = turn(lease, ["a", "b"], &ends);
+    let left = Turn {
+        step: Step::Tell,
+        ..own.clone()
+    };
+    let of_another = Turn {
+        lease: living,
+        ..left.clone()
+    };
+    for told in [own, left, of_another] {
+        let told = ledger.turn(&told).await.unwrap().ends;
+        assert_eq!(told[0].booked, Booked::Released);
+        assert_eq!(
+            (told[0].charged, told[1].charged),
+            (micro(0), micro(7)),
+            "{told:?}"
+        );
+    }
+    assert_eq!(ledger.account(&acme()).await.unwrap().spent_rub, micro(7));
+    crate::testing::is_sound(&ledger).await;
+}
+
 /// What an owner tells is found by the number's time, and by nothing that looks like it.
 #[tokio::test]
 async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {

@@ -7,7 +7,7 @@
 -- paid whole is one field of a hash of numbers that begin alike, so that nothing is written for each call alone; where any
 -- other is stands under its number.
 -- A lease's owner tells each end in one turn, and turns are known by their words: what its own turns have told is not looked
--- for again. What anybody else has told is known by its number.
+-- for again. What anybody else has told is known by its number. Each end's tombstone stands beside its receipt's place.
 -- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells, KEYS[8] = the lease's tombstone;
 -- then for each batch of ends whose numbers begin alike where turns stand that have told such numbers; then for each batch
 -- where numbers stand by themselves; then for each end its receipt's place, where it was settled by itself.
@@ -123,8 +123,9 @@ local function may_stand_apart()
   end
   return false
 end
--- Where the entries of those are that were told before.
-local places, alone, known = {}, {}, false
+-- Where the entries of those are that were told before; and the tombstones of those that were ended for good by somebody else
+-- (release.lua), who knew of no lease that goes on.
+local places, alone, tombstones, known = {}, {}, {}, false
 if count > 0 and (not goes_on or may_stand_apart()) then
   alone = call('MGET', unpack(KEYS, ALONE + 1))
   for _, batch in ipairs(batches) do
@@ -134,6 +135,15 @@ if count > 0 and (not goes_on or may_stand_apart()) then
       local at = batch.behind + i
       places[at] = turns and turn_with(number, turns) or apart[i] or alone[at]
       known = known or places[at]
+    end
+  end
+  if not goes_on then
+    for i = 1, count do
+      tombstones[i] = (string.gsub(KEYS[ALONE + i], '}:r:', '}:d:', 1))
+    end
+    tombstones = call('MGET', unpack(tombstones, 1, count))
+    for i = 1, count do
+      known = known or tombstones[i]
     end
   end
 end
@@ -150,6 +160,9 @@ local function charged_before(place, number)
   return entries[place][number]
 end
 local function charge_one(i, call_end)
+  if tombstones[i] and string.find(tombstones[i], 'released:', 1, true) == 1 then
+    return {'released', 0, 0, 1}
+  end
   local first = places[i] and charged_before(places[i], call_end.number)
   -- What was nobody's in a turn may have been charged alone since.
   if alone[i] and (not first or first[1] == 'stale') then
