@@ -172,11 +172,15 @@ impl Payments {
         let payment = match (&notice.payment, &intent.payment) {
             (Some(told), None) => told.clone(),
             (None, Some(known)) => known.clone(),
-            // Until its maker knows it, which is soon.
-            (None, None) if notice.question.is_none() => {
-                return Err(BookError::Unavailable("the payment is being made".into()));
-            }
-            (None, None) => String::new(),
+            (None, None) => match &notice.transaction {
+                _ if notice.question.is_some() => String::new(),
+                // A card that was charged, and the answer was lost: nobody asks for it any more.
+                Some(told) if intent.card == Some(CardUse::Saved) && !intent.state.is_open() => {
+                    told.clone()
+                }
+                // Until its maker knows it, which is soon.
+                _ => return Err(BookError::Unavailable("the payment is being made".into())),
+            },
             (Some(_), Some(_)) => return Ok(None),
         };
         let is_ours = intent.provider == provider.name();

@@ -133,7 +133,8 @@ pub(super) struct Notice {
     pub(super) intent: Option<String>,
     /// What the provider knows the intent of, where neither stands in it: of a signed one.
     pub(super) via: Option<String>,
-    /// The provider's number of the money, where the payment alone does not lead to it: of a signed one.
+    /// The provider's number of the money, where the payment alone does not lead to it, or is none that is known: of a
+    /// signed one.
     pub(super) transaction: Option<String>,
     /// Whether it is about a refund.
     pub(super) is_refund: bool,

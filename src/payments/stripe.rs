@@ -420,6 +420,9 @@ impl Stripe {
         let object = data.object;
         let is_refund = r#type == "charge.refunded" || r#type.starts_with("refund.");
         Some(Notice {
+            transaction: r#type
+                .starts_with("payment_intent.")
+                .then(|| object.id.clone()),
             payment: r#type.starts_with("checkout.session.").then_some(object.id),
             intent: object.metadata[INTENT].as_str().map(str::to_owned),
             via: object.payment_intent.filter(|_| is_refund),

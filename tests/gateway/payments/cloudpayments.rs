@@ -9,9 +9,11 @@ use http::Method;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
-use tollgate_ledger::contract::Feed;
 
-use super::{balance, check, create, entries, is_sound, show, start_with};
+use super::{
+    balance, change_note, charged_by_a_rule_that_is_gone, check, create, entries, is_sound, show,
+    start_with,
+};
 use crate::harness::{Answer, RedisServer, VENDOR_KEY, World, request};
 
 #[derive(Default)]
@@ -399,18 +401,11 @@ async fn another_amount_or_currency_is_refused() {
 
 /// As far as the books say.
 async fn made_two_days_ago(world: &World, made: &Value) {
-    let store = world.gateway.store();
-    let note = store
-        .note(&format!("payment/{}", id(made)))
-        .await
-        .unwrap()
-        .unwrap();
-    let mut intent: Value = serde_json::from_str(&note.text).unwrap();
-    intent["created_ms"] = json!(intent["created_ms"].as_u64().unwrap() - 2 * 86_400_000);
-    store
-        .put_note(&note.name, note.version, &intent.to_string())
-        .await
-        .unwrap();
+    change_note(world, made, |intent| {
+        let created_ms = intent["created_ms"].as_u64().unwrap();
+        intent["created_ms"] = json!(created_ms - 2 * 86_400_000);
+    })
+    .await;
 }
 
 /// Its link was taken back before the notification came, or is by it.
@@ -461,4 +456,22 @@ async fn a_link_that_nobody_paid_by_in_a_day_is_taken_back() {
     );
     let ask = body(&id(&made), "&Amount=5000.50&Currency=RUB");
     assert_eq!(tell(&world, "?check", &ask).await, 20);
+}
+
+#[tokio::test]
+async fn what_a_card_was_charged_whose_rule_is_gone_is_booked_when_it_is_told() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    charged_by_a_rule_that_is_gone(&world, &made).await;
+    site.finds(&id(&made), "5000.50", "RUB", "Completed");
+    let pay = body(
+        &id(&made),
+        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
+    );
+    for _ in 0..2 {
+        assert_eq!(tell(&world, "", &pay).await, 0);
+    }
+    assert_eq!(show(&world, &made).await["state"], "paid");
+    assert_eq!(balance(&world).await, "5000.50");
+    is_sound(&world).await;
 }

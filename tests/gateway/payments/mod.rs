@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
+use tollgate_ledger::contract::Feed;
 
 use crate::{
     harness::{Answer, RedisServer, Setup, World, eventually, request},
@@ -109,6 +110,31 @@ async fn entries(world: &World) -> Vec<(String, String)> {
             JournalLine::Call(_) => None,
         })
         .collect()
+}
+
+/// As if a rule had asked for it by a saved card, the answer had been lost, and the rule was taken away.
+async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
+    change_note(world, payment, |intent| {
+        intent["card"] = json!("saved");
+        intent["state"] = json!("canceled");
+        for made in ["payment", "url"] {
+            intent.as_object_mut().unwrap().remove(made);
+        }
+    })
+    .await;
+}
+
+/// What the books say of an intent is made to be something else.
+async fn change_note(world: &World, payment: &Value, change: impl FnOnce(&mut Value)) {
+    let store = world.gateway.store();
+    let name = format!("payment/{}", payment["id"].as_str().unwrap());
+    let note = store.note(&name).await.unwrap().unwrap();
+    let mut intent: Value = serde_json::from_str(&note.text).unwrap();
+    change(&mut intent);
+    store
+        .put_note(&note.name, note.version, &intent.to_string())
+        .await
+        .unwrap();
 }
 
 async fn is_sound(world: &World) {

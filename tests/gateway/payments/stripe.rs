@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
 
-use super::{balance, check, create, entries, is_sound, show, start_with};
+use super::{
+    balance, charged_by_a_rule_that_is_gone, check, create, entries, is_sound, show, start_with,
+};
 use crate::harness::{RedisServer, VENDOR_KEY, World, request};
 
 #[derive(Default)]
@@ -79,7 +81,10 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
         let metadata = if paid == "pi_1" { ours } else { json!({}) };
         return Reply::json(
             200,
-            &json!({ "id": paid, "object": "payment_intent", "metadata": metadata }),
+            &json!({
+                "id": paid, "object": "payment_intent", "metadata": metadata, "status": "succeeded", "amount": 500_050,
+                "currency": "rub",
+            }),
         );
     }
     assert_eq!(asked.path, "/v1/refunds?limit=100&payment_intent=pi_1");
@@ -289,4 +294,28 @@ async fn another_currency_is_refused_and_an_expired_session_is_canceled() {
         200
     );
     assert_eq!(show(&world, &made).await["state"], "canceled");
+}
+
+#[tokio::test]
+async fn what_a_card_was_charged_whose_rule_is_gone_is_booked_when_it_is_told() {
+    let (world, _account) = begun().await;
+    let made = create(&world, "5000.5").await;
+    let paid = event("payment_intent.succeeded", &made, "pi_1");
+    // Of a session: that names what was paid.
+    assert_eq!(tell(&world, &paid).await, StatusCode::OK);
+    assert_eq!(show(&world, &made).await["state"], "open");
+    charged_by_a_rule_that_is_gone(&world, &made).await;
+    // Somebody else's, whatever is said of it.
+    let other = event("payment_intent.succeeded", &made, "pi_2");
+    tell(&world, &other).await;
+    assert_eq!(balance(&world).await, "0.00");
+    for _ in 0..2 {
+        assert_eq!(tell(&world, &paid).await, StatusCode::OK);
+    }
+    assert_eq!(show(&world, &made).await["state"], "paid");
+    assert_eq!(
+        entries(&world).await,
+        [("stripe:pi_1".to_owned(), "5000.50".to_owned())]
+    );
+    is_sound(&world).await;
 }
