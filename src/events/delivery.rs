@@ -23,8 +23,9 @@ const LEASE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Events that are read at once.
 const PAGE: usize = 100;
-/// So many that are not wanted may be read again by the next gateway.
-const PASSED_OVER_MAX: u64 = 500;
+/// So many that are not wanted are read again until it is noted that they are behind. It is in the note alone: a ledger that
+/// a failover has taken back takes the note back too, and gives the numbers of what it has lost to others.
+const PASSED_OVER_MAX: u64 = 100;
 
 /// The way of events to one receiver.
 #[derive(Debug)]
@@ -35,8 +36,6 @@ pub(super) struct Delivery {
     /// This gateway, among those of the ledger.
     owner: Arc<str>,
     metrics: Outgoing,
-    /// Up to here there is nothing that is wanted, as far as this gateway has seen.
-    looked: u64,
     /// The ledger is out of reach, and that has been said.
     away: bool,
 }
@@ -63,7 +62,6 @@ impl Delivery {
             notes,
             owner,
             metrics,
-            looked: 0,
             away: false,
         }
     }
@@ -103,8 +101,10 @@ impl Delivery {
         }
         let (mut version, mut standing) = self.notes.begin(&self.tail).await?;
         let now = now_ms();
-        let from = standing.after.max(self.looked);
-        let page = self.tail.read(from, PAGE, &self.receiver.filter).await?;
+        let page = self
+            .tail
+            .read(standing.after, PAGE, &self.receiver.filter)
+            .await?;
         self.measure(page.events.first(), now);
         if standing.stopped {
             return Ok(Next::In(LOOK_EVERY));
@@ -114,7 +114,6 @@ impl Delivery {
             return Ok(Next::In(wait.min(LOOK_EVERY)));
         }
         if page.events.is_empty() {
-            self.looked = page.until;
             if page.until > standing.after + PASSED_OVER_MAX {
                 standing.after = page.until;
                 self.put(&mut version, &standing).await?;

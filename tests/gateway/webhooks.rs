@@ -494,6 +494,51 @@ async fn another_gateway_sends_where_one_was_killed() {
     assert_eq!(hook.numbers(), [1, 2, 3]);
 }
 
+/// A failover may take the events back that a replica had not: others get their numbers.
+#[tokio::test]
+async fn what_gets_the_number_of_an_event_that_a_failover_lost_is_sent() {
+    let (server, hook) = (RedisServer::start().await, Hook::start().await);
+    let section = hook.section("crm", "kinds = [\"top_up\"]");
+    let world = setup(&section).ledger(&server.url()).start().await;
+    open(&world).await;
+    pay(&world, "a").await;
+    let after = hook.has(1).await[0].number();
+    let correct = async |id: &str| {
+        let entry = json!({ "id": id, "amount_rub": "-0.01", "reason": "test" });
+        let path = "/admin/v1/accounts/acme/adjustments";
+        let corrected = world.admin(Method::POST, path, Some(entry)).await;
+        assert_eq!(corrected.status, 200, "{corrected:?}");
+    };
+    for id in ["b", "c", "d"] {
+        correct(id).await;
+    }
+    let feed = "tg:ev:{feed}";
+    let last = async || -> u64 { server.ask(&["GET", "tg:ev:{feed}:last"]).await.unwrap() };
+    eventually("they have numbers", async || {
+        (last().await == after + 3).then_some(())
+    })
+    .await;
+    // It has looked at them, and wants none.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for number in 1..=3 {
+        let place = format!("{}-0", after + number);
+        server.ask::<u64>(&["XDEL", feed, &place]).await.unwrap();
+    }
+    let place = format!("{after}-0");
+    server
+        .ask::<String>(&["XSETID", feed, &place])
+        .await
+        .unwrap();
+    let number = after.to_string();
+    server
+        .ask::<String>(&["SET", "tg:ev:{feed}:last", &number])
+        .await
+        .unwrap();
+
+    pay(&world, "e").await;
+    assert_eq!(hook.has(2).await[1].number(), after + 1);
+}
+
 /// Asks a gateway that is a process of its own.
 struct Outside {
     address: std::net::SocketAddr,
