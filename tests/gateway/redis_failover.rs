@@ -13,6 +13,7 @@ use tollgate_layers::{
         redis::{RedisLedger, RedisSettings, Watch},
     },
 };
+use tollgate_ledger::contract::Feed;
 
 use crate::{
     ledger::{
@@ -301,6 +302,39 @@ async fn a_primary_that_stands_still_holds_up_its_own_accounts_only() {
     })
     .await;
     is_sound(&ledger).await;
+}
+
+#[tokio::test]
+async fn a_primary_that_is_away_keeps_nobody_elses_events() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let ledger = over_url(&cluster.url()).await;
+    let of_feed = cluster.primary_of("feed");
+    let others: Vec<usize> = (0..3).filter(|index| *index != of_feed).collect();
+    let mut accounts = Vec::new();
+    for (digest, index) in (1..).zip(others.iter()) {
+        accounts.push(opened(&ledger, &cluster.account_on(*index), digest).await);
+    }
+    let before = ledger.gather().await.unwrap();
+    // An event that no other gateway knows of, as this one will not.
+    let teller = over_url(&cluster.url()).await;
+    teller.enter(&accounts[0], &topup("lost", 5)).await.unwrap();
+    teller.enter(&accounts[1], &topup("told", 7)).await.unwrap();
+    cluster.nodes()[others[0]].kill();
+    eventually("the other account's event has a number", async || {
+        let last = ledger.gather().await.ok()?;
+        (last == before + 1).then_some(())
+    })
+    .await;
+    // By the gateway that knows of both, too.
+    teller
+        .enter(&accounts[1], &topup("told too", 7))
+        .await
+        .unwrap();
+    eventually("the next one has a number", async || {
+        let last = teller.gather().await.ok()?;
+        (last == before + 2).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -115,8 +115,12 @@ impl RedisLedger {
                 let had: Vec<Option<String>> = self.command(&words).await?;
                 let last = join_all(ids.iter().map(|id| self.last_told(id))).await;
                 for ((id, had), last) in ids.iter().zip(had).zip(last) {
-                    if last?.is_some_and(|last| had != Some(last)) {
-                        self.0.told.note(id);
+                    match last {
+                        Ok(last) if last.is_some() && had != last => self.0.told.note(id),
+                        Ok(_) => {}
+                        // It is looked at again when all were.
+                        Err(_) if self.0.conn.is_cluster() => {}
+                        Err(fault) => return Err(fault),
                     }
                 }
             }
@@ -195,7 +199,10 @@ impl Feed for RedisLedger {
         for account in self.0.told.take() {
             if let Err(fault) = self.gather_of(&account).await {
                 self.0.told.note(&account);
-                return Err(fault.into());
+                // Of a Cluster one primary that is away keeps nobody else's events.
+                if !self.0.conn.is_cluster() {
+                    return Err(fault.into());
+                }
             }
         }
         let last: Option<u64> = self.command(&["GET", &feed_key(":last")]).await?;
