@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use tokio::sync::SemaphorePermit;
 use tollgate_layers::{
     rate_limit::{Limiter, Quota},
     reserve::ledger::BookError,
@@ -11,8 +12,8 @@ use tollgate_layers::{
 
 use super::{
     Inner, PaymentError, Payments,
-    intent::{CardUse, Intent, State},
-    provider::{Notice, Provider, ProviderError},
+    intent::{CardUse, Intent, IntentId, State},
+    provider::{Notice, Provider, ProviderError, Standing},
 };
 use crate::text::causes::chain;
 
@@ -98,15 +99,28 @@ impl Payments {
             if let (Some(CardUse::Save), Some(card)) = (intent.card, &notice.card) {
                 self.keep_card(&intent, Some(card)).await?;
             }
+            let booked = intent.entry.as_deref().unwrap_or_default();
+            let number = booked.split_once(':').map(|(_, number)| number);
+            if let Some(other) = notice.transaction.as_deref()
+                && number != Some(other)
+            {
+                // Stripe's is another name of what was booked, and cannot be asked for.
+                let Some(_permit) = self.may_fetch(intent.id).await else {
+                    return Ok(Notified::Later);
+                };
+                let seen = provider.transaction(&self.0.client, other).await;
+                let seen = seen.map_err(of_provider)?;
+                if seen.is_some_and(|seen| {
+                    seen.standing == Standing::Succeeded
+                        && seen.intent.as_deref() == Some(&*intent.id.to_string())
+                }) {
+                    let why = format!("payment {other} is one more for what {booked} has paid");
+                    self.refuse(&intent, &why).await?;
+                }
+            }
             return Ok(done);
         }
-        let Inner {
-            fetches, at_once, ..
-        } = &*self.0;
-        if fetches.admit(intent.id, FETCHES).await.is_err() {
-            return Ok(Notified::Later);
-        }
-        let Ok(_permit) = at_once.try_acquire() else {
+        let Some(_permit) = self.may_fetch(intent.id).await else {
             return Ok(Notified::Later);
         };
         let mut intent = self
@@ -147,6 +161,15 @@ impl Payments {
         }
         let is_early = notice.is_success && intent.state.is_open();
         Ok(if is_early { Notified::Later } else { done })
+    }
+
+    /// Whether a provider is asked now because of what it tells of an intent.
+    async fn may_fetch(&self, id: IntentId) -> Option<SemaphorePermit<'_>> {
+        let Inner {
+            fetches, at_once, ..
+        } = &*self.0;
+        fetches.admit(id, FETCHES).await.ok()?;
+        at_once.try_acquire().ok()
     }
 
     /// The intent that a notification is about and the payment that is to be fetched: only of an intent of ours, so that

@@ -264,7 +264,7 @@ impl Payments {
     }
 
     /// Money came that is not what was asked for: an operator has to look.
-    async fn refuse(&self, intent: &Intent, why: &str) -> Result<Intent, PaymentError> {
+    pub(super) async fn refuse(&self, intent: &Intent, why: &str) -> Result<Intent, PaymentError> {
         tracing::error!(
             provider = intent.provider, intent = %intent.id, account = %intent.account, why,
             "money came that was not asked for: nothing was booked"

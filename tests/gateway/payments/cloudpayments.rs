@@ -284,6 +284,39 @@ async fn a_paid_try_that_is_told_after_a_declined_one_is_found_by_its_number() {
     is_sound(&world).await;
 }
 
+/// The notification of the first was answered 503, and the payer, who saw no money, paid by the link once more.
+#[tokio::test]
+async fn one_more_payment_for_what_is_paid_is_refused_loudly() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    site.finds(&id(&made), "5000.50", "RUB", "Completed");
+    {
+        let mut books = site.books.lock().unwrap();
+        let first = books.found.take().unwrap();
+        books.found = Some(first.replace("504", "505"));
+        books.got = Some(first);
+    }
+    let rest = "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme";
+    let first = body(&id(&made), rest);
+    let second = first.replace("504", "505");
+    let refused = async || {
+        let scraped = world.admin(Method::GET, "/metrics", None).await.text();
+        scraped.contains("tollgate_payments_total{result=\"refused\"} 1")
+    };
+    for _ in 0..2 {
+        assert_eq!(tell(&world, "", &second).await, 0);
+    }
+    assert!(!refused().await);
+    assert_eq!(tell(&world, "", &first).await, 0);
+    assert!(refused().await);
+    assert_eq!(show(&world, &made).await["state"], "paid");
+    assert_eq!(
+        entries(&world).await,
+        [("cloudpayments:505".to_owned(), "5000.50".to_owned())]
+    );
+    is_sound(&world).await;
+}
+
 #[tokio::test]
 async fn what_went_back_is_no_payment_and_a_refund_of_another_payment_takes_nothing_off() {
     let (world, site) = begun().await;
