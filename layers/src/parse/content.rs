@@ -127,7 +127,7 @@ impl Shape for Part {
                 "type" => kind = Some(at.field(&key, &mut object, Text(Self::kind))?),
                 "image_url" => image = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
                 "file" => document = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
-                "source" => sourced = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
+                "source" => sourced = at.field(&key, &mut object, OrNull(Source))?.is_some(),
                 "content" => {
                     // Of a tool result or a document: text or parts; of a search result: anything.
                     at.field(&key, &mut object, Content)?;
@@ -157,6 +157,23 @@ impl Shape for Part {
             size.documents += u64::from(document);
         });
         Ok(())
+    }
+}
+
+/// Where an image or a document is, or what a search result was found in: that is text.
+#[derive(Clone, Copy, Debug)]
+struct Source;
+
+impl Shape for Source {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        Ok(())
+    }
+    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
+        Binary.object(at, object)
     }
 }
 

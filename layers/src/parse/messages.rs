@@ -349,6 +349,16 @@ mod tests {
         assert_eq!(read(usual).unwrap().asks, None);
     }
 
+    /// Vendors of other formats are sent all of it as text.
+    #[test]
+    fn a_search_result_weighs_as_text_with_its_source() {
+        let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"search_result",
+            "source":"abcdef","title":"gh","content":[{"type":"text","text":"i"}]}]}]}"#;
+        let input = read(body).unwrap().input;
+        assert_eq!((input.documents, input.binary_bytes), (0, 0));
+        assert!(input.text_bytes >= 9, "{input:?}");
+    }
+
     #[test]
     fn a_text_document_weighs_as_text() {
         let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"document",
