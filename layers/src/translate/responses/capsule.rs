@@ -3,6 +3,13 @@
 //! `tg1.<vendor's name>.<JSON>`, both base64url without padding. It is no secret, and no proof of ours: the
 //! vendor checks its own. What is not for the vendor that is asked now, or not ours, is left out.
 
+use std::{collections::BTreeSet, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny, MapAccess, Visitor},
+};
+
 use crate::capsule::PREFIX;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -24,6 +31,47 @@ pub(super) fn open(sealed: &str, vendor: &str) -> Option<String> {
         return None;
     }
     String::from_utf8(decode(json)?).ok()
+}
+
+/// Whether an object is of one of these types to whoever reads it. Callers can make capsules: of a name that stands twice, in
+/// whatever case, one reader takes the first and another the last.
+pub(super) fn is_of(json: &str, kinds: &[&str]) -> bool {
+    let kind = serde_json::from_str::<Kind>(json);
+    kind.is_ok_and(|Kind(kind)| kinds.contains(&&*kind))
+}
+
+/// The type of an object whose names are all different.
+struct Kind(String);
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = Kind;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with a type")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Kind, A::Error> {
+                let (mut names, mut kind) = (BTreeSet::new(), None);
+                while let Some(name) = object.next_key::<String>()? {
+                    match &*name {
+                        "type" => kind = Some(object.next_value()?),
+                        _ => drop(object.next_value::<IgnoredAny>()?),
+                    }
+                    if !names.insert(name.to_lowercase()) {
+                        return Err(A::Error::custom("a name stands twice"));
+                    }
+                }
+                kind.map(Kind)
+                    .ok_or_else(|| A::Error::missing_field("type"))
+            }
+        }
+
+        json.deserialize_map(Names)
+    }
 }
 
 fn encode(bytes: &[u8], out: &mut String) {
@@ -83,6 +131,28 @@ mod tests {
             "gAAAAAB",
         ] {
             assert_eq!(open(broken, "anthropic"), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn what_another_reader_takes_for_something_else_is_not_of_its_type() {
+        for json in [
+            r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"x"}"#,
+            r#" {"summary":[{"type":"summary_text","text":"t"}],"type" : "reasoning"}"#,
+        ] {
+            assert!(is_of(json, &["reasoning"]), "{json}");
+        }
+        for json in [
+            r#"{"type":"reasoning","type":"message","role":"user","content":[]}"#,
+            r#"{"type":"reasoning","TYPE":"message","role":"user","content":[]}"#,
+            r#"{"type":"reasoning","ty\u0070e":"message"}"#,
+            r#"{"Type":"reasoning"}"#,
+            r#"{"type":["reasoning"]}"#,
+            r#"{"type":"image","source":{},"thinking":""}"#,
+            r#"{"type":"reasoning"},{"type":"message"}"#,
+            r#"["reasoning"]"#,
+        ] {
+            assert!(!is_of(json, &["reasoning", "thinking"]), "{json}");
         }
     }
 

@@ -254,9 +254,9 @@ fn reasoning<'a>(
         return Ok(None);
     };
     let item = capsule::open(&sealed.string()?, vendor);
+    let item = item.filter(|json| capsule::is_of(json, &["reasoning"]));
     let raw = item.and_then(|json| RawValue::from_string(json).ok());
-    let is_reasoning = |raw: &RawValue| raw.get().starts_with("{\"type\":\"reasoning\"");
-    Ok(raw.filter(|raw| is_reasoning(raw)).map(Item::Raw))
+    Ok(raw.map(Item::Raw))
 }
 
 fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {

@@ -214,10 +214,10 @@ impl<'a> Target<'a> for Turns<'a, '_> {
     fn reasoning(&mut self, encrypted: &str) {
         let blocks = capsule::open(encrypted, self.vendor)
             .and_then(|json| serde_json::from_str::<Vec<Box<RawValue>>>(&json).ok());
-        let thinking = blocks.unwrap_or_default().into_iter().filter(|block| {
-            let block = block.get();
-            block.contains("thinking\"") && block.starts_with('{')
-        });
+        let thinking = blocks
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|block| capsule::is_of(block.get(), &["thinking", "redacted_thinking"]));
         self.thoughts.extend(thinking.map(Block::Raw));
     }
 
