@@ -1,6 +1,7 @@
 //! Usage of a stream, event by event.
 
 use bytes::Bytes;
+use memchr::memmem;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
@@ -10,7 +11,7 @@ use crate::{
     error::Error,
     json::members,
     passthrough::{broken, responses, text::Chunks, vendor_error::vendor_error},
-    price::Label,
+    price::{Class, Label},
     sse::Event,
     stream_progress::StreamProgress,
     usage::{Reading, Usage},
@@ -30,6 +31,8 @@ pub struct Reader {
     tier: Label,
     /// The bytes of text that had come when output was counted last.
     counted_at: Option<u64>,
+    /// Searches of the web whose results have come in a messages stream.
+    searches: u64,
     suspect: bool,
     text_bytes: u64,
     spoke: bool,
@@ -70,6 +73,7 @@ impl Reader {
             responses: (format == Format::Responses).then(Box::default),
             tier: Label::default(),
             counted_at: None,
+            searches: 0,
             suspect: false,
             text_bytes: 0,
             spoke: false,
@@ -145,7 +149,14 @@ impl Reader {
     fn counts(&self) -> Option<VendorUsage> {
         match self.format {
             Format::Chat => self.chat,
-            Format::Messages => self.messages.counts(),
+            Format::Messages => self.messages.counts().map(|mut counts| {
+                // Until the vendor says how many it counts.
+                if self.counted_at.is_none() {
+                    let searches = counts.usage.classes.get_mut(Class::WebSearchCall);
+                    *searches = self.searches.max(*searches);
+                }
+                counts
+            }),
             Format::Responses => self.responses.as_ref()?.usage,
         }
     }
@@ -285,6 +296,12 @@ impl Reader {
     fn messages_event(&mut self, name: &[u8], data: &[u8]) -> Seen {
         let strings = self.chunks.strings(Format::Messages, data);
         self.text_bytes += strings.text_bytes;
+        // Most blocks are none, and need no second look.
+        const SEARCHED: &[u8] = b"web_search_tool_result\"";
+        if name == b"content_block_start" && memmem::find(data, SEARCHED).is_some() {
+            let block = serde_json::from_slice::<Begun<'_>>(data);
+            self.searches += u64::from(block.is_ok_and(|block| block.is_search()));
+        }
         if !matches!(
             name,
             b"" | b"message_start" | b"message_delta" | b"message_stop" | b"error"
@@ -375,6 +392,30 @@ struct MessagesEvent<'a> {
     error: Option<&'a RawValue>,
 }
 
+/// A block that begins.
+#[derive(Deserialize)]
+struct Begun<'a> {
+    #[serde(borrow)]
+    content_block: Block<'a>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+}
+
+impl Begun<'_> {
+    /// Whether a search has found what is charged for: one that failed has an object in the place of its results.
+    fn is_search(&self) -> bool {
+        let Block { kind, content } = &self.content_block;
+        *kind == "web_search_tool_result"
+            && content.is_some_and(|content| content.get().starts_with('['))
+    }
+}
+
 #[derive(Deserialize)]
 struct MessagesStart<'a> {
     #[serde(borrow)]
@@ -390,6 +431,33 @@ struct StartedMessage<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A caller who leaves before the last event has had them.
+    #[test]
+    fn searches_are_counted_by_their_results_until_the_vendor_has_counted() {
+        let mut reader = Reader::new(Format::Messages);
+        let mut searches = |name: &str, data: &str| {
+            reader.messages_event(name.as_bytes(), data.as_bytes());
+            let usage = reader.usage().unwrap();
+            usage.classes.get(Class::WebSearchCall)
+        };
+        let start =
+            r#"{"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}"#;
+        let block = |content: &str| {
+            format!(
+                r#"{{"type":"content_block_start","index":1,"content_block":{{"type":"web_search_tool_result","tool_use_id":"srvtoolu_1","content":{content}}}}}"#
+            )
+        };
+        let found = block(r#"[{"type":"web_search_result","url":"https://x"}]"#);
+        let failed = block(r#"{"type":"web_search_tool_result_error","error_code":"unavailable"}"#);
+        let text = r#"{"type":"content_block_start","index":2,"content_block":{"type":"text","text":"web_search_tool_result\""}}"#;
+        assert_eq!(searches("message_start", start), 0);
+        for (event, count) in [(&*found, 1), (&*failed, 1), (text, 1), (&*found, 2)] {
+            assert_eq!(searches("content_block_start", event), count, "{event}");
+        }
+        let told = r#"{"type":"message_delta","usage":{"output_tokens":9,"server_tool_use":{"web_search_requests":1}}}"#;
+        assert_eq!(searches("message_delta", told), 1);
+    }
 
     #[test]
     fn a_chat_stream_that_says_nothing_does_not_end_well() {
