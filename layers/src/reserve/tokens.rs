@@ -185,9 +185,9 @@ impl Tariff<Priced> for ByTokens {
                 tokens: longest_step,
                 max,
             };
-            let field = match call.kind {
-                ModelKind::Embedding => "input",
-                ModelKind::Chat => "messages",
+            let field = match (call.kind, call.format) {
+                (ModelKind::Embedding, _) | (_, Format::Responses) => "input",
+                (ModelKind::Chat, Format::Chat | Format::Messages) => "messages",
             };
             return Err(Error::invalid(field, problem));
         }
@@ -275,7 +275,8 @@ impl Bill for TokenBill {
         let end = reading.end.unwrap_or(End::ClientLeft);
         let delivered = reading.text_bytes > 0 || end == End::Finished || reading.answered;
         let left = end == End::ClientLeft || reading.client_gone;
-        if reading.usage.is_none() && !delivered && !left {
+        let nothing_counted = reading.usage.is_none_or(|usage| usage.is_zero());
+        if nothing_counted && !delivered && !left {
             return None;
         }
         let Counted {
@@ -631,6 +632,11 @@ mod tests {
             (
                 "vendor failed before anything",
                 reading(None, 0, error),
+                None,
+            ),
+            (
+                "vendor failed before anything, and had counted nothing",
+                reading(usage(0, 0), 0, error),
                 None,
             ),
             (
