@@ -335,11 +335,14 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
     for (index, fields) in list.objects()?.into_iter().enumerate() {
         let path = Path::Index(&list.path, index);
         let tool = Object { path, fields };
-        let kind = tool.need("type")?;
-        let custom = match &*kind.string()? {
-            "function" => false,
-            "custom" => true,
-            _ => return Err(kind.refuse(Problem::NotTranslated)),
+        // Without one it is a function, as in the chat format's own calls.
+        let custom = match tool.get("type")? {
+            None => false,
+            Some(kind) => match &*kind.string()? {
+                "function" => false,
+                "custom" => true,
+                _ => return Err(kind.refuse(Problem::NotTranslated)),
+            },
         };
         let of = tool
             .need(if custom { "custom" } else { "function" })?

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use crate::{
     price::Class,
     usage::Usage,
-    vendor_usage::{Count, counts},
+    vendor_usage::{counts, responses_usage},
 };
 
 /// What an answer used.
@@ -21,31 +21,14 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Reads a responses answer's usage. `None` if it counts nothing.
+    /// Reads a responses answer's usage, as whoever charges for it does. `None` if it counts nothing.
     pub(super) fn read(usage: &RawValue) -> Option<Self> {
-        const DETAILS: [&str; 2] = ["input_tokens_details", "output_tokens_details"];
-        let [input, output] = counts(usage.get(), &["input_tokens", "output_tokens"])?;
-        if input.tokens.is_none() && output.tokens.is_none() {
-            return None;
-        }
-        let [of_input, of_output] = crate::json::members(usage.get(), &DETAILS).ok()?;
-        let none = [Count::default(); 2];
-        let [cached, written] = of_input
-            .and_then(|json| counts(json, &["cached_tokens", "cache_write_tokens"]))
-            .unwrap_or(none);
-        let [reasoning, _] = of_output
-            .and_then(|json| counts(json, &["reasoning_tokens", "text_tokens"]))
-            .unwrap_or(none);
-        let tokens = |count: Count| count.tokens.unwrap_or(0);
-        let (input, output) = (tokens(input), tokens(output));
-        let cached = tokens(cached).min(input);
-        Some(Self {
-            input,
-            cached,
-            written: tokens(written).min(input - cached),
-            output,
-            reasoning: tokens(reasoning).min(output),
-        })
+        let counted = responses_usage(usage.get())?;
+        let [details] = crate::json::members(usage.get(), &["output_tokens_details"]).ok()?;
+        let reasoning = details
+            .and_then(|json| counts(json, &["reasoning_tokens"]))
+            .and_then(|[reasoning]| reasoning.tokens);
+        Some(Self::of_usage(&counted.usage, reasoning))
     }
 
     /// What stands in a chat answer.
@@ -53,6 +36,7 @@ impl Counts {
         let classes = usage.classes;
         let written = usage
             .cache_write
+            .saturating_add(classes.get(Class::CacheWrite1h))
             .saturating_add(classes.get(Class::CacheWrite12h));
         let fresh = usage
             .input
@@ -90,5 +74,43 @@ impl Counts {
     /// What is neither cached nor written.
     pub(super) const fn fresh(&self) -> u64 {
         self.input - self.cached - self.written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(usage: &str) -> Counts {
+        Counts::read(&RawValue::from_string(usage.to_owned()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn callers_are_shown_what_is_charged() {
+        let usual = r#"{"input_tokens":100,"input_tokens_details":{"cached_tokens":40,"cache_write_tokens":10},
+            "output_tokens":30,"output_tokens_details":{"reasoning_tokens":20},"total_tokens":130}"#;
+        let counts = read(usual);
+        assert_eq!(
+            (counts.input, counts.cached, counts.written, counts.fresh()),
+            (100, 40, 10, 50)
+        );
+        assert_eq!((counts.output, counts.reasoning), (30, 20));
+        // Some have reasoning beside the output.
+        let beside = r#"{"input_tokens":10,"output_tokens":5,"total_tokens":115,
+            "output_tokens_details":{"reasoning_tokens":100}}"#;
+        let counts = read(beside);
+        assert_eq!((counts.output, counts.reasoning), (105, 100));
+        assert!(Counts::read(&RawValue::from_string("{}".to_owned()).unwrap()).is_none());
+    }
+
+    #[test]
+    fn what_is_written_for_an_hour_is_a_part_of_the_input() {
+        let mut usage = Usage {
+            input: 1000,
+            ..Usage::default()
+        };
+        *usage.classes.get_mut(Class::CacheWrite1h) = 4000;
+        let counts = Counts::of_usage(&usage, None);
+        assert_eq!((counts.input, counts.written), (5000, 4000));
     }
 }
