@@ -302,6 +302,14 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
+    /// An error while what waits cannot be written.
+    pub(crate) fn passes(&self) -> Result<(), BoxError> {
+        match &self.fault {
+            None => Ok(()),
+            Some(fault) => Err(Q::explain(fault).into()),
+        }
+    }
+
     /// Whether so much waits that no more should be taken.
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= Q::PACE.queue_max

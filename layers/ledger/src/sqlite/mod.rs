@@ -11,9 +11,12 @@
 //! in the file.
 //!
 //! On opening, the books are checked (I3, I4); one that does not balance is not served from. A lock
-//! on `<path>.lock` keeps a second gateway away from the file, not a backup or a console.
+//! on `<path>.lock` keeps a second gateway away from the file, not a backup or a console. One that keeps
+//! the file locked for longer than ten seconds stops the selling: reserves get
+//! [`LedgerError::Unavailable`], and so does whoever waits for a commit, until it lets go. What is
+//! queued is written then.
 //!
-//! When a commit fails (disk full, file system read-only), those waiting for it get
+//! When a commit fails otherwise (disk full, file system read-only), those waiting for it get
 //! [`LedgerError::Unavailable`], and so does every later reserve, settlement and operator's request,
 //! until the gateway is started anew: the book in memory is ahead of the file by then, and nothing
 //! more may be sold on it. What had been acknowledged is in the file. Calls that were running are
@@ -37,6 +40,7 @@ use std::{
 };
 
 use rusqlite::Connection;
+use tokio::sync::Semaphore;
 
 use self::{
     audit::Occasion,
@@ -72,6 +76,8 @@ pub struct SqliteLedger {
 struct Inner {
     path: PathBuf,
     reader: Arc<Mutex<Option<Connection>>>,
+    /// One reads at a time. The others wait here, and hold no thread that names are looked up by.
+    reading: Arc<Semaphore>,
     /// Dropped, it is not waited for: what nobody waited for may be lost.
     book: WrittenBook,
 }
@@ -94,6 +100,7 @@ impl SqliteLedger {
             inner: Arc::new(Inner {
                 path: opened.path,
                 reader: Arc::new(Mutex::new(Some(opened.reader))),
+                reading: Arc::new(Semaphore::new(1)),
                 book,
             }),
         })
@@ -111,9 +118,9 @@ impl SqliteLedger {
     /// Whether calls may be sold on it.
     ///
     /// # Errors
-    /// It is closed, or its file could not be written.
+    /// It is closed, or its file could not be written, or cannot be now.
     pub fn check(&self) -> Result<(), BoxError> {
-        self.inner.book.read(|_| ())
+        self.inner.book.check()
     }
 
     fn queue<T>(
@@ -145,7 +152,10 @@ impl SqliteLedger {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
         let reader = Arc::clone(&self.inner.reader);
+        // Kept by the thread, which goes on where nobody waits for it any more.
+        let permit = Arc::clone(&self.inner.reading).acquire_owned().await?;
         let read = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
+            let _permit = permit;
             let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
             let conn = reader.as_ref().ok_or_else(WrittenBook::closed)?;
             Ok(query(conn)?)
@@ -202,7 +212,7 @@ impl Ledger for SqliteLedger {
         let reserved = self
             .inner
             .book
-            .touch(|state, now| state.book.reserve(hold, now));
+            .begin(|state, now| state.book.reserve(hold, now));
         reserved
             .map_err(LedgerError::Unavailable)?
             .map_err(LedgerError::Refused)

@@ -5,7 +5,7 @@
 
 use std::{fs::File, io, mem, sync::MutexGuard, time::Duration};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use super::batch;
 use crate::{
@@ -29,8 +29,9 @@ pub(super) enum Haste {
     Now,
 }
 
-/// The book, and the thread that writes what becomes of it. When a commit fails it serves nothing more: the book
-/// is ahead of the file, by charges that would be lost.
+/// The book, and the thread that writes what becomes of it. While another program has locked the file it sells nothing new, and
+/// what is queued is written when that lets go. When a commit fails otherwise it serves nothing more: the book is ahead of the
+/// file, by charges that would be lost.
 pub(super) struct WrittenBook(GroupCommit<Bookings>);
 
 /// What is under the writer's lock.
@@ -39,6 +40,8 @@ struct Bookings {
     records: Vec<Record>,
     /// Room for the records that come next.
     spare: Vec<Record>,
+    /// The file is locked, and that has been said.
+    put_back: bool,
 }
 
 impl WrittenBook {
@@ -48,6 +51,7 @@ impl WrittenBook {
             state,
             records: Vec::new(),
             spare: Vec::new(),
+            put_back: false,
         };
         let commit = |conn: &mut Connection, records: &mut Vec<Record>, _: bool| {
             batch::commit(conn, records.iter())
@@ -60,12 +64,17 @@ impl WrittenBook {
         Ok(read(&self.serving()?.queue.state))
     }
 
-    /// Changes what lives in memory alone.
-    pub(super) fn touch<T>(
+    /// Begins what lives in memory alone, and is to be written when it ends.
+    pub(super) fn begin<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
     ) -> Result<T, BoxError> {
-        Ok(change(&mut self.serving()?.queue.state, now_ms()))
+        Ok(change(&mut self.selling()?.queue.state, now_ms()))
+    }
+
+    /// Whether anything may be begun.
+    pub(super) fn check(&self) -> Result<(), BoxError> {
+        self.selling().map(drop)
     }
 
     /// Ends or prolongs holds, which is harmless in a ledger that serves nothing more.
@@ -121,6 +130,12 @@ impl WrittenBook {
         self.0.close(first).await;
     }
 
+    fn selling(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
+        let writer = self.serving()?;
+        writer.passes()?;
+        Ok(writer)
+    }
+
     /// A panic under the lock may have left half a step in the book.
     fn serving(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
         let writer = self.0.lock().map_err(|_| Torn)?;
@@ -137,8 +152,7 @@ impl WriteQueue for Bookings {
         window: Duration::from_millis(5),
         enough: GATHER_ENOUGH,
         queue_max: 16_384,
-        // No fault passes.
-        retry: Duration::MAX,
+        retry: Duration::from_secs(1),
     };
 
     fn len(&self) -> usize {
@@ -168,11 +182,40 @@ impl WriteQueue for Bookings {
         self.spare = records;
     }
 
+    /// Another program's lock ends. It is met where a commit begins, before anything is written.
+    fn put_back(&mut self, mut records: Vec<Record>, cause: &rusqlite::Error) -> bool {
+        let passes = matches!(
+            cause.sqlite_error_code(),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+        );
+        if passes {
+            if !mem::replace(&mut self.put_back, true) {
+                tracing::error!(
+                    %cause,
+                    "another program keeps the ledger file locked; nothing is sold until it lets go"
+                );
+            }
+            records.append(&mut self.records);
+            self.records = records;
+        }
+        passes
+    }
+
+    fn recovered(&mut self) {
+        self.put_back = false;
+        tracing::info!("the ledger file is written again");
+    }
+
     fn explain(fault: &Fault) -> String {
         const SERVED: &str = "nothing more is served until a restart";
         match fault {
             Fault::Closed => "the ledger is closed".into(),
-            Fault::Passing(cause) | Fault::Broken(cause) => {
+            Fault::Passing(cause) => {
+                format!(
+                    "another program keeps the ledger file locked ({cause}); it is tried again each second"
+                )
+            }
+            Fault::Broken(cause) => {
                 format!("the ledger file could not be written ({cause}); {SERVED}")
             }
             Fault::Stopped => {

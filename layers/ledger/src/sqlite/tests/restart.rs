@@ -286,3 +286,48 @@ async fn groups_outlive_a_restart_and_a_version_that_knows_none() {
     let groups = ledger.groups(&account(0)).await.unwrap();
     assert_eq!(groups[0].spent_rub, MicroRub::new(40));
 }
+
+/// A console that has begun to write and waits for its user.
+#[tokio::test]
+async fn a_file_that_another_program_has_locked_is_written_when_that_lets_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    let before = ledger.account(&account(0)).await.unwrap();
+    ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
+    let console = rusqlite::Connection::open(&path).unwrap();
+    console.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let end = Settlement {
+        held: MicroRub::new(100),
+        ..settlement(4, 70, true)
+    };
+    let error = ledger.settle(&end).await.unwrap_err();
+    assert!(
+        format!("{error:?}").contains("another program keeps the ledger file locked"),
+        "{error:?}"
+    );
+    // Nothing is sold, and operators read.
+    let refused = ledger.reserve(&hold(8, 1, 1, HOUR)).await;
+    assert!(matches!(refused, Err(LedgerError::Unavailable(_))));
+    assert!(ledger.check().is_err());
+    ledger.account(&account(0)).await.unwrap();
+
+    console.execute_batch("COMMIT").unwrap();
+    // As a settler tells it again.
+    let settled = loop {
+        match ledger.settle(&end).await {
+            Ok(settled) => break settled,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    assert_eq!(settled.charged, MicroRub::new(70));
+    ledger.check().unwrap();
+    ledger.reserve(&hold(8, 1, 1, HOUR)).await.unwrap();
+    ledger.close().await;
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let view = ledger.account(&account(0)).await.unwrap();
+    assert_eq!(
+        before.balance_rub.micro() - view.balance_rub.micro(),
+        70,
+        "charged once"
+    );
+}
