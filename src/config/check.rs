@@ -489,6 +489,8 @@ mod tests {
                 "[admin]\noperators_file = \"/none/operators.toml\"\n",
                 "admin.operators_file",
             ),
+            // One that cannot be read.
+            ("[admin]\noperators_file = \"/\"\n", "admin.operators_file"),
         ] {
             let text = match idle.strip_prefix("[admin]\n") {
                 None => format!("{priced}{idle}"),

@@ -104,12 +104,16 @@ impl Operators {
         (self.list.len() < before).then_some(self)
     }
 
-    /// Writes them to a file that only its owner may read. A reader meets the old file or the new one.
+    /// Writes them to a file. A reader meets the old one or the new one. It is for its owner alone where there was none, and
+    /// otherwise whose it was before: the gateway has to go on reading it.
     ///
     /// # Errors
     /// It cannot be written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
+        use std::{
+            io::Write as _,
+            os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
+        };
 
         let mut text = String::from(
             "# Who may sign in to the console. Written by `tollgate operator`; read at each sign-in and request.\n",
@@ -134,6 +138,13 @@ impl Operators {
         let mut options = fs::OpenOptions::new();
         let mut file = (options.write(true).create_new(true).mode(0o600)).open(beside)?;
         file.write_all(text.as_bytes())?;
+        if let Ok(before) = fs::metadata(path) {
+            let own = file.metadata()?;
+            if (before.uid(), before.gid()) != (own.uid(), own.gid()) {
+                fchown(&file, Some(before.uid()), Some(before.gid()))?;
+            }
+            file.set_permissions(before.permissions())?;
+        }
         file.sync_all()?;
         fs::rename(beside, path)
     }
@@ -216,12 +227,23 @@ mod tests {
         assert_eq!(changed.find("anna").unwrap().role, Role::Admin);
         let one = changed.without("anna").unwrap();
         assert_eq!(
-            (one.iter().count(), one.without("anna").is_none()),
+            (one.iter().count(), one.clone().without("anna").is_none()),
             (1, true)
         );
         use std::os::unix::fs::PermissionsExt as _;
-        let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+
+        // The gateway goes on reading what somebody else has written.
+        use std::os::unix::fs::{MetadataExt as _, chown};
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let is_root = chown(&path, Some(1), Some(1)).is_ok();
+        one.write(&path).unwrap();
+        assert_eq!(mode(), 0o640);
+        if is_root {
+            let of = fs::metadata(&path).unwrap();
+            assert_eq!((of.uid(), of.gid()), (1, 1));
+        }
     }
 
     #[test]
