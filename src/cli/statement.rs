@@ -85,9 +85,7 @@ pub(super) async fn statement(reach: &AdminArgs, args: &StatementArgs) -> Result
     );
     if let Some(file) = &args.verify {
         return match file {
-            Some(file) => verify(&client, &path, file, reach.json)
-                .await
-                .map_err(Failure::not_one),
+            Some(file) => verify(&client, &path, file, reach.json).await,
             None => verify_kept(&client, &path, reach.json).await,
         };
     }

@@ -123,6 +123,21 @@ async fn imports_once(world: &World) {
     }
     assert_eq!((accounts(world).await, keys(world, "acme").await), before);
     assert_eq!(std::fs::read_to_string(&made).unwrap(), text);
+
+    // Deleted keys are there, and open nothing.
+    for key in keys(world, "acme").await {
+        let path = format!("/admin/v1/keys/{}", key["id"].as_str().unwrap());
+        let deleted = world.admin(Method::DELETE, &path, None).await;
+        assert!(deleted.status.is_success(), "{deleted:?}");
+    }
+    let args = ["import", file, "--keys-out", made_text];
+    let errors = complained(&tollgate(world, &args, "").await, 65);
+    for says in [
+        "line 2: key_sha256: that key was deleted",
+        "line 3: key_name: the key \"new\" that was made before was deleted",
+    ] {
+        assert!(errors.contains(says), "{says}: {errors}");
+    }
 }
 
 #[tokio::test]

@@ -440,6 +440,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         "{message}"
     );
     verified(&world, month, 1).await;
+    verify(&world, month, &kept[1].1, 1).await;
     let lines: Vec<(String, BTreeMap<String, String>)> = redis
         .ask(&["XRANGE", "tg:{acme}:j", "-", "+"])
         .await

@@ -326,6 +326,15 @@ async fn todo(
         return Ok(match found {
             None if key.sha256.is_some() => Ok(Todo::TakeOver),
             None => Ok(Todo::Make),
+            Some(found) if found["status"] == "deleted" => Err(match &key.sha256 {
+                Some(_) => {
+                    "key_sha256: that key was deleted, and cannot be taken over again".to_owned()
+                }
+                None => format!(
+                    "key_name: the key {:?} that was made before was deleted: give this one another name",
+                    key.name
+                ),
+            }),
             Some(found) if found["account"] == **account => Ok(Todo::There),
             Some(found) => Err(format!(
                 "key_sha256: that key is account {}'s already",
