@@ -145,10 +145,10 @@ impl LeaseBooks {
         let forbidden: BTreeMap<RequestNumber, Settled> = forbidden.collect();
         let told_by_owners = &of_account.told_by_owners;
         let charged = |number| {
-            let known = forbidden.get(&number).copied();
-            known.or_else(|| {
-                charged(number).filter(|_| !goes_on || !told_by_owners.contains(&number))
-            })
+            charged(number)
+                .filter(|_| !goes_on || !told_by_owners.contains(&number))
+                .filter(|first| first.booked != Booked::Stale)
+                .or_else(|| forbidden.get(&number).copied())
         };
         let ends = charge(book, turn, is_of_key.then_some(booked), now, charged, rules);
         if goes_on {

@@ -118,9 +118,8 @@ impl RedisLedger {
         let asking = Box::pin(conn.eval_in::<Reply>(lane, script, &keys, &args, limit));
         let mut reply = asking.await;
         // A server that is out of memory lends nothing more, and hears of ends all the same.
-        let mut lends = true;
-        if asks && reply.as_ref().is_err_and(RedisFault::is_out_of_memory) {
-            lends = false;
+        let lends_nothing = asks && reply.as_ref().is_err_and(RedisFault::is_out_of_memory);
+        if lends_nothing {
             args[MORE] = b"0".to_vec();
             let telling = Box::pin(conn.eval_in(lane, &scripts.turn, &keys, &args, limit));
             reply = telling.await;
@@ -131,7 +130,7 @@ impl RedisLedger {
         }
         let mut answer = answer_of(reply, turn, &ends)?;
         // Then its owner gives back what it has, and asks again in a while.
-        answer.short |= !lends;
+        answer.short |= lends_nothing;
         if answer
             .ends
             .iter()

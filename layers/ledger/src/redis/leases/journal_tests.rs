@@ -397,6 +397,11 @@ async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_come
             "{told:?}"
         );
     }
+    // What was charged before somebody forbade it stays so, whoever tells it again.
+    ledger.forbid(other, &acme()).await.unwrap();
+    let told = Turn::tell(lease, &ended(other, 7));
+    let again = ledger.turn(&told).await.unwrap().ends[0];
+    assert_eq!((again.charged, again.repeated), (micro(7), true));
     assert_eq!(ledger.account(&acme()).await.unwrap().spent_rub, micro(7));
     crate::testing::is_sound(&ledger).await;
 }

@@ -160,9 +160,6 @@ local function charged_before(place, number)
   return entries[place][number]
 end
 local function charge_one(i, call_end)
-  if tombstones[i] and string.find(tombstones[i], 'released:', 1, true) == 1 then
-    return {'released', 0, 0, 1}
-  end
   local first = places[i] and charged_before(places[i], call_end.number)
   -- What was nobody's in a turn may have been charged alone since.
   if alone[i] and (not first or first[1] == 'stale') then
@@ -170,6 +167,9 @@ local function charge_one(i, call_end)
   end
   if first and first[1] ~= 'stale' then
     return first
+  end
+  if tombstones[i] and string.find(tombstones[i], 'released:', 1, true) == 1 then
+    return {'released', 0, 0, 1}
   end
   local booked = booked_here
   if not booked and call_end.fresh == '1' and money.enabled then
