@@ -303,7 +303,7 @@ impl<Q: WriteQueue> WriterState<Q> {
     }
 
     /// An error while what waits cannot be written.
-    pub(crate) fn passes(&self) -> Result<(), BoxError> {
+    pub(crate) fn can_write(&self) -> Result<(), BoxError> {
         match &self.fault {
             None => Ok(()),
             Some(fault) => Err(Q::explain(fault).into()),

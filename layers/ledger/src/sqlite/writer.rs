@@ -132,7 +132,7 @@ impl WrittenBook {
 
     fn selling(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
         let writer = self.serving()?;
-        writer.passes()?;
+        writer.can_write()?;
         Ok(writer)
     }
 

@@ -313,13 +313,16 @@ async fn a_file_that_another_program_has_locked_is_written_when_that_lets_go() {
 
     console.execute_batch("COMMIT").unwrap();
     // As a settler tells it again.
-    let settled = loop {
-        match ledger.settle(&end).await {
-            Ok(settled) => break settled,
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+    let told_again = async {
+        loop {
+            match ledger.settle(&end).await {
+                Ok(settled) => break settled,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
         }
     };
-    assert_eq!(settled.charged, MicroRub::new(70));
+    let settled = tokio::time::timeout(Duration::from_secs(60), told_again).await;
+    assert_eq!(settled.unwrap().charged, MicroRub::new(70));
     ledger.check().unwrap();
     ledger.reserve(&hold(8, 1, 1, HOUR)).await.unwrap();
     ledger.close().await;
