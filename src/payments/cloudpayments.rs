@@ -376,6 +376,7 @@ impl CloudPayments {
         } else if field("PaymentTransactionId").is_none() {
             notice.is_success = field("Status").as_deref() == Some("Completed");
             notice.transaction = field("TransactionId").filter(|_| notice.is_success);
+            notice.charge = notice.transaction.clone();
             notice.card = field("Token")
                 .filter(|_| notice.is_success)
                 .map(|token| SavedCard::new(token, None, field("CardLastFour")));

@@ -104,7 +104,6 @@ impl Payments {
             if let Some(other) = notice.transaction.as_deref()
                 && number != Some(other)
             {
-                // Stripe's is another name of what was booked, and cannot be asked for.
                 let Some(_permit) = self.may_fetch(intent.id).await else {
                     return Ok(Notified::Later);
                 };
@@ -195,7 +194,7 @@ impl Payments {
         let payment = match (&notice.payment, &intent.payment) {
             (Some(told), None) => told.clone(),
             (None, Some(known)) => known.clone(),
-            (None, None) => match &notice.transaction {
+            (None, None) => match &notice.charge {
                 _ if notice.question.is_some() => String::new(),
                 // A card that was charged, and the answer was lost: nobody asks for it any more.
                 Some(told) if intent.card == Some(CardUse::Saved) && !intent.state.is_open() => {

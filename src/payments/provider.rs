@@ -133,8 +133,9 @@ pub(super) struct Notice {
     pub(super) intent: Option<String>,
     /// What the provider knows the intent of, where neither stands in it: of a signed one.
     pub(super) via: Option<String>,
-    /// The provider's number of the money, where the payment alone does not lead to it, or is none that is known: of a
-    /// signed one.
+    /// What a card was charged by: a payment that may not be known, where the answer was lost. Of a signed one.
+    pub(super) charge: Option<String>,
+    /// The provider's number of the money, where the payment alone does not lead to it: of a signed one.
     pub(super) transaction: Option<String>,
     /// Whether it is about a refund.
     pub(super) is_refund: bool,

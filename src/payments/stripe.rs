@@ -420,7 +420,7 @@ impl Stripe {
         let object = data.object;
         let is_refund = r#type == "charge.refunded" || r#type.starts_with("refund.");
         Some(Notice {
-            transaction: r#type
+            charge: r#type
                 .starts_with("payment_intent.")
                 .then(|| object.id.clone()),
             payment: r#type.starts_with("checkout.session.").then_some(object.id),

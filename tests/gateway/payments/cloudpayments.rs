@@ -150,6 +150,12 @@ fn body(invoice: &str, rest: &str) -> String {
     )
 }
 
+/// That what was asked for is paid, by transaction 504.
+fn told_paid(made: &Value) -> String {
+    let rest = "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme";
+    body(&id(made), rest)
+}
+
 fn id(made: &Value) -> String {
     made["id"].as_str().unwrap().to_owned()
 }
@@ -163,10 +169,7 @@ async fn what_is_paid_is_booked_once_and_what_goes_back_is_taken_off() {
         site.books.lock().unwrap().orders[0]["InvoiceId"],
         made["id"]
     );
-    let pay = body(
-        &id(&made),
-        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
-    );
+    let pay = told_paid(&made);
     // It is told before it can be found: it has to come again.
     let early = tell_with(
         &world,
@@ -205,10 +208,7 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
     one.key_with("acme", "0", json!({})).await;
     let made = create(&one, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
-    let pay = body(
-        &id(&made),
-        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
-    );
+    let pay = told_paid(&made);
     let refund = format!(
         "TransactionId=505&PaymentTransactionId=504&Amount=1000.5&InvoiceId={}&OperationType=Refund",
         id(&made)
@@ -261,10 +261,7 @@ async fn a_paid_try_that_is_told_after_a_declined_one_is_found_by_its_number() {
     site.finds(&id(&made), "5000.50", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.books.lock().unwrap().got = paid;
-    let pay = body(
-        &id(&made),
-        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
-    );
+    let pay = told_paid(&made);
     for _ in 0..2 {
         assert_eq!(tell(&world, "", &pay).await, 0);
     }
@@ -296,8 +293,7 @@ async fn one_more_payment_for_what_is_paid_is_refused_loudly() {
         books.found = Some(first.replace("504", "505"));
         books.got = Some(first);
     }
-    let rest = "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme";
-    let first = body(&id(&made), rest);
+    let first = told_paid(&made);
     let second = first.replace("504", "505");
     let refused = async || {
         let scraped = world.admin(Method::GET, "/metrics", None).await.text();
@@ -455,10 +451,7 @@ async fn a_paid_try_that_is_told_a_day_late_is_booked() {
             assert_eq!(check(&world, &made).await.json()["state"], "canceled");
         }
         site.books.lock().unwrap().got = paid;
-        let pay = body(
-            &id(&made),
-            "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
-        );
+        let pay = told_paid(&made);
         for _ in 0..2 {
             assert_eq!(tell(&world, "", &pay).await, 0);
         }
@@ -497,10 +490,7 @@ async fn what_a_card_was_charged_whose_rule_is_gone_is_booked_when_it_is_told() 
     let made = create(&world, "5000.5").await;
     charged_by_a_rule_that_is_gone(&world, &made).await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
-    let pay = body(
-        &id(&made),
-        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
-    );
+    let pay = told_paid(&made);
     for _ in 0..2 {
         assert_eq!(tell(&world, "", &pay).await, 0);
     }
