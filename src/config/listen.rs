@@ -120,23 +120,21 @@ impl Check<'_> {
             1..=1_000_000,
         );
         let operators_file = raw.operators_file.map(PathBuf::from);
-        if let Some(path) = &operators_file
-            && let Err(error) = Operators::read(path)
-        {
-            // It is read at each sign-in, and not now: the gateway serves callers without it.
-            let problem = format!(
-                "{}: {error}; until it can be read nobody signs in by a name",
-                path.display()
-            );
-            self.warnings.add("admin.operators_file", problem);
-        } else if let Some(path) = &operators_file
-            && !path.exists()
-        {
-            let problem = format!(
-                "there is no {} yet: until `tollgate operator create NAME --role ROLE --file {0}` has made it, nobody \
-                 signs in by a name",
-                path.display()
-            );
+        // It is read at each sign-in, and not now: the gateway serves callers without it.
+        let problem = operators_file.as_deref().and_then(|path| {
+            let shown = path.display();
+            match Operators::read(path) {
+                Err(error) => Some(format!(
+                    "{shown}: {error}; until it can be read nobody signs in by a name"
+                )),
+                Ok(_) if !path.exists() => Some(format!(
+                    "there is no {shown} yet: until `tollgate operator create NAME --role ROLE --file {shown}` has made \
+                     it, nobody signs in by a name"
+                )),
+                Ok(_) => None,
+            }
+        });
+        if let Some(problem) = problem {
             self.warnings.add("admin.operators_file", problem);
         }
         let oidc = match raw.oidc {
