@@ -230,14 +230,24 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 charged(&world, last, &call).await;
             }
         }
-        world.gateway(0).kill9();
-        for proxy in [&world.vendor_proxies, &world.redis_proxies]
-            .into_iter()
-            .flatten()
-        {
-            proxy.reset();
-        }
-        let outcome = asked.outcome().await;
+        let kill = || {
+            world.gateway(0).kill9();
+            for proxy in [&world.vendor_proxies, &world.redis_proxies]
+                .into_iter()
+                .flatten()
+            {
+                proxy.reset();
+            }
+        };
+        // A running call's caller is cut off; any other has the whole answer, whatever the ledger waits for.
+        let outcome = if at == At::Running {
+            kill();
+            asked.outcome().await
+        } else {
+            let outcome = asked.outcome().await;
+            kill();
+            outcome
+        };
         assert_eq!(outcome.answered(), at != At::Running, "{}", outcome.text());
         for trap in &traps {
             trap.open();
