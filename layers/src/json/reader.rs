@@ -184,8 +184,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Passes over the next value, whatever it is. Says how many bytes it has, where strings count as
-    /// what they stand for, and brackets and quotes do not; `None` if it is nested deeper than
-    /// `depth_max`.
+    /// what they stand for, without their quotes; `None` if it is nested deeper than `depth_max`.
     ///
     /// # Errors
     /// There is no value.
@@ -292,7 +291,6 @@ impl<'a> Reader<'a> {
                     }
                     at += 1;
                     open.push(byte == b'{');
-                    dress_bytes += 2;
                     first = true;
                 }
                 _ => at = plain(json, at)?,

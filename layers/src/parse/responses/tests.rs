@@ -523,7 +523,7 @@ fn all_text_weighs_wherever_it_stands() {
     let output = r#"{"type":"function_call_output","call_id":"c","output":"abcd"}"#;
     assert_eq!(of_input(output), (1 + 4, 1, 0));
     let encrypted = r#"{"type":"reasoning","summary":[],"encrypted_content":"AAAAAAAA"}"#;
-    assert_eq!(of_input(encrypted), (8, 1, 0));
+    assert_eq!(of_input(encrypted), (2 + 8, 1, 0));
     let tools = r#"{"type":"additional_tools","tools":[{"type":"namespace","name":"ns","tools":[
         {"type":"function","name":"f"},{"type":"function","name":"g"}]}]}"#;
     assert_eq!(of_input(tools), (4, 1, 3));
