@@ -45,6 +45,12 @@ impl Payments {
             for refund in &seen.refunds {
                 intent = self.refund(&intent, refund).await?;
             }
+            // A process that noted one may have ended before it took it off, and not every provider is asked again.
+            let noted = intent.refunds.iter();
+            let untaken = noted.filter(|refund| refund.taken_rub.is_empty());
+            for refund in untaken.cloned().collect::<Vec<_>>() {
+                intent = self.take(&intent, &refund).await?;
+            }
         }
         self.0.shelf.close(id).await?;
         Ok(intent)

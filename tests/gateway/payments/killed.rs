@@ -100,10 +100,14 @@ impl Books {
 }
 
 fn wish(id: IntentId) -> NewPayment {
+    wish_of(id, MicroRub::rubles(5000))
+}
+
+pub(super) fn wish_of(id: IntentId, amount: MicroRub) -> NewPayment {
     NewPayment {
         id,
         account: "acme".parse().unwrap(),
-        amount: MicroRub::rubles(5000),
+        amount,
         provider: None,
         email: None,
         by: "admin".into(),

@@ -10,10 +10,16 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+use tollgate::{
+    demo::vendor::{Received, Reply, ScriptedVendor},
+    payments::IntentId,
+};
+use tollgate_layers::money::MicroRub;
 
 use super::{
-    balance, charged_by_a_rule_that_is_gone, check, create, entries, is_sound, show, start_with,
+    balance, charged_by_a_rule_that_is_gone, check, create, entries, is_sound,
+    killed::{self, until_killed, wish_of},
+    show, start_with,
 };
 use crate::harness::{RedisServer, VENDOR_KEY, World, request};
 
@@ -216,6 +222,46 @@ async fn a_session_that_is_paid_is_booked_once_and_its_refunds_are_taken_off() {
     assert_eq!(balance(&world).await, "3000.50");
     assert_eq!(entries(&world).await.len(), 3);
     is_sound(&world).await;
+}
+
+/// Its payments do not say that something went back: what was noted is all that is known of it.
+#[tokio::test]
+async fn one_killed_while_it_takes_a_refund_goes_on_by_its_clock() {
+    let mut steps = 0;
+    for polls in 0.. {
+        let (sections, account) = open_account().await;
+        let books = killed::Books::over(&sections).await;
+        let id = IntentId::new();
+        let asked = wish_of(id, MicroRub::new(5_000_500_000));
+        books.process().create(asked).await.unwrap();
+        account.pay();
+        books.process().check(id).await.unwrap();
+        account.books.lock().unwrap().refunds = vec![
+            json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": "succeeded" }),
+        ];
+        let ended = until_killed(books.process().check(id), polls).await;
+        let found = books.process().find(id).await.unwrap();
+        if found.refunds.is_empty() {
+            // The provider tells it again: it has had no answer.
+            books.process().check(id).await.unwrap();
+        } else {
+            books.process().poll().await.unwrap();
+        }
+        let taken = books.entries().await.split_off(1);
+        let once = ("stripe:refund:re_1".to_owned(), MicroRub::rubles(-1000));
+        assert_eq!(taken, [once], "{polls}");
+        let found = books.process().find(id).await.unwrap();
+        assert_eq!(found.debt(), MicroRub::ZERO, "{polls}: {found:?}");
+        // And it is not asked for again.
+        let fetches = account.fetches();
+        books.process().poll().await.unwrap();
+        assert_eq!(account.fetches(), fetches, "{polls}");
+        if ended {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps >= 8, "{steps}");
 }
 
 #[tokio::test]
