@@ -30,29 +30,51 @@ async fn a_ceiling_above_the_models_own_reaches_the_vendor_as_the_models() {
     assert_eq!(sent(&world)["max_tokens"], 4000);
 }
 
+/// And no other: a vendor may refuse the two together. Null is no ceiling, and may stay.
 #[tokio::test]
 async fn a_ceiling_has_the_name_that_the_vendor_knows() {
-    let setup = Setup::default();
-    let world = setup
-        .edit(
-            "id = \"chat\"",
-            "id = \"chat\"\noutput_field = \"max_tokens\"",
-        )
-        .start()
-        .await;
-    let key = world.key().await;
-    for (fields, max_tokens) in [
-        (json!({ "max_completion_tokens": 7 }), 7),
-        (json!({ "max_completion_tokens": 7, "max_tokens": null }), 7),
-        (json!({ "max_completion_tokens": 99_999 }), 4000),
-        (json!({ "max_tokens": null }), 4000),
-        (json!({}), 4000),
-    ] {
-        let mut body = chat_body("x");
-        body.as_object_mut().unwrap().remove("max_tokens");
-        let answer = world.chat(&key, &with(body, fields.clone())).await;
-        assert_eq!(answer.status, 200, "{fields}");
-        assert_eq!(sent(&world)["max_tokens"], max_tokens, "{fields}");
+    const NAMES: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+    for (of_vendor, name) in NAMES.into_iter().enumerate() {
+        let field = format!("id = \"chat\"\noutput_field = \"{name}\"");
+        let setup = Setup::default().edit("id = \"chat\"", &field);
+        let world = setup.start().await;
+        let key = world.key().await;
+        let other = NAMES[1 - of_vendor];
+        // What the caller says by the vendor's name and by the other; which of them the vendor is sent, and how many.
+        for (by_name, by_other, sent_by, tokens) in [
+            (None, Some(json!(null)), name, 4000),
+            (None, None, name, 4000),
+            (Some(json!(7)), None, name, 7),
+            (Some(json!(null)), None, name, 4000),
+            (Some(json!(7)), Some(json!(null)), name, 7),
+            (Some(json!(99_999)), Some(json!(null)), name, 4000),
+            (Some(json!(null)), Some(json!(null)), name, 4000),
+            // Every vendor knows the older one.
+            (None, Some(json!(7)), "max_tokens", 7),
+            (None, Some(json!(99_999)), "max_tokens", 4000),
+            (Some(json!(null)), Some(json!(7)), "max_tokens", 7),
+            (Some(json!(null)), Some(json!(99_999)), "max_tokens", 4000),
+        ] {
+            let mut body = chat_body("x");
+            let fields = body.as_object_mut().unwrap();
+            fields.remove("max_tokens");
+            let given = [(name, by_name), (other, by_other)];
+            let given = given
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+            fields.extend(given);
+            let answer = world.chat(&key, &body).await;
+            assert_eq!(answer.status, 200, "{body}");
+            let sent = sent(&world);
+            for name in NAMES {
+                let expected = if name == sent_by {
+                    json!(tokens)
+                } else {
+                    json!(null)
+                };
+                assert_eq!(sent[name], expected, "{body}: {name}");
+            }
+        }
     }
 }
 

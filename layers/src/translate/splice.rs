@@ -114,12 +114,26 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
             let member = format!("\"{}\":{tokens},", field.name());
             edits.push((spans.start..spans.start, member.into()));
         }
-        (_, old, new) => {
-            for value in [old, new]
-                .into_iter()
-                .flatten()
-                .filter(|value| differs(value))
-            {
+        (_, Some(old), Some(new)) => {
+            let is_null = |value: &Range<usize>| &call.body[value.clone()] == b"null";
+            // A vendor may refuse the two together, and null is none of them.
+            let (by_old, by_new) = match (is_null(old), is_null(new)) {
+                (false, new_is_null) => (true, !new_is_null),
+                (true, _) => (
+                    field == OutputField::MaxTokens,
+                    field == OutputField::MaxCompletionTokens,
+                ),
+            };
+            for (value, names_it) in [(old, by_old), (new, by_new)] {
+                if names_it && differs(value) {
+                    edits.push((value.clone(), tokens.to_string().into()));
+                } else if !names_it && !is_null(value) {
+                    edits.push((value.clone(), "null".into()));
+                }
+            }
+        }
+        (_, Some(value), None) | (_, None, Some(value)) => {
+            if differs(value) {
                 edits.push((value.clone(), tokens.to_string().into()));
             }
         }
