@@ -11,6 +11,8 @@ use crate::{
 
 /// The field that a mark is.
 pub(super) const MARK: &str = "cache_control";
+/// The field of a part that a mark of OpenAI's formats is.
+pub(super) const BREAKPOINT: &str = "prompt_cache_breakpoint";
 
 /// A mark: `{"type":"ephemeral"}`, perhaps with a `ttl`; without one it lives five minutes.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +30,7 @@ impl Shape for Mark {
     }
 }
 
-/// `prompt_cache_options` of the chat format, whose `ttl` is for all that a call writes.
+/// `prompt_cache_options` of OpenAI's formats, whose `ttl` is for all that a call writes, and a part's [`BREAKPOINT`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options;
 
@@ -349,6 +351,12 @@ mod tests {
             ),
         ] {
             let fields = format!(r#""prompt_cache_options":{options},{USER}"#);
+            assert_eq!(of_chat(&fields).unwrap().0, asked, "{options}");
+            // So does a part of it.
+            let part = format!(r#"{{"type":"text","text":"x","{BREAKPOINT}":{options}}}"#);
+            let fields = format!(r#""messages":[{{"role":"user","content":[{part}]}}]"#);
+            let at = "messages[0].content[0].prompt_cache_breakpoint.ttl".to_owned();
+            let asked = asked.map(|(class, _)| (class, at));
             assert_eq!(of_chat(&fields).unwrap().0, asked, "{options}");
         }
     }

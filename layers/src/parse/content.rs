@@ -1,7 +1,7 @@
 //! What the chat and the messages format write alike enough to read in one way: contents, their parts, and tools.
 
 use super::{
-    cache::{MARK, Mark, Marked},
+    cache::{BREAKPOINT, MARK, Mark, Marked, Options},
     json::{At, Count, Object, Once, OrNull, Refused, Shape, Text, elements},
     sound,
 };
@@ -54,6 +54,29 @@ impl Shape for Content {
     }
 }
 
+/// A part's own content: that of a tool result or a document is text or parts, that of what a tool brought that the vendor
+/// runs may be one part.
+#[derive(Clone, Copy, Debug)]
+struct Inner;
+
+impl Shape for Inner {
+    type Value = ();
+    const EXPECTED: &'static str = "string, array or object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        Content.string(at, text).map(drop)
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        Content.array(at, json).map(drop)
+    }
+    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
+        Part.object(at, object)
+    }
+}
+
 /// One part of a content.
 #[derive(Clone, Copy, Debug)]
 struct Part;
@@ -70,17 +93,17 @@ impl Part {
             "input_audio",
             "image",
             "document",
-            "search_result",
             "thinking",
             "redacted_thinking",
             "tool_use",
-            "tool_result",
             "server_tool_use",
             "tool_reference",
             "tool_addition",
             "compaction",
         ];
-        let weighs = KINDS.contains(&name) || name.ends_with("_tool_result");
+        // What a tool of the vendor's brought is told under its own name, as is that it failed.
+        let brought = name.ends_with("_result") || name.ends_with("_tool_result_error");
+        let weighs = KINDS.contains(&name) || brought;
         weighs.then_some(match name {
             "image" => Kind::Image,
             "search_result" => Kind::SearchResult,
@@ -117,6 +140,7 @@ impl Shape for Part {
                 "input_audio",
                 "input",
                 MARK,
+                BREAKPOINT,
             ])
         };
         let (mut kind, mut image, mut document) = (None, false, false);
@@ -128,11 +152,9 @@ impl Shape for Part {
                 "image_url" => image = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
                 "file" => document = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
                 "source" => sourced = at.field(&key, &mut object, OrNull(Source))?.is_some(),
-                "content" => {
-                    // Of a tool result or a document: text or parts; of a search result: anything.
-                    at.field(&key, &mut object, Content)?;
-                }
+                "content" => at.field(&key, &mut object, Inner)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
+                BREAKPOINT => at.weigh_and_read(&key, &mut object, Options)?,
                 "input_audio" => {
                     at.field(&key, &mut object, OrNull(Sound))?;
                 }
@@ -387,6 +409,7 @@ impl Shape for Tool {
         let (mut search, mut max_uses) = (false, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
+            at.weigh_name(&key);
             match &*key {
                 "type" => match at.field(&key, &mut object, OrNull(Text(Self::runs)))? {
                     Some(Runs::Unpriced) => {
@@ -425,6 +448,66 @@ mod tests {
         body.as_object_mut().unwrap().extend(fields);
         let read = parse::call(operation, &Bytes::from(body.to_string()), 10);
         assert!(read.is_ok(), "{body}: {read:?}");
+    }
+
+    /// What SDKs send back of an answer whose vendor ran tools.
+    #[test]
+    fn what_tools_of_the_vendor_brought_is_taken_and_weighs() {
+        let error = "web_search_tool_result_error";
+        let pdf = json!({"type": "document", "source": {"type": "url", "url": "https://x"}});
+        // block, bytes of text at least, documents
+        for (block, bytes, documents) in [
+            (
+                json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{
+                    "type": "web_search_result", "url": "https://x", "title": "X", "encrypted_content": "A".repeat(500),
+                    "page_age": null,
+                }]}),
+                500,
+                0,
+            ),
+            (
+                json!({"type": "web_search_tool_result", "content": {"type": error, "error_code": "unavailable"}}),
+                11,
+                0,
+            ),
+            (
+                json!({"type": "tool_search_tool_result", "content": {
+                    "type": "tool_search_tool_search_result",
+                    "tool_references": [{"type": "tool_reference", "tool_name": "f".repeat(100)}],
+                }}),
+                100,
+                0,
+            ),
+            (
+                json!({"type": "web_fetch_tool_result", "content": {
+                    "type": "web_fetch_result", "url": "https://x", "content": pdf,
+                }}),
+                9,
+                1,
+            ),
+        ] {
+            let said = json!([{"type": "text", "text": ""}, block]);
+            let body = json!({"model": "m", "max_tokens": 1, "messages": [
+                {"role": "user", "content": ""}, {"role": "assistant", "content": said},
+            ]});
+            let read = parse::call(Operation::Messages, &Bytes::from(body.to_string()), 10);
+            let input = read
+                .unwrap_or_else(|error| panic!("{body}: {error:?}"))
+                .input;
+            assert!(input.text_bytes >= bytes, "{body}: {input:?}");
+            assert_eq!(input.documents, documents, "{body}");
+        }
+    }
+
+    /// Some vendors put the whole of a tool in front of the model.
+    #[test]
+    fn names_of_a_tools_fields_weigh() {
+        for operation in [Operation::Chat, Operation::Responses] {
+            let tool = json!({"type": "function", "name": "f", "function": {"name": "f"}, "x".repeat(1000): null});
+            let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x", "tools": [tool]});
+            let read = parse::call(operation, &Bytes::from(body.to_string()), 10).unwrap();
+            assert!(read.input.text_bytes >= 1000, "{operation:?}");
+        }
     }
 
     #[test]

@@ -150,6 +150,11 @@ impl At<'_> {
         }
     }
 
+    /// Weighs a field's name, of an object that some vendors hand to the model as it stands.
+    pub(super) fn weigh_name(self, key: &str) {
+        self.cx.weigh(|size| size.text_bytes += key.len() as u64);
+    }
+
     /// Weighs the field's value as it is written, escapes and all, if that is more: another format has it inside of a
     /// text, where what an escape is written with is text.
     pub(super) fn weigh_written(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     super::{
-        cache::{MARK, Mark, Options},
+        cache::{BREAKPOINT, MARK, Mark, Options},
         content::{Detail, InlineFile},
         json::{At, Cuts, Object, Once, OrNull, Refused, Shape, Text, elements, spanned_elements},
     },
@@ -338,7 +338,7 @@ impl Shape for Part {
                 "file_id",
                 "file_url",
                 "input_audio",
-                "prompt_cache_breakpoint",
+                BREAKPOINT,
                 MARK,
             ])
         };
@@ -370,7 +370,7 @@ impl Shape for Part {
                 }
                 "input_audio" => return Err(at.refuse_field(&key, Problem::Unsupported)),
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
-                "prompt_cache_breakpoint" => at.weigh_and_read(&key, &mut object, Options)?,
+                BREAKPOINT => at.weigh_and_read(&key, &mut object, Options)?,
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }

@@ -526,7 +526,8 @@ fn all_text_weighs_wherever_it_stands() {
     assert_eq!(of_input(encrypted), (2 + 8, 1, 0));
     let tools = r#"{"type":"additional_tools","tools":[{"type":"namespace","name":"ns","tools":[
         {"type":"function","name":"f"},{"type":"function","name":"g"}]}]}"#;
-    assert_eq!(of_input(tools), (4, 1, 3));
+    let names = 3 * "type".len() + 3 * "name".len() + "tools".len();
+    assert_eq!(of_input(tools), (4 + names as u64, 1, 3));
 }
 
 proptest::proptest! {

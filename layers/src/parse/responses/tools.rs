@@ -155,6 +155,7 @@ impl Shape for Tool {
         let (mut kind, mut groups) = (None, false);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
+            at.weigh_name(&key);
             match &*key {
                 "type" => kind = Some(at.field(&key, &mut object, Text(Kind::of))?),
                 "tools" => groups = at.field(&key, &mut object, MoreTools)?,
