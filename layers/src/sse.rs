@@ -4,10 +4,12 @@
 //! forwards what the vendor sent. Events of a chunk are slices of it; only a chunk that ends an event of
 //! earlier ones is copied, behind what there is of that event.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
+
+use crate::format::Format;
 
 /// An event may be this long; a vendor that sends more is broken.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -19,6 +21,19 @@ pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event is longer than {EVENT_BYTES_MAX} bytes, or a line of it than {LINE_BYTES_MAX}")]
 pub struct EventTooLong;
+
+/// Silence of this length is broken: proxies on the way, and clients, take longer ones for a dead stream.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// What means nothing in a stream of this format but that somebody is there.
+#[must_use]
+pub const fn sign_of_life(format: Format) -> Bytes {
+    Bytes::from_static(match format {
+        // A number of ours would collide with the vendor's.
+        Format::Chat | Format::Responses => b": keep-alive\n\n",
+        Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
+    })
+}
 
 /// Cuts a byte stream into events.
 #[derive(Debug, Default)]

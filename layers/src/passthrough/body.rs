@@ -18,12 +18,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    sse::{Event, Splitter},
+    sse::{Event, SILENCE_MAX, Splitter},
     usage::{End, Meter},
 };
 
-/// Silence of this length is broken.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Comments that come before the first event are kept up to this.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 
@@ -217,7 +215,7 @@ impl Tap {
     /// What is sent while the vendor thinks, so that nobody on the way takes the stream for dead. Only whole
     /// events have gone on, so it never stands inside one.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
-        let due = *self.quiet.get_or_insert_with(Instant::now) + KEEP_ALIVE;
+        let due = *self.quiet.get_or_insert_with(Instant::now) + SILENCE_MAX;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
         while alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -227,7 +225,7 @@ impl Tap {
                 continue;
             }
             self.quiet = Some(now);
-            alarm.as_mut().reset(now + KEEP_ALIVE);
+            alarm.as_mut().reset(now + SILENCE_MAX);
             // The alarm's next time must be known to the task.
             let _ = alarm.as_mut().poll(cx);
             return Poll::Ready(self.reader.keep_alive());

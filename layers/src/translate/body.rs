@@ -6,11 +6,12 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::time::Instant;
 
 use super::pair::Translator;
 use crate::{
     error::Error,
-    sse::Splitter,
+    sse::{SILENCE_MAX, Splitter},
     usage::{End, Meter},
 };
 
@@ -52,6 +53,7 @@ impl<A> ResponseBody<A> {
             splitter: Splitter::default(),
             translator,
             meter,
+            quiet: None,
             failure: None,
             ended: false,
         };
@@ -128,6 +130,8 @@ struct Stream {
     splitter: Splitter,
     translator: Translator,
     meter: Meter,
+    /// Since when the vendor says what its caller is not told.
+    quiet: Option<Instant>,
     failure: Option<Error>,
     ended: bool,
 }
@@ -138,6 +142,7 @@ impl Stream {
         let Self {
             splitter,
             translator,
+            quiet,
             failure,
             ..
         } = self;
@@ -149,6 +154,12 @@ impl Stream {
         });
         if let Err(error) = split {
             failure.get_or_insert_with(|| Error::VendorBroken(error.into()));
+        }
+        if !out.is_empty() {
+            *quiet = None;
+        } else if failure.is_none() && told_nothing_for_long(quiet) {
+            // The vendor's own silence is broken where its bytes are passed on.
+            *failure = translator.alive(&mut out).err();
         }
         self.ended = self.failure.is_some();
         self.tell_failure();
@@ -181,6 +192,16 @@ impl Stream {
             reading.answered |= is_too_long;
         });
     }
+}
+
+fn told_nothing_for_long(quiet: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    let since = quiet.get_or_insert(now);
+    let is_long = now.saturating_duration_since(*since) >= SILENCE_MAX;
+    if is_long {
+        *since = now;
+    }
+    is_long
 }
 
 #[cfg(test)]
@@ -218,6 +239,35 @@ mod tests {
         let body = ResponseBody::events(inner, translator, meter.clone());
         let whole = body.collect().await.is_ok();
         (whole, meter.read().end)
+    }
+
+    /// Reasoning that the caller has not asked for, say.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_said_and_not_told_for_ten_seconds_is_told_as_a_sign_of_life() {
+        const THOUGHT: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"a\"}}]}\n\n";
+        let begun = Instant::now();
+        let chunks = std::iter::once(CHUNK).chain(std::iter::repeat_n(THOUGHT, 12));
+        let inner = futures_util::stream::iter(chunks);
+        let inner = futures_util::StreamExt::then(inner, async |chunk| {
+            tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+            Ok(Frame::data(Bytes::from_static(chunk.as_bytes())))
+        });
+        let cx = AnswerCx {
+            created: 1,
+            usage_asked: false,
+            thinking_asked: false,
+        };
+        let translator = Translator::MessagesToChat(messages::Events::new(cx));
+        let inner = Box::pin(StreamBody::new(inner));
+        let mut body = ResponseBody::events(inner, translator, Meter::default());
+        let mut told = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            let data = frame.into_data().unwrap();
+            let is_ping = data.starts_with(b"event: ping");
+            told.push((begun.elapsed().as_secs(), is_ping));
+        }
+        // What is said first is told; twelve seconds behind the first that is not, the caller is told of it.
+        assert_eq!(told, [(3, false), (18, true), (30, true)]);
     }
 
     #[tokio::test]

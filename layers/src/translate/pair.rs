@@ -11,7 +11,7 @@ use crate::{
     call::{Attempt, Format},
     error::Error,
     facts::RequestNumber,
-    sse::Event,
+    sse::{Event, sign_of_life},
     stream_progress::StreamProgress,
 };
 
@@ -191,5 +191,14 @@ impl Translator {
             Self::ResponsesToChat(events) => events.end(out),
             Self::ResponsesToMessages(events) => events.end(out),
         }
+    }
+    /// The caller is told that the vendor is still there.
+    pub(super) fn alive(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+        let vendor = match self {
+            Self::MessagesToChat(_) | Self::ResponsesToChat(_) => Format::Chat,
+            Self::ChatToMessages(_) | Self::ResponsesToMessages(_) => Format::Messages,
+            Self::ChatToResponses(_) | Self::MessagesToResponses(_) => Format::Responses,
+        };
+        self.event(&Event::of(sign_of_life(vendor)), out)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     json::members,
     passthrough::{broken, responses, text::Chunks, vendor_error::vendor_error},
     price::{Class, Label},
-    sse::Event,
+    sse::{Event, sign_of_life},
     stream_progress::StreamProgress,
     usage::{Reading, Usage},
     vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error, tier},
@@ -200,11 +200,7 @@ impl Reader {
     /// A sign of life in the stream's format that means nothing.
     #[must_use]
     pub const fn keep_alive(&self) -> Bytes {
-        Bytes::from_static(match self.format {
-            // A number of ours would collide with the vendor's.
-            Format::Chat | Format::Responses => b": keep-alive\n\n",
-            Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
-        })
+        sign_of_life(self.format)
     }
 
     fn chat_event(&mut self, data: &[u8]) -> Seen {

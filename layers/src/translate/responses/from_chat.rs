@@ -10,7 +10,8 @@ use crate::{
     stream_progress::StreamProgress,
     translate::{
         messages::{
-            Calls, ChatAnswer, Kind, Said, Stop, Tally, is_comment, model, stop, text::hash,
+            Calls, ChatAnswer, Kind, Said, Stop, Tally, is_comment, model, stop,
+            text::{given, hash},
             tool_id, vendor_error,
         },
         wire::broken,
@@ -136,7 +137,7 @@ impl ChatEvents {
         reading.usage = Tally::latest(reading.usage, chunk.tally());
         let choice = chunk.choice();
         // One vendor's first chunk has neither a choice nor an id: it is about the prompt.
-        if !reading.writer.begun() && (choice.is_some() || chunk.id.is_some()) {
+        if !reading.writer.begun() && (choice.is_some() || given(chunk.id).is_some()) {
             reading.begin(model(chunk.model).get(), data, out);
         }
         let Some(choice) = choice else {

@@ -86,6 +86,18 @@ fn r78_r79_r80_a_chat_stream_is_told_item_by_item() {
 }
 
 #[test]
+fn a_first_chunk_about_the_prompt_alone_starts_nothing() {
+    let about = json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []});
+    let about = format!("data: {about}\n\n").into_bytes();
+    let said = chat_stream(&[json!({"content": "a"})], "stop");
+    let (out, end) = chat_run(&curious(), &[&about, &said]);
+    end.unwrap();
+    let text = String::from_utf8(out.to_vec()).unwrap();
+    assert!(!text.contains("\"model\":\"\""), "{text}");
+    assert_eq!(heard(&out)["model"], "gpt");
+}
+
+#[test]
 fn r81_interleaved_calls_are_open_together() {
     let deltas = [
         piece(0, Some("a"), Some("f"), "{\"x\""),
