@@ -87,6 +87,8 @@ struct State<A> {
     wakers: BTreeMap<WaiterId, Waker>,
     /// How many have waited.
     waiters: WaiterId,
+    readers: usize,
+    first_has_left: bool,
 }
 
 /// Whose a waker is: whoever leaves takes it along, since it keeps all that its task had.
@@ -97,7 +99,8 @@ enum Stage<A> {
     Done,
     /// It broke off; the first reader is told why.
     Broken(Option<Error>),
-    /// It is longer than what is buffered; the first reader goes on by itself.
+    /// It is longer than what is buffered. One reader goes on by itself: the first, or, where that has left, whoever comes so
+    /// far.
     TooLong(Option<A>),
 }
 
@@ -120,6 +123,8 @@ impl<A> Run<A> {
                 stage: Stage::Running,
                 wakers: BTreeMap::new(),
                 waiters: 0,
+                readers: 0,
+                first_has_left: false,
             }),
             buffered,
         }
@@ -162,11 +167,13 @@ impl<A> Run<A> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The chunk that was one too many, and the rest, which the first reader reads by itself.
+    /// The chunk that was one too many, and the rest, which one reader reads by itself. Where there is none it ends as any call
+    /// does whose client has left.
     pub(super) fn hand_over(&self, chunk: Bytes, rest: A) {
+        let mut rest = Some(rest);
         self.change(|state| {
             state.chunks.push(chunk);
-            state.stage = Stage::TooLong(Some(rest));
+            state.stage = Stage::TooLong(rest.take_if(|_| state.readers > 0));
         });
     }
 
@@ -251,7 +258,7 @@ pub(super) struct Reader<A> {
     at: usize,
     read: u64,
     is_first: bool,
-    /// What the first reader reads by itself.
+    /// What it reads by itself.
     rest: Option<A>,
     ended: bool,
     waiter: Option<WaiterId>,
@@ -259,23 +266,26 @@ pub(super) struct Reader<A> {
 
 impl<A> Reader<A> {
     /// The caller's whose call it is.
-    pub(super) const fn first(run: Arc<Run<A>>) -> Self {
+    pub(super) fn first(run: Arc<Run<A>>) -> Self {
+        Self::new(run, true)
+    }
+
+    /// Another one's.
+    pub(super) fn joined(run: Arc<Run<A>>) -> Self {
+        Self::new(run, false)
+    }
+
+    fn new(run: Arc<Run<A>>, is_first: bool) -> Self {
+        run.lock().readers += 1;
         Self {
             run,
             at: 0,
             read: 0,
-            is_first: true,
+            is_first,
             rest: None,
             ended: false,
             waiter: None,
         }
-    }
-
-    /// Another one's.
-    pub(super) const fn joined(run: Arc<Run<A>>) -> Self {
-        let mut reader = Self::first(run);
-        reader.is_first = false;
-        reader
     }
 }
 
@@ -299,6 +309,7 @@ impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
                 this.read += chunk.len() as u64;
                 return Poll::Ready(Some(Ok(Frame::data(chunk.clone()))));
             }
+            let goes_on = this.is_first || state.first_has_left;
             let error = match &mut state.stage {
                 Stage::Running => {
                     state.wait(&mut this.waiter, cx);
@@ -308,9 +319,9 @@ impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
                     this.ended = true;
                     return Poll::Ready(None);
                 }
-                Stage::TooLong(rest) if this.is_first => {
+                Stage::TooLong(rest) if goes_on => {
                     this.rest = rest.take();
-                    None
+                    (this.rest.is_none()).then_some(Error::IdempotentAnswerGone)
                 }
                 Stage::TooLong(_) => Some(Error::IdempotentAnswerGone),
                 Stage::Broken(error) => {
@@ -359,9 +370,12 @@ impl<A> Drop for Reader<A> {
     fn drop(&mut self) {
         let mut state = self.run.lock();
         state.leave(self.waiter);
+        state.readers -= 1;
+        state.first_has_left |= self.is_first;
+        let was_last = state.readers == 0;
         // What nobody reads on ends as any call does whose client has left.
         let rest = match &mut state.stage {
-            Stage::TooLong(rest) if self.is_first => rest.take(),
+            Stage::TooLong(rest) if was_last => rest.take(),
             _ => None,
         };
         drop(state);
@@ -419,6 +433,69 @@ mod tests {
         assert!(push(&run("acme", &buffered), 50));
         let left = buffered.lock();
         assert_eq!((left.all, left.accounts.len()), (0, 0));
+    }
+
+    /// The usual way: a client has given up, and has sent the call again.
+    #[test]
+    fn an_answer_too_long_to_keep_goes_on_to_whoever_is_left() {
+        let read = |reader: &mut Reader<AnswerBody>| {
+            let polled = Pin::new(reader).poll_frame(&mut Context::from_waker(Waker::noop()));
+            match polled {
+                Poll::Ready(Some(Ok(frame))) => Ok(frame.into_data().unwrap()),
+                Poll::Ready(Some(Err(error))) => Err(format!("{error:?}")),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        for (first_leaves, before) in [(true, true), (true, false), (false, false)] {
+            let run = run("acme", &Arc::default());
+            let mut first = Some(Reader::first(Arc::clone(&run)));
+            let (mut second, mut third) = (
+                Reader::joined(Arc::clone(&run)),
+                Reader::joined(Arc::clone(&run)),
+            );
+            if first_leaves && before {
+                first = None;
+            }
+            run.push("a".into(), 1, 100).unwrap();
+            let chunk = run.push("b".into(), 1, 100).unwrap_err();
+            run.hand_over(chunk, crate::body::full("rest"));
+            if first_leaves {
+                first = None;
+            }
+            for reader in [&mut second, &mut third] {
+                assert_eq!(read(reader).unwrap(), "a");
+                assert_eq!(read(reader).unwrap(), "b");
+            }
+            match &mut first {
+                Some(first) => {
+                    assert!(read(&mut second).is_err());
+                    assert_eq!(read(first).unwrap(), "a");
+                    assert_eq!(read(first).unwrap(), "b");
+                    assert_eq!(read(first).unwrap(), "rest");
+                }
+                None => assert_eq!(read(&mut second).unwrap(), "rest"),
+            }
+            assert!(
+                read(&mut third)
+                    .unwrap_err()
+                    .contains("IdempotentAnswerGone")
+            );
+        }
+        // And ends at once where nobody is.
+        let run = run("acme", &Arc::default());
+        drop(Reader::first(Arc::clone(&run)));
+        let chunk = run.push("b".into(), 0, 100).unwrap_err();
+        let rest = Arc::new(());
+        let watched = Arc::downgrade(&rest);
+        let body = futures_util::stream::once(async move {
+            drop(rest);
+            Ok::<_, Error>(Frame::data(Bytes::new()))
+        });
+        run.hand_over(
+            chunk,
+            crate::body::boxed(http_body_util::StreamBody::new(Box::pin(body))),
+        );
+        assert!(watched.upgrade().is_none());
     }
 
     #[test]

@@ -333,11 +333,36 @@ async fn what_is_joined_or_repeated_waits_for_the_limits_that_were_asked_above()
 struct CutOff {
     store: MemoryAnswers,
     cut: Arc<AtomicBool>,
+    /// So many claims are made and not answered, and so many ends not written.
+    claims_lost: Arc<AtomicUsize>,
+    ends_lost: Arc<AtomicUsize>,
+}
+
+impl CutOff {
+    fn from(store: &MemoryAnswers) -> Self {
+        Self {
+            store: store.clone(),
+            cut: Arc::default(),
+            claims_lost: Arc::default(),
+            ends_lost: Arc::default(),
+        }
+    }
+}
+
+/// Whether there is one left, which is taken.
+fn is_due(left: &AtomicUsize) -> bool {
+    let take = |left: usize| left.checked_sub(1);
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
+        .is_ok()
 }
 
 impl AnswerStore for CutOff {
     async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
-        self.store.claim(claim, from).await
+        let claimed = self.store.claim(claim, from).await;
+        if is_due(&self.claims_lost) {
+            return Err("the answer was lost".into());
+        }
+        claimed
     }
 
     async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
@@ -348,6 +373,9 @@ impl AnswerStore for CutOff {
     }
 
     async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
+        if is_due(&self.ends_lost) {
+            return Err("it never came".into());
+        }
         self.store.finish(claim, outcome).await
     }
 }
@@ -365,10 +393,7 @@ impl Drop for Held {
 async fn a_call_whose_claim_is_taken_over_while_it_runs_stops_and_is_no_more_answered() {
     for head_first in [false, true] {
         let given = Given::new(Fate::Free);
-        let store = CutOff {
-            store: given.store.clone(),
-            cut: Arc::default(),
-        };
+        let store = CutOff::from(&given.store);
         let settings = IdempotencySettings {
             lease: Duration::from_secs(3),
             ..IdempotencySettings::default()
@@ -424,5 +449,88 @@ async fn a_call_whose_claim_is_taken_over_while_it_runs_stops_and_is_no_more_ans
         // The claim is the other one's, and so is its end.
         let answered = given.store.finish(&other, Outcome::Free).await.unwrap();
         assert_eq!(answered, Finished::Kept);
+    }
+}
+
+/// A failover has lost it, say, or an operator has deleted it: nobody else has made the call.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_claim_is_lost_goes_on_and_is_claimed_anew() {
+    for claimed_by_another in [false, true] {
+        let given = Given::new(Fate::Free);
+        let service = given.layer.layer(service_fn(|_: Request<Call>| async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok::<_, Error>(Response::new(crate::body::full("late")))
+        }));
+        let req = given.request("{}");
+        let (mut ours, other) = (given.claim("{}"), given.claim("{}"));
+        ours.number = *req.extensions().get::<RequestNumber>().unwrap();
+        let mut running = Box::pin(service.oneshot(req));
+        let begun = std::future::poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx).is_pending()));
+        assert!(begun.await);
+        settle().await;
+        given.store.finish(&ours, Outcome::Free).await.unwrap();
+        if claimed_by_another {
+            let claimed = given.store.claim(&other, None).await.unwrap();
+            assert_eq!(claimed, Claimed::Mine);
+        }
+        let answer = running.await.unwrap().into_body().collect().await.unwrap();
+        assert_eq!(answer.to_bytes(), "late");
+        settle().await;
+        // It is kept, where nobody else has the claim by then.
+        let Claimed::Earlier(earlier) = given.store.claim(&given.claim("{}"), None).await.unwrap()
+        else {
+            panic!("nobody has it");
+        };
+        let number = if claimed_by_another {
+            other.number
+        } else {
+            ours.number
+        };
+        assert_eq!(earlier.number, number);
+    }
+}
+
+/// The store was slow, or out of reach for a moment.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_could_not_be_written_is_written_later() {
+    for (claims_lost, ends_lost) in [(1, 0), (1, 1), (0, 1), (0, 2)] {
+        let given = Given::new(Fate::Open);
+        let store = CutOff::from(&given.store);
+        store.claims_lost.store(claims_lost, Ordering::SeqCst);
+        store.ends_lost.store(ends_lost, Ordering::SeqCst);
+        let settings = IdempotencySettings {
+            lease: Duration::from_secs(3),
+            ..IdempotencySettings::default()
+        };
+        let layer = IdempotencyLayer::new(store, Says(Fate::Open), settings, |_| {});
+        let made = Arc::<AtomicUsize>::default();
+        let ask = || {
+            let counted = Arc::clone(&made);
+            let service = layer.layer(service_fn(move |_: Request<Call>| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                async { Ok::<_, Error>(Response::new(crate::body::full("x"))) }
+            }));
+            service.oneshot(given.request("{}"))
+        };
+        let first = ask().await;
+        if claims_lost > 0 {
+            assert!(matches!(first, Err(Error::LedgerUnavailable(_))));
+        } else {
+            first.unwrap().into_body().collect().await.unwrap();
+        }
+        // Before the time of the claim is over, behind which the ledger would be asked.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let again = ask().await.unwrap().into_body().collect().await.unwrap();
+        assert_eq!(again.to_bytes(), "x");
+        settle().await;
+        assert_eq!(made.load(Ordering::SeqCst), 1, "{claims_lost}, {ends_lost}");
+        let Claimed::Earlier(earlier) = given.store.claim(&given.claim("{}"), None).await.unwrap()
+        else {
+            panic!("it is kept");
+        };
+        assert!(matches!(
+            earlier.stage,
+            tollgate_ledger::idempotency::Stage::Answered(_)
+        ));
     }
 }

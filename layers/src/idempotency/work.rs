@@ -1,11 +1,19 @@
 //! A call's task: claims it, runs it, keeps its answer. Its client may leave.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+use std::{
+    future::{pending, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep},
+};
 use tollgate_ledger::idempotency::{
     AnswerStore, Claim, Claimed, Earlier, Finished, Outcome, Stage,
 };
@@ -20,7 +28,7 @@ use super::{
 use crate::{
     body::{AnswerBody, boxed, full},
     call::Call,
-    error::Error,
+    error::{BoxError, Error},
     facts::CallCost,
     key::KeyRecord,
     undecided,
@@ -54,12 +62,17 @@ impl<K, M> Entered<K, M> {
             running.remove(&self.name);
         }
     }
+
+    /// Whoever waits for an answer of it makes the call.
+    fn end(&self) {
+        self.leave();
+        self.run.broken(None);
+    }
 }
 
 impl<K, M> Drop for Entered<K, M> {
     fn drop(&mut self) {
-        self.leave();
-        self.run.broken(None);
+        self.end();
     }
 }
 
@@ -67,6 +80,8 @@ impl<K, M> Drop for Entered<K, M> {
 enum Begin {
     Run,
     NotKept,
+    /// Nobody knows whether it is claimed.
+    Unclaimed(BoxError),
     Answer(Result<Response<AnswerBody>, Error>),
 }
 
@@ -96,6 +111,7 @@ where
     }
 
     pub(super) async fn run(self, inner: S, mut req: Request<Call>) {
+        let claimed_at = Instant::now();
         let begin = self.begin(&mut req).await;
         let Self {
             entered,
@@ -118,16 +134,19 @@ where
                 drop(tell.send(Told::Answer(Box::new(answer))));
                 return;
             }
+            Begin::Unclaimed(error) => {
+                entered.end();
+                let unavailable = Err(Error::LedgerUnavailable(error));
+                drop(tell.send(Told::Answer(Box::new(unavailable))));
+                // It may be claimed all the same, and whoever sends the call again would wait for nobody.
+                if !finish(&entered, &claim, Outcome::Free).await {
+                    insist(&entered, &claim, Outcome::Free).await;
+                }
+                return;
+            }
         }
         let shared = Arc::clone(&entered.shared);
-        let taken_over = async {
-            loop {
-                sleep(claim.lease / RENEWALS).await;
-                if let Ok(false) = shared.store.renew(&claim).await {
-                    return;
-                }
-            }
-        };
+        let taken_over = taken_over(&shared.store, &claim, claimed_at);
         let mut tell = Some(tell);
         {
             let calling = call(&entered, &claim, &seal, &mut tell, inner, req);
@@ -157,7 +176,7 @@ where
         loop {
             let claimed = match shared.store.claim(&self.claim, from).await {
                 Ok(claimed) => claimed,
-                Err(error) => return Begin::Answer(Err(Error::LedgerUnavailable(error))),
+                Err(error) => return Begin::Unclaimed(error),
             };
             let earlier = match claimed {
                 Claimed::Mine => {
@@ -213,6 +232,28 @@ where
     }
 }
 
+/// Renews the claim, and comes to an end when another process has taken it over: it may where this one has not said for the
+/// time of a claim that it runs. Until then a claim that is not there was lost, or deleted, and the call goes on, by
+/// a new one if there can be any.
+async fn taken_over<K: AnswerStore>(store: &K, claim: &Claim, claimed_at: Instant) {
+    let mut renewed_at = claimed_at;
+    loop {
+        sleep(claim.lease / RENEWALS).await;
+        let asked_at = Instant::now();
+        match store.renew(claim).await {
+            Ok(true) => renewed_at = asked_at,
+            Ok(false) if renewed_at.elapsed() >= claim.lease => return,
+            Ok(false) => match store.claim(claim, None).await {
+                Ok(Claimed::Mine) => renewed_at = asked_at,
+                // Whoever has claimed it anew makes another call. This one is kept by nobody.
+                Ok(Claimed::Full | Claimed::Earlier(_)) => return pending().await,
+                Err(_) => {}
+            },
+            Err(_) => {}
+        }
+    }
+}
+
 /// Makes the call, lets its answer go to whoever reads, and keeps it.
 async fn call<S, K, M>(
     entered: &Entered<K, M>,
@@ -239,9 +280,13 @@ async fn call<S, K, M>(
         Ok(res) => res.into_parts(),
         Err(error) => {
             // First the claim, then the answer: what is sent again at once finds it so.
-            finish(entered, claim, outcome_without_answer(&cost)).await;
-            entered.leave();
+            let outcome = outcome_without_answer(&cost);
+            let written = finish(entered, claim, outcome).await;
+            entered.end();
             told(Err(error));
+            if !written {
+                insist(entered, claim, outcome).await;
+            }
             return;
         }
     };
@@ -262,7 +307,9 @@ async fn call<S, K, M>(
         if let Err(chunk) = pushed {
             shared.report(Event::NotStored);
             run.hand_over(chunk, body);
-            finish(entered, claim, Outcome::Unanswered).await;
+            if !finish(entered, claim, Outcome::Unanswered).await {
+                insist(entered, claim, Outcome::Unanswered).await;
+            }
             return;
         }
     };
@@ -271,15 +318,22 @@ async fn call<S, K, M>(
         Ok(()) => {
             run.done();
             let sealed = seal.seal(&claim.fingerprint, seal::encode(&head, &run.chunks()));
-            match sealed {
-                Ok(sealed) => finish(entered, claim, Outcome::Answered(&sealed)).await,
-                Err(_) => finish(entered, claim, Outcome::Unanswered).await,
+            let outcome = match &sealed {
+                Ok(sealed) => Outcome::Answered(sealed),
+                Err(_) => Outcome::Unanswered,
+            };
+            if !finish(entered, claim, outcome).await {
+                insist(entered, claim, outcome).await;
             }
         }
         Err(error) => {
-            finish(entered, claim, outcome_without_answer(&cost)).await;
+            let outcome = outcome_without_answer(&cost);
+            let written = finish(entered, claim, outcome).await;
             entered.leave();
             run.broken(Some(error));
+            if !written {
+                insist(entered, claim, outcome).await;
+            }
         }
     }
 }
@@ -293,13 +347,33 @@ fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
     }
 }
 
-async fn finish<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outcome: Outcome<'_>) {
-    let finished = entered.shared.store.finish(claim, outcome).await;
-    entered.shared.report(match (finished, outcome) {
-        (Ok(Finished::Kept), Outcome::Answered(sealed)) => Event::Stored(sealed.len() as u64),
-        (Ok(Finished::Kept), _) => return,
-        (Ok(Finished::TooMuch), _) => Event::NotStored,
-        // The claim's time runs out, and the ledger says what became of the call.
-        (Ok(Finished::NotMine) | Err(_), _) => Event::NotWritten,
-    });
+/// Writes how it ended. Says `false` where nobody knows whether that is written.
+async fn finish<K: AnswerStore, M>(
+    entered: &Entered<K, M>,
+    claim: &Claim,
+    outcome: Outcome<'_>,
+) -> bool {
+    let Ok(finished) = entered.shared.store.finish(claim, outcome).await else {
+        return false;
+    };
+    match (finished, outcome) {
+        (Finished::Kept, Outcome::Answered(sealed)) => {
+            entered.shared.report(Event::Stored(sealed.len() as u64));
+        }
+        (Finished::Kept, _) => {}
+        (Finished::TooMuch, _) => entered.shared.report(Event::NotStored),
+        (Finished::NotMine, _) => entered.shared.report(Event::NotWritten),
+    }
+    true
+}
+
+/// The same again, for about the time of a claim: then that runs out, and the ledger says what became of the call.
+async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outcome: Outcome<'_>) {
+    for _ in 1..RENEWALS {
+        sleep(claim.lease / RENEWALS).await;
+        if finish(entered, claim, outcome).await {
+            return;
+        }
+    }
+    entered.shared.report(Event::NotWritten);
 }

@@ -86,9 +86,7 @@ impl MemoryAnswers {
         if let Some(row) = table.rows.get_mut(&key) {
             if from == Some(row.number) && row.is_abandoned(now) {
                 row.number = claim.number;
-                row.state = State::Running {
-                    until: now + claim.lease,
-                };
+                row.run_until(now + claim.lease);
             }
             if row.number == claim.number && matches!(row.state, State::Running { .. }) {
                 return Claimed::Mine;
@@ -101,7 +99,7 @@ impl MemoryAnswers {
             return Claimed::Full;
         }
         sums.calls += 1;
-        let expires = now + claim.kept;
+        let expires = now + claim.kept.max(claim.lease);
         let row = Row {
             first: claim.number,
             number: claim.number,
@@ -174,16 +172,15 @@ impl AnswerStore for MemoryAnswers {
     async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
         let mut table = self.table();
         let row = table.rows.get_mut(&(claim.account.clone(), claim.id));
-        let row = row.filter(|row| row.number == claim.number);
-        if let Some(Row {
-            state: State::Running { until },
-            ..
-        }) = row
-        {
-            *until = Instant::now() + claim.lease;
-            return Ok(true);
+        let runs = |row: &&mut Row| {
+            row.number == claim.number && matches!(row.state, State::Running { .. })
+        };
+        let row = row.filter(runs);
+        let is_ours = row.is_some();
+        if let Some(row) = row {
+            row.run_until(Instant::now() + claim.lease);
         }
-        Ok(false)
+        Ok(is_ours)
     }
 
     async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
@@ -197,11 +194,15 @@ impl Table {
             if *at > now {
                 return;
             }
-            let is_it = self.rows.get(key).is_some_and(|row| row.first == *first);
-            let key = is_it.then(|| key.clone());
+            let (key, first) = (key.clone(), *first);
             self.expiring.pop_front();
-            if let Some(key) = key {
-                self.remove(&key);
+            match self.rows.get(&key) {
+                Some(row) if row.first != first => {}
+                // It was kept for longer, since it ran.
+                Some(row) if row.expires > now => {
+                    self.expiring.push_back((row.expires, key, first));
+                }
+                _ => self.remove(&key),
             }
         }
     }
@@ -236,6 +237,12 @@ impl Table {
 }
 
 impl Row {
+    /// What runs is kept.
+    fn run_until(&mut self, until: Instant) {
+        self.state = State::Running { until };
+        self.expires = self.expires.max(until);
+    }
+
     fn is_abandoned(&self, now: Instant) -> bool {
         matches!(self.state, State::Running { until } if until <= now)
     }

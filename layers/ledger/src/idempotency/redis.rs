@@ -1,7 +1,8 @@
 //! In Redis, for many gateways: in the slot of the account, each step one script, by the server's clock.
 //!
 //! ```text
-//! tg:{A}:i:<id>   HASH  f fingerprint, n number, s running|answered|unanswered, u runs until, h hour, a the sealed answer
+//! tg:{A}:i:<id>   HASH  f fingerprint, n number, s running|answered|unanswered, u runs until, h hour, x kept until,
+//!                       a the sealed answer
 //! tg:{A}:iu       HASH  e<hour>, b<hour>: calls and bytes claimed in that hour, for the account's bounds
 //! tg:answers      HASH  <hour>: bytes of all accounts
 //! ```

@@ -107,7 +107,8 @@ impl AnswerStore for SqliteAnswers {
         let claim = claim.clone();
         let renewed = self.ask(move |step, _, now| {
             step.prepare_cached(
-                "UPDATE answers SET until_ms = ?4 WHERE account = ?1 AND id = ?2 AND number = ?3 AND state = 0",
+                "UPDATE answers SET until_ms = ?4, expires_ms = max(expires_ms, ?4)
+                 WHERE account = ?1 AND id = ?2 AND number = ?3 AND state = 0",
             )?
             .execute(params![
                 &*claim.account,
@@ -145,7 +146,7 @@ fn claim_in(
     let until = now + signed(millis(claim.lease));
     if let Some(from) = from {
         step.prepare_cached(
-            "UPDATE answers SET number = ?4, until_ms = ?5
+            "UPDATE answers SET number = ?4, until_ms = ?5, expires_ms = max(expires_ms, ?5)
              WHERE account = ?1 AND id = ?2 AND number = ?3 AND state = 0 AND until_ms <= ?6",
         )?
         .execute(params![
@@ -198,7 +199,7 @@ fn claim_in(
             claim.fingerprint.0,
             bytes_of(claim.number),
             until,
-            now + signed(millis(claim.kept))
+            until.max(now + signed(millis(claim.kept)))
         ])?;
     Ok(Claimed::Mine)
 }

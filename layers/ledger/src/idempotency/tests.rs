@@ -36,6 +36,7 @@ async fn contract(store: &impl AnswerStore) {
     one_runs_and_the_others_are_told(store).await;
     what_cost_nothing_runs_again(store).await;
     an_abandoned_call_is_taken_over_once(store).await;
+    what_runs_is_kept_for_as_long(store).await;
     bounds_are_kept(store).await;
     what_is_over_is_forgotten(store).await;
 }
@@ -102,6 +103,24 @@ async fn an_abandoned_call_is_taken_over_once(store: &impl AnswerStore) {
     let lost = store.finish(&first, Outcome::Answered(b"late")).await;
     assert_eq!(lost.unwrap(), Finished::NotMine);
     assert!(store.renew(&second).await.unwrap());
+}
+
+/// Though it is to be kept for less.
+async fn what_runs_is_kept_for_as_long(store: &impl AnswerStore) {
+    let (mut first, second) = (claim("long", 1), claim("long", 1));
+    first.kept = LEASE / 3;
+    assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
+    for _ in 0..4 {
+        tokio::time::sleep(LEASE / 2).await;
+        // Each claim sweeps.
+        store.claim(&claim("long", 2), None).await.unwrap();
+        assert!(store.renew(&first).await.unwrap());
+    }
+    let told = earlier(store.claim(&second, None).await.unwrap());
+    assert!(matches!(told.stage, Stage::Running(_)), "{told:?}");
+    store.finish(&first, Outcome::Unanswered).await.unwrap();
+    tokio::time::sleep(2 * LEASE).await;
+    assert_eq!(store.claim(&second, None).await.unwrap(), Claimed::Mine);
 }
 
 async fn bounds_are_kept(store: &impl AnswerStore) {

@@ -5,12 +5,19 @@
 local HOUR = 3600000
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local number, lease, kept = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local row = redis.call('HMGET', KEYS[1], 'f', 'n', 's', 'u', 'a')
+local number, lease = ARGV[2], tonumber(ARGV[3])
+local kept = math.max(tonumber(ARGV[4]), lease)
+local runs_until = string.format('%d', now + lease)
+local row = redis.call('HMGET', KEYS[1], 'f', 'n', 's', 'u', 'a', 'x')
 if row[1] then
-  local left = math.max(tonumber(row[4]) - now, 0)
+  -- No call runs for longer unless it says so: where the clock has gone back, either.
+  local left = math.min(math.max(tonumber(row[4]) - now, 0), lease)
   if row[3] == 'running' and (row[2] == number or (row[2] == ARGV[7] and left == 0)) then
-    redis.call('HSET', KEYS[1], 'n', number, 'u', string.format('%d', now + lease))
+    redis.call('HSET', KEYS[1], 'n', number, 'u', runs_until)
+    if row[6] and tonumber(row[6]) < now + lease then
+      redis.call('HSET', KEYS[1], 'x', runs_until)
+      redis.call('PEXPIRE', KEYS[1], ARGV[3])
+    end
     return {'mine'}
   end
   return {'earlier', row[1], row[2], row[3], left, row[5] or ''}
@@ -37,8 +44,9 @@ if calls >= tonumber(ARGV[5]) or bytes >= tonumber(ARGV[6]) then
   return {'full'}
 end
 local of_hour = string.format('%d', hour)
-redis.call('HSET', KEYS[1], 'f', ARGV[1], 'n', number, 's', 'running', 'u', string.format('%d', now + lease), 'h', of_hour)
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('HSET', KEYS[1], 'f', ARGV[1], 'n', number, 's', 'running', 'u', runs_until, 'h', of_hour, 'x',
+  string.format('%d', now + kept))
+redis.call('PEXPIRE', KEYS[1], string.format('%d', kept))
 redis.call('HINCRBY', KEYS[2], 'e' .. of_hour, 1)
 redis.call('PEXPIRE', KEYS[2], string.format('%d', kept + 2 * HOUR))
 return {'mine'}

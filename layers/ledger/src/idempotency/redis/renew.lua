@@ -1,9 +1,14 @@
 -- KEYS[1] = the claim. ARGV: number, lease in ms. Answers whether the call is still this number's.
-local row = redis.call('HMGET', KEYS[1], 'n', 's')
+local row = redis.call('HMGET', KEYS[1], 'n', 's', 'x')
 if row[1] ~= ARGV[1] or row[2] ~= 'running' then
   return 0
 end
 local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-redis.call('HSET', KEYS[1], 'u', string.format('%d', now + tonumber(ARGV[2])))
+local runs_until = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[2])
+redis.call('HSET', KEYS[1], 'u', string.format('%d', runs_until))
+-- What runs is kept.
+if row[3] and tonumber(row[3]) < runs_until then
+  redis.call('HSET', KEYS[1], 'x', string.format('%d', runs_until))
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
 return 1
