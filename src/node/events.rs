@@ -30,7 +30,7 @@ pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
         && settled.moved()
     {
         let usage = settlement.item.usage;
-        let total = usage.input_total().saturating_add(usage.output);
+        let total = usage.input_total().saturating_add(usage.output_total());
         tokens.take(&settlement.key, total);
     }
 }

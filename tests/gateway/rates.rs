@@ -1,6 +1,9 @@
 //! docs/ledger.md, "Rates": requests and tokens a minute of a key, over three gateways on one Redis, and on a Cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use http::Method;
 use serde_json::json;
@@ -284,4 +287,32 @@ async fn the_store_gives_back_what_a_gateway_had_that_is_gone_and_counts_no_batc
     assert_eq!(spend(other, 2, 500).await, 1000, "another gateway's");
     assert_eq!(spend(here, 3, 500).await, 1500);
     assert_eq!(spend(other, 3, 0).await, 1500, "it only asks");
+}
+
+/// A failover to a server whose clock is behind, say.
+#[tokio::test]
+async fn tokens_are_filled_again_though_the_servers_clock_went_back() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let conn = RedisConn::connect(&url, RedisSettings::default());
+    let store = RedisRates::new(conn.await.unwrap());
+    let quota = Quota::per_second(100);
+    let spend = async |number: u64, units: u64| {
+        let batch = Batch { number, units };
+        store.spend(1, "tokens:key", quota, batch).await.unwrap()
+    };
+    assert_eq!(spend(1, 50).await, 50_000);
+    // All of it was taken twenty minutes from now.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let then = (now + Duration::from_secs(1200)).as_micros().to_string();
+    let set: i64 = redis
+        .ask(&["HSET", "tg:rl:tokens:key", "at", &then])
+        .await
+        .unwrap();
+    assert_eq!(set, 0, "it was there");
+    assert_eq!(spend(2, 0).await, 50_000, "nothing is filled yet");
+    eventually("it is filled", async || {
+        (spend(3, 0).await == 0).then_some(())
+    })
+    .await;
 }

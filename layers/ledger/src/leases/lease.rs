@@ -137,7 +137,10 @@ impl Lease {
         if self.ends.contains_key(&hold.number) {
             return Some(Err(Refusal::Gone));
         }
-        let has = self.may_grant(now) && hold.least <= hold.want && hold.want <= self.free();
+        let free = self.free();
+        // An empty lease says nothing of its account, and so nothing of a call that costs nothing either.
+        let pays = hold.want <= free && free > MicroRub::ZERO;
+        let has = self.may_grant(now) && hold.least <= hold.want && pays;
         if !has && !self.of_account().knows(hold.number) {
             return None;
         }

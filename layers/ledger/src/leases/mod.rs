@@ -551,6 +551,43 @@ mod tests {
         assert_eq!(lease.ends_waiting(), 1);
     }
 
+    /// A call that costs nothing fits into any lease, and an empty one would say that its account is empty.
+    #[test]
+    fn a_lease_that_is_used_up_leaves_a_call_that_costs_nothing_to_the_ledger() {
+        let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
+        let mut lease = lease::Lease::new(RequestNumber::now_v7(), &account, &key, 60_000);
+        let size = lease::Size {
+            free: MicroRub::new(100),
+            short_of: MicroRub::ZERO,
+        };
+        let at = Now::default();
+        let open = lease.turn(size, at, uuid::Uuid::now_v7());
+        lease.answered(&open, &answer(Word::Done, 100, ""));
+        let hold = |rub: i64| Hold {
+            number: RequestNumber::now_v7(),
+            account: account.clone(),
+            key: key.clone(),
+            want: MicroRub::new(rub),
+            least: MicroRub::new(rub),
+            ttl: Duration::from_secs(900),
+        };
+        let whole = hold(100);
+        assert!(lease.reserve(&hold(0), at).is_some_and(|held| held.is_ok()));
+        lease.reserve(&whole, at).unwrap().unwrap();
+        let settlement = Settlement {
+            number: whole.number,
+            account: account.clone(),
+            key: key.clone(),
+            held: whole.want,
+            cost: whole.want,
+            fresh: true,
+            lease: None,
+            item: crate::contract::Item::new("m", "v", crate::usage::End::Finished),
+        };
+        lease.settle(&settlement, at).unwrap();
+        assert_eq!(lease.reserve(&hold(0), at), None);
+    }
+
     #[test]
     fn an_operator_waits_for_leases_and_not_for_a_clock_that_was_set_back() {
         let ms = Duration::from_millis;

@@ -107,8 +107,9 @@ pub use crate::{
 const SCHEMA: &str = "1";
 /// What stands in its place while another ledger is copied in: no gateway opens that.
 const COPYING: &str = "copying";
-/// How long nobody charges a call that was ended for another process: longer than any process stands still.
-const FORBIDDEN_MS: u64 = 24 * 3_600_000;
+/// How long nobody charges a call that was ended for another process: a day longer than what a lease that is over may be
+/// told of.
+const FORBIDDEN_MS: u64 = crate::book::EXPIRED_MS + 24 * 3_600_000;
 /// How long receipts are kept.
 pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;

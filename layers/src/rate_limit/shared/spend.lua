@@ -8,8 +8,13 @@ local per, count, units = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[5]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local was = redis.call('HMGET', KEYS[1], 'u', 'at', ARGV[3])
-local elapsed = math.max(0, now - tonumber(was[2] or now))
-local taken = math.max(0, tonumber(was[1] or '0') - elapsed * count / per)
+local at = tonumber(was[2] or now)
+if at > now then
+  -- The clock went back: what was taken is filled again from here on, also where nobody who waits for that takes more.
+  at = now
+  redis.call('HSET', KEYS[1], 'at', string.format('%.0f', now))
+end
+local taken = math.max(0, tonumber(was[1] or '0') - (now - at) * count / per)
 if units > 0 and was[3] ~= ARGV[4] then
   taken = taken + units
   redis.call('HSET', KEYS[1], 'u', string.format('%.6f', taken), 'at', string.format('%.0f', now), ARGV[3], ARGV[4])
