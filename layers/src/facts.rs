@@ -83,6 +83,11 @@ impl CallCost {
     }
 }
 
+/// On an answer: it is a stream whose vendor has said nothing yet, and the head was not waited with any longer. Inserted by
+/// `passthrough`, for `failover`.
+#[derive(Clone, Copy, Debug)]
+pub struct NothingSaid;
+
 /// On an answer: its body is an event stream of this format, so an error inside it must take this
 /// shape. Inserted by `passthrough`; `translate` puts the caller's format in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

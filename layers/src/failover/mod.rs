@@ -138,7 +138,7 @@ pub use self::{
 use crate::{
     call::{Attempt, Priced},
     error::{Error, VendorAnswered},
-    facts::RequestNumber,
+    facts::{NothingSaid, RequestNumber},
 };
 
 /// How far a call may go.
@@ -304,7 +304,8 @@ where
         loop {
             let error = match attempt.await {
                 Ok(res) => {
-                    chosen.running.began();
+                    let nothing_said = res.extensions().get::<NothingSaid>();
+                    chosen.running.began(nothing_said.is_none());
                     return Ok(res.map(|body| ResponseBody::new(body, chosen.running)));
                 }
                 Err(error) => error,

@@ -60,6 +60,8 @@ pub(super) enum Entry {
 enum Stage {
     /// No byte has come.
     Waiting,
+    /// Nor has one yet, but the head went on.
+    Silent,
     /// The answer is on its way.
     Answering,
     /// How it went has been told.
@@ -127,11 +129,16 @@ impl Running {
         key.map(|key| self.health.digest(key)).unwrap_or_default()
     }
 
-    /// The head is there, and with it a stream's first event or all of a plain answer.
-    pub(super) fn began(&mut self) {
+    /// The head is there, and with it all of a plain answer or, if the vendor has `spoken`, a stream's first event.
+    pub(super) fn began(&mut self, spoken: bool) {
         let now = Instant::now();
         let mut inner = self.place.route.lock();
         inner.load.observe(now - self.since, now);
+        if !spoken {
+            // What went on is our own sign of life, which says nothing of the vendor.
+            self.stage = Stage::Silent;
+            return;
+        }
         inner.breaker.began(self.pass);
         drop(inner);
         self.stage = Stage::Answering;
@@ -236,9 +243,14 @@ impl Drop for Running {
                 self.waited(Instant::now());
                 self.tell(Outcome::Unknown);
             }
-            Stage::Answering => {
-                let outcome = match self.meter.look(|reading| reading.end) {
+            Stage::Silent | Stage::Answering => {
+                let (end, silent) = self.meter.look(|reading| {
+                    let nothing = reading.text_bytes == 0 && reading.usage.is_none();
+                    (reading.end, nothing && self.stage == Stage::Silent)
+                });
+                let outcome = match end {
                     Some(End::Finished) => Outcome::Succeeded,
+                    Some(End::VendorCut) if silent => Outcome::Failed(Trouble::Silent),
                     Some(End::VendorCut) => Outcome::Failed(Trouble::Answered),
                     // What it says in the middle is as often about the request: one caller must not
                     // shut a route for the others by asking for too much.

@@ -111,7 +111,7 @@ impl<A> ResponseBody<A> {
         }
     }
 
-    fn spoke(&self) -> bool {
+    pub(super) fn spoke(&self) -> bool {
         match &self.0 {
             Inner::Stream(stream) => stream.tap.reader.spoke(),
             Inner::Whole(_) => true,

@@ -96,7 +96,7 @@ pub use self::body::ResponseBody;
 use crate::{
     call::{Format, Outbound},
     error::{BoxError, Error},
-    facts::EventStream,
+    facts::{EventStream, NothingSaid},
     heads::emptied,
     model::ModelKind,
     setting::Setting,
@@ -209,7 +209,11 @@ where
                     }
                     meter.failed();
                 })?;
+                let nothing_said = !begun.spoke();
                 let mut res = answer(begun, headers, (EVENTS, NO_CACHE));
+                if nothing_said {
+                    res.extensions_mut().insert(NothingSaid);
+                }
                 res.headers_mut().insert(X_ACCEL_BUFFERING, NO);
                 res.extensions_mut().insert(EventStream(format));
                 if let Some(progress) = progress {

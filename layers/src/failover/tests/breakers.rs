@@ -78,6 +78,42 @@ async fn a_probe_that_is_answered_lets_everybody_in() {
     assert!(world.is_idle());
 }
 
+/// It takes each request, sends the head of a stream, and is silent: what goes on behind that is a sign of life of our own.
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_vendor_says_nothing_lets_nobody_in() {
+    let end = Arc::new(Mutex::new(None));
+    let ends = Arc::clone(&end);
+    let world = World::new(in_order(), move |attempt| {
+        match (&*attempt.route.vendor.name, *ends.lock().unwrap()) {
+            ("a", None) => Fails(down()),
+            ("a", Some(end)) => Idles(end),
+            _ => Answers,
+        }
+    });
+    for _ in 0..5 {
+        drop(world.call().await.unwrap());
+    }
+    for ended in [Some(End::VendorCut), Some(End::Finished)] {
+        *end.lock().unwrap() = Some(ended);
+        advance(Duration::from_secs(3)).await;
+        world.asked();
+        let probe = world.call().await.unwrap();
+        for _ in 0..3 {
+            drop(world.call().await.unwrap());
+        }
+        assert_eq!(world.asked(), ["a", "b", "b", "b"]);
+        assert_eq!(read(Ok(probe)).await.is_ok(), ended == Some(End::Finished));
+        drop(world.call().await.unwrap());
+        let next = if ended == Some(End::Finished) {
+            "a"
+        } else {
+            "b"
+        };
+        assert_eq!(world.asked(), [next], "{ended:?}");
+    }
+    assert!(world.is_idle());
+}
+
 #[tokio::test(start_paused = true)]
 async fn when_none_can_be_reached_each_is_tried_four_times_a_second_and_others_are_told_when() {
     let world = World::new(in_order(), |_| Fails(down()));

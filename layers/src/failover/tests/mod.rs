@@ -34,6 +34,8 @@ enum Does {
     Answers,
     /// Answers a stream of two frames that then ends so; `None`: not at all.
     Streams(Option<End>),
+    /// The same, whose first frame is none of the vendor's.
+    Idles(Option<End>),
     /// Fails before the first byte.
     Fails(Error),
     /// Is silent for so many seconds, then fails.
@@ -42,7 +44,7 @@ enum Does {
     Nothing,
 }
 
-use Does::{Answers, Fails, Nothing, Stalls, Streams};
+use Does::{Answers, Fails, Idles, Nothing, Stalls, Streams};
 
 type Script = dyn Fn(&Attempt) -> Does + Send + Sync;
 
@@ -74,12 +76,13 @@ impl Service<Request<Attempt>> for Vendors {
         self.asked.lock().unwrap().push(name);
         let meter = attempt.priced.meter;
         Box::pin(async move {
+            let spoken = !matches!(does, Idles(_));
             let end = match does {
                 Answers => {
                     meter.update(|reading| reading.end = Some(End::Finished));
                     Some(End::Finished)
                 }
-                Streams(end) => end,
+                Streams(end) | Idles(end) => end,
                 Fails(error) => {
                     meter.refused();
                     return Err(error);
@@ -91,7 +94,11 @@ impl Service<Request<Attempt>> for Vendors {
                 Nothing => pending().await,
             };
             let frames = [&b"one"[..], b"two"].map(Bytes::from_static).into();
-            Ok(Response::new(Scripted { frames, end, meter }))
+            let mut res = Response::new(Scripted { frames, end, meter });
+            if !spoken {
+                res.extensions_mut().insert(NothingSaid);
+            }
+            Ok(res)
         })
     }
 }
