@@ -22,7 +22,10 @@ use super::{
     refusal::Refusal,
     routes::{Asked, Route},
 };
-use crate::text::{causes::chain, similar::nearest};
+use crate::{
+    config::PaymentsConfig,
+    text::{causes::chain, similar::nearest},
+};
 
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/accounts/{account}/keys", |admin, asked| {
@@ -101,6 +104,15 @@ impl Admin {
         let mut fields = Fields::parse(&body, KEY_FIELDS)?;
         let shown = Shown::read(&mut fields)?;
         let is_owner = fields.optional("kind", key_kind)?.unwrap_or(false);
+        // Its holder has the account paid by a card, or not any more.
+        let pays = || {
+            self.payments
+                .config()
+                .is_some_and(PaymentsConfig::is_offered)
+        };
+        if is_owner && !who.role().may(Right::Money) && pays() {
+            return Err(Refusal::RoleRefused(who.role()));
+        }
         let wish = key_change(&mut fields, now_ms)?;
         self.check_models(wish.models.as_deref())?;
         if is_owner

@@ -93,6 +93,27 @@ struct KeyHtml<'a> {
 }
 
 impl KeyHtml<'_> {
+    /// What its form shows, as a form.
+    fn shown(&self) -> String {
+        let shown = [
+            ("name", &*self.key.name),
+            ("ceiling_rub", &self.ceiling),
+            ("ceiling_month_rub", &self.ceiling_month),
+            ("ceiling_day_rub", &self.ceiling_day),
+            ("models", &self.models),
+            ("addresses", &self.addresses),
+            ("requests_per_second", &self.per_second),
+            ("requests_per_minute", &self.per_minute),
+            ("tokens_per_minute", &self.tokens),
+            ("concurrency", &self.at_once),
+            ("group", self.key.group.as_deref().unwrap_or_default()),
+            ("expires_at", &self.expires),
+            ("idempotency", if self.key.idempotency { "1" } else { "" }),
+        ];
+        let pairs = shown.map(|(name, value)| format!("{name}={}", encoded(value)));
+        pairs.join("&")
+    }
+
     /// The groups that it may be put into: those that are there, and its own.
     fn groups(&self) -> impl Iterator<Item = (&Group, bool)> {
         let groups = self.groups.iter();

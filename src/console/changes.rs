@@ -147,32 +147,36 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     }
 }
 
-/// All limits of a key; what is empty is none.
+/// Those limits of a key that are other than the form has shown, all where it has shown none; what is empty is none. The others
+/// may have been changed since, or be such as nobody could set any more.
 fn limits(form: &Form) -> Value {
+    let shown = Form::parse(form.exact("shown"));
+    let is_new = |name: &&str| form.exact("shown").is_empty() || form.get(name) != shown.get(name);
+    let of = |names: &'static [&str]| names.iter().copied().filter(is_new);
     let mut body = Map::new();
-    body.insert("name".into(), form.get("name").into());
-    for name in [
+    body.extend(of(&["name"]).map(|name| (name.into(), form.get(name).into())));
+    let texts = of(&[
         "ceiling_rub",
         "ceiling_month_rub",
         "ceiling_day_rub",
         "group",
         "expires_at",
-    ] {
-        body.insert(name.into(), or_null(form.get(name)));
-    }
-    for name in ["models", "addresses"] {
-        body.insert(name.into(), words(form.get(name)).into());
-    }
-    for name in [
+    ]);
+    body.extend(texts.map(|name| (name.into(), or_null(form.get(name)))));
+    let lists = of(&["models", "addresses"]);
+    body.extend(lists.map(|name| (name.into(), words(form.get(name)).into())));
+    let numbers = of(&[
         "requests_per_second",
         "requests_per_minute",
         "tokens_per_minute",
         "concurrency",
-    ] {
-        body.insert(name.into(), number(form.get(name)));
+    ]);
+    body.extend(numbers.map(|name| (name.into(), number(form.get(name)))));
+    let flags = of(&["idempotency"]);
+    body.extend(flags.map(|name| (name.into(), (!form.get(name).is_empty()).into())));
+    if body.is_empty() {
+        body.insert("name".into(), form.get("name").into());
     }
-    let idempotency = !form.get("idempotency").is_empty();
-    body.insert("idempotency".into(), idempotency.into());
     body.into()
 }
 
@@ -298,6 +302,25 @@ mod tests {
                 "idempotency": true,
             })
         );
+        // What nobody has touched is left as it is by then.
+        let shown = "name%3Dci%26models%3Da%2520b%26expires_at%3D2020-01-01%26idempotency%3D1";
+        for (typed, sent) in [
+            (
+                "name=ci&models=a+b&expires_at=2020-01-01&idempotency=1",
+                json!({"name": "ci"}),
+            ),
+            (
+                "name=ci&models=a&expires_at=2020-01-01&ceiling_rub=5",
+                json!({"models": ["a"], "ceiling_rub": "5", "idempotency": false}),
+            ),
+            (
+                "name=&models=a+b&idempotency=1",
+                json!({"name": "", "expires_at": null}),
+            ),
+        ] {
+            let typed = format!("do=limits&{typed}&shown={shown}");
+            assert_eq!(asked(&["console", "keys", "k1"], &typed).2, sent, "{typed}");
+        }
         for (path, of) in [
             (&["console", "keys", "k1"], "keys/k1"),
             (&["console", "accounts", "acme"], "accounts/acme"),

@@ -243,8 +243,9 @@ impl SignIn {
                     Oidc::arrived(res, &head.headers)
                 }
                 Err(refused) => {
-                    // That the provider is away is nobody's guess.
-                    if let Some(address) = address.filter(|_| refused.status.is_client_error()) {
+                    // That the provider is away is nobody's guess, nor is what any page can make a browser ask for.
+                    let guessed = refused.asked && refused.status.is_client_error();
+                    if let Some(address) = address.filter(|_| guessed) {
                         self.guesses.take(&address, 1);
                     }
                     refused.page()

@@ -4,7 +4,10 @@ use std::{path::Path, process::Command};
 
 use http::{Method, header::SET_COOKIE};
 use serde_json::{Value, json};
-use tollgate_layers::money::MicroRub;
+use tollgate_layers::{
+    money::MicroRub,
+    reserve::ledger::{KeyChange, LedgerAdmin},
+};
 
 use crate::{
     harness::{ADMIN_KEY, Answer, Key, RedisServer, Setup, World, request},
@@ -1038,6 +1041,44 @@ async fn a_role_does_what_it_is_there_for_and_is_told_so_otherwise() {
             "{role}: {html}"
         );
     }
+}
+
+/// An expired key, or one of a model that is gone, is changed like any other; what somebody else has changed meanwhile stays.
+#[tokio::test]
+async fn a_keys_form_changes_what_was_touched_alone() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let page = format!("/console/keys/{}", key.id);
+    let path = format!("/admin/v1/keys/{}", key.id);
+    let change = async |body: Value| world.admin(Method::PATCH, &path, Some(body)).await;
+    let before = change(json!({ "ceiling_day_rub": "1000" })).await;
+    assert_eq!(before.status, 200);
+    // It has been over for long.
+    let over = KeyChange {
+        expires_at_ms: Some(Some(1_000)),
+        ..KeyChange::default()
+    };
+    let id = key.id.parse().unwrap();
+    world.gateway.store().change_key(&id, &over).await.unwrap();
+    let html = me.page(&world, &page).await;
+    let shown = html.split("name=\"shown\" value=\"").nth(1).unwrap();
+    let shown = shown.split('"').next().unwrap().replace("&#38;", "&");
+    assert_eq!(change(json!({ "ceiling_day_rub": "10" })).await.status, 200);
+    let typed = [
+        ("do", "limits"),
+        ("shown", &*shown),
+        ("name", "renamed"),
+        ("ceiling_day_rub", "1000.00"),
+        ("expires_at", "1970-01-01T00:00:01Z"),
+    ];
+    me.done(&world, &page, &typed).await;
+    let now = world.admin(Method::GET, &path, None).await.json();
+    assert_eq!(
+        (&now["name"], &now["ceiling_day_rub"]),
+        (&json!("renamed"), &json!("10.00"))
+    );
+    assert_eq!(now["expires_at"], "1970-01-01T00:00:01Z");
 }
 
 #[tokio::test]

@@ -412,6 +412,20 @@ async fn what_is_wrong_names_the_setting_and_lets_nobody_in() {
     }
 }
 
+/// A page of others' can have an operator's browser ask for this as often as it likes.
+#[tokio::test]
+async fn who_was_never_on_the_way_to_the_provider_has_guessed_nothing() {
+    let provider = Provider::start().await;
+    let world = provider.setup().start().await;
+    for _ in 0..30 {
+        let answer = Browser::default()
+            .get(&world, "/console/oidc/back?state=x&code=y")
+            .await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+    }
+    Browser::admin(&world).await;
+}
+
 #[tokio::test]
 async fn a_provider_that_calls_itself_otherwise_or_is_away_is_named() {
     let provider = Provider::start().await;

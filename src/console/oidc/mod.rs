@@ -48,6 +48,8 @@ pub(super) struct Known {
 pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) text: String,
+    /// The provider was asked about somebody, and did not let them in.
+    pub(super) asked: bool,
 }
 
 impl Oidc {
@@ -114,6 +116,7 @@ impl Oidc {
                 status: StatusCode::BAD_REQUEST,
                 text: "This browser was not on its way to the provider, or took longer than ten minutes. Try again."
                     .into(),
+                asked: false,
             });
         };
         // RFC 9207: of another provider nothing is taken.
@@ -122,6 +125,7 @@ impl Oidc {
             return Err(Refused {
                 status: StatusCode::BAD_REQUEST,
                 text: "Another provider than that of admin.oidc.issuer has sent you here.".into(),
+                asked: false,
             });
         }
         let code = form.get("code");
@@ -131,6 +135,7 @@ impl Oidc {
             return Err(Refused {
                 status: StatusCode::FORBIDDEN,
                 text: format!("The provider did not let you in ({word})."),
+                asked: false,
             });
         }
         let Ok(_permit) = self.asked.try_acquire() else {
@@ -156,6 +161,7 @@ impl Oidc {
             Refused {
                 status: StatusCode::FORBIDDEN,
                 text,
+                asked: true,
             }
         };
         let name = claims.get(name_claim).and_then(Value::as_str);
@@ -234,6 +240,7 @@ fn busy() -> Refused {
     Refused {
         status: StatusCode::SERVICE_UNAVAILABLE,
         text: "Others are signing in right now. Try again.".into(),
+        asked: false,
     }
 }
 
@@ -255,6 +262,7 @@ fn failed(error: &ProviderError) -> Refused {
         text: format!(
             "The provider could not be asked, or was not believed; the gateway's log says why. Look at {setting}."
         ),
+        asked: true,
     }
 }
 

@@ -307,9 +307,13 @@
   }
 
   function keyWish() {
-    const wish = { name: at('key-name').value.trim() };
-    for (const limit of LIMITS) wish[limit] = at(limit).value.trim().replace(',', '.') || null;
-    return wish;
+    const found = chosenKey();
+    const name = at('key-name').value.trim();
+    const limits = LIMITS.map((limit) => [limit, at(limit).value.trim().replace(',', '.') || null]);
+    // What nobody has touched is left as it is by now.
+    const changed = limits.filter(([limit, value]) => !found || value !== found[limit]);
+    const named = !found || name !== found.name || changed.length === 0;
+    return Object.fromEntries([...(named ? [['name', name]] : []), ...changed]);
   }
 
   // --- spending ---
@@ -393,9 +397,13 @@
   };
   const ended = ({ end }) => (ends[end] ? say(...ends[end]) : end);
 
-  // The day after a date: `until` is not among what is shown.
-  const dayAfter = (date) => (date ? new Date(Date.parse(`${date}T00:00:00Z`) + 86400000).toISOString().slice(0, 10) : '');
-  const wish = () => ({ model: at('model').value, session: at('session').value.trim(), since: at('since').value, until: dayAfter(at('until').value) });
+  // When a day begins where the reader is, as the times beside the receipts are shown; `until` is not among what is shown.
+  function midnight(date, daysOn = 0) {
+    if (!date) return '';
+    const [year, month, day] = date.split('-').map(Number);
+    return new Date(year, month - 1, day + daysOn).toISOString();
+  }
+  const wish = () => ({ model: at('model').value, session: at('session').value.trim(), since: midnight(at('since').value), until: midnight(at('until').value, 1) });
 
   async function receipts(after, limit) {
     const number = at('number').value.trim();
