@@ -116,6 +116,13 @@ impl Admin {
             Replayed::Unknown => {
                 return Err(Refusal::NotFound(format!("no event {number} is kept")));
             }
+            Replayed::NotIts => {
+                let problem = format!(
+                    "event {number} is of no account or kind that {} has",
+                    receiver.name
+                );
+                return Err(Refusal::invalid("number", problem));
+            }
         };
         ok(&ReplayAnswer {
             number,

@@ -308,12 +308,14 @@ fn text(fields: &Map<String, Value>, name: &'static str) -> Result<Option<String
 /// Whether the holder of a key may pay so much at once, and says well where the receipt goes.
 fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) -> Result<(), Error> {
     // Rounded to the side that is allowed.
-    let rubles = |bound: MicroRub| u64::try_from(bound.micro() / MICRO).unwrap_or_default();
+    let rubles = |micro: i64| u64::try_from(micro / MICRO).unwrap_or_default();
     if amount < config.min {
-        return Err(invalid("amount_rub", Problem::BelowMin(rubles(config.min))));
+        let least = config.min.micro().saturating_add(MICRO - 1);
+        return Err(invalid("amount_rub", Problem::BelowMin(rubles(least))));
     }
     if amount > config.max {
-        return Err(invalid("amount_rub", Problem::AboveMax(rubles(config.max))));
+        let most = config.max.micro();
+        return Err(invalid("amount_rub", Problem::AboveMax(rubles(most))));
     }
     if email.is_some_and(|email| !is_email(email)) {
         return Err(invalid(

@@ -35,6 +35,8 @@ pub(crate) enum Replayed {
     Failed(String),
     /// It is not kept any more, or never was.
     Unknown,
+    /// It is of another account or kind than those of the receiver.
+    NotIts,
 }
 
 impl Dispatcher {
@@ -111,6 +113,10 @@ impl Dispatcher {
         let Some((event, letter)) = notes.event(number).await? else {
             return Ok(Replayed::Unknown);
         };
+        // What was never for it, be it another customer's, is not sent by mistake. A dead letter was.
+        if letter.is_none() && !receiver.filter.takes(&event) {
+            return Ok(Replayed::NotIts);
+        }
         let metrics = self.metrics.events.of(&receiver.name);
         match receiver.send(&event).await {
             Sent::Taken => {

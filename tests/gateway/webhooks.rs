@@ -264,6 +264,27 @@ async fn each_event_is_posted_in_order_and_signed() {
     assert_eq!(standing["to"], "127.0.0.1");
 }
 
+/// Another customer's, say, whose number was mistyped.
+#[tokio::test]
+async fn an_event_that_was_never_for_a_receiver_is_not_sent_again_to_it() {
+    let hook = Hook::start().await;
+    let world = world(&hook.section("crm", "accounts = [\"beta\"]\n")).await;
+    open(&world).await;
+    world.key_with("beta", "1", json!({})).await;
+    pay(&world, "a").await;
+    hook.has(1).await;
+    let ours = hook.posts()[0].number();
+    let others = if ours == 1 { 2 } else { 1 };
+    for (number, status, says) in [(others, 400, "number: "), (ours, 200, "true")] {
+        let path = "/admin/v1/receivers/crm/replays";
+        let body = json!({ "number": number });
+        let answer = world.admin(Method::POST, path, Some(body)).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(answer.text().contains(says), "{answer:?}");
+    }
+    assert_eq!(hook.numbers(), [ours, ours]);
+}
+
 #[tokio::test]
 async fn an_event_that_is_not_taken_comes_again_before_those_behind_it() {
     let hook = Hook::start().await;

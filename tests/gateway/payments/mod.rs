@@ -16,6 +16,7 @@ use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
 use tollgate_ledger::contract::Feed;
 
 use crate::{
+    console::{Browser, PASSWORD, named, operators_file_section},
     harness::{Answer, RedisServer, Setup, World, eventually, request},
     leases::{busy, leases, metric},
     ops::Op,
@@ -646,6 +647,66 @@ async fn a_payment_that_its_provider_did_not_make_is_asked_for_again_by_its_id()
     let made = said(&tollgate(&world, &args, "").await, 0);
     assert!(made.contains(id) && made.contains("https://"), "{made}");
     assert_eq!(shop.payments().len(), 1);
+}
+
+#[tokio::test]
+async fn bounds_are_told_as_what_is_taken() {
+    let shop = Shop::start().await;
+    let bounds = "on_page = true\nmin_rub = \"100.50\"\nmax_rub = \"1000.50\"";
+    let world = start(&shop, bounds, "memory:").await;
+    let key = world.key_with("acme", "0", json!({})).await;
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let url = world.url("/v1/tollgate/payments");
+    for (amount, told) in [("50", "101"), ("5000", "1000")] {
+        let mut asked = amount;
+        for status in [400, 200] {
+            let body = json!({ "amount_rub": asked }).to_string();
+            let answer = world
+                .ask(request(Method::POST, &url, &headers, body.into()))
+                .await;
+            assert_eq!(answer.status, status, "{asked}: {answer:?}");
+            assert!(
+                status == 200 || answer.refusal().contains(told),
+                "{answer:?}"
+            );
+            asked = told;
+        }
+    }
+}
+
+/// Its holder sets and removes the rule by which a saved card pays.
+#[tokio::test]
+async fn where_holders_pay_an_owner_key_is_made_by_whoever_may_touch_money() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("operators.toml");
+    for role in ["support", "admin"] {
+        named(&file, &format!("{role}-1"), role);
+    }
+    let shop = Shop::start().await;
+    for offered in [false, true] {
+        let payments = shop.config(if offered { "on_page = true" } else { "" });
+        let world = Setup::default()
+            .edit(ANCHOR, &format!("{payments}{ANCHOR}"))
+            .edit("[admin]\n", &operators_file_section(&file))
+            .start()
+            .await;
+        world.key_with("acme", "0", json!({})).await;
+        for (who, owner, may) in [
+            ("support-1", "", true),
+            ("support-1", "1", !offered),
+            ("admin-1", "1", true),
+        ] {
+            let me = Browser::signed_in(&world, who, PASSWORD).await;
+            let wish = [("do", "create-key"), ("name", "x"), ("owner", owner)];
+            let answer = me.post(&world, "/console/accounts/acme", &wish).await;
+            let status = if may { 200 } else { 403 };
+            assert_eq!(answer.status, status, "{who} {owner} {offered}: {answer:?}");
+        }
+    }
 }
 
 #[tokio::test]
