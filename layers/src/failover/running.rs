@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::Error,
     model::Route,
-    usage::{End, Meter},
+    usage::{End, Meter, Reading},
 };
 
 /// A vendor's wish to be left alone means something for a second at least.
@@ -134,13 +134,18 @@ impl Running {
         let now = Instant::now();
         let mut inner = self.place.route.lock();
         inner.load.observe(now - self.since, now);
-        if !spoken {
+        drop(inner);
+        if spoken {
+            self.spoke();
+        } else {
             // What went on is our own sign of life, which says nothing of the vendor.
             self.stage = Stage::Silent;
-            return;
         }
-        inner.breaker.began(self.pass);
-        drop(inner);
+    }
+
+    /// The vendor's first word has come.
+    fn spoke(&mut self) {
+        self.place.route.lock().breaker.began(self.pass);
         self.stage = Stage::Answering;
         if self.trying {
             // It rested, and is awake.
@@ -149,6 +154,12 @@ impl Running {
             self.place.vendor.unpark(key);
             self.stop_trying();
         }
+    }
+
+    /// Whether all that went on is ours.
+    fn is_silent(&self) -> bool {
+        let nothing = |reading: &Reading| reading.text_bytes == 0 && reading.usage.is_none();
+        self.stage == Stage::Silent && self.meter.look(nothing)
     }
 
     /// Whether all of the answer has come.
@@ -244,12 +255,14 @@ impl Drop for Running {
                 self.tell(Outcome::Unknown);
             }
             Stage::Silent | Stage::Answering => {
-                let (end, silent) = self.meter.look(|reading| {
-                    let nothing = reading.text_bytes == 0 && reading.usage.is_none();
-                    (reading.end, nothing && self.stage == Stage::Silent)
-                });
-                let outcome = match end {
-                    Some(End::Finished) => Outcome::Succeeded,
+                let silent = self.is_silent();
+                let outcome = match self.meter.look(|reading| reading.end) {
+                    Some(End::Finished) => {
+                        if self.stage == Stage::Silent {
+                            self.spoke();
+                        }
+                        Outcome::Succeeded
+                    }
                     Some(End::VendorCut) if silent => Outcome::Failed(Trouble::Silent),
                     Some(End::VendorCut) => Outcome::Failed(Trouble::Answered),
                     // What it says in the middle is as often about the request: one caller must not
@@ -306,13 +319,14 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
         // Looked at where it lies: a frame is large.
         let polled = this.inner.as_mut().poll_frame(cx);
         if let (Poll::Ready(frame), Some(running)) = (&polled, &mut *this.running) {
-            if let Some(Err(error)) = frame {
-                if running.is_over() {
-                    running.note(error);
-                } else {
-                    // What was cut above the meter: it does not know.
-                    running.ended(error);
+            match frame {
+                Some(Err(error)) if running.is_over() => running.note(error),
+                // What was cut above the meter: it does not know.
+                Some(Err(error)) => drop(running.ended(error)),
+                Some(Ok(_)) if running.stage == Stage::Silent && !running.is_silent() => {
+                    running.spoke();
                 }
+                _ => {}
             }
             if !matches!(frame, Some(Ok(_))) || this.inner.is_end_stream() {
                 *this.running = None;

@@ -114,6 +114,35 @@ async fn a_probe_whose_vendor_says_nothing_lets_nobody_in() {
     assert!(world.is_idle());
 }
 
+/// A model that thinks for longer than a head is waited with.
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_vendor_speaks_late_lets_everybody_in_then() {
+    let sick = Arc::new(Mutex::new(true));
+    let is_sick = Arc::clone(&sick);
+    let world = World::new(in_order(), move |attempt| {
+        match (&*attempt.route.vendor.name, *is_sick.lock().unwrap()) {
+            ("a", true) => Fails(down()),
+            ("a", false) => Idles(None),
+            _ => Answers,
+        }
+    });
+    for _ in 0..5 {
+        drop(world.call().await.unwrap());
+    }
+    *sick.lock().unwrap() = false;
+    advance(Duration::from_secs(1)).await;
+    world.asked();
+    let mut probe = world.call().await.unwrap().into_body();
+    for asked in ["b", "a"] {
+        probe.frame().await.unwrap().unwrap();
+        drop(world.call().await.unwrap());
+        assert_eq!(world.asked().last().unwrap(), asked);
+    }
+    assert_eq!(world.breaker("a"), BreakerState::Closed);
+    drop(probe);
+    assert!(world.is_idle());
+}
+
 #[tokio::test(start_paused = true)]
 async fn when_none_can_be_reached_each_is_tried_four_times_a_second_and_others_are_told_when() {
     let world = World::new(in_order(), |_| Fails(down()));

@@ -34,7 +34,7 @@ enum Does {
     Answers,
     /// Answers a stream of two frames that then ends so; `None`: not at all.
     Streams(Option<End>),
-    /// The same, whose first frame is none of the vendor's.
+    /// The same, whose first frame is none of the vendor's; nor is the second, if this one ends the stream.
     Idles(Option<End>),
     /// Fails before the first byte.
     Fails(Error),
@@ -94,7 +94,13 @@ impl Service<Request<Attempt>> for Vendors {
                 Nothing => pending().await,
             };
             let frames = [&b"one"[..], b"two"].map(Bytes::from_static).into();
-            let mut res = Response::new(Scripted { frames, end, meter });
+            let says = spoken || end.is_none();
+            let mut res = Response::new(Scripted {
+                frames,
+                end,
+                meter,
+                says,
+            });
             if !spoken {
                 res.extensions_mut().insert(NothingSaid);
             }
@@ -108,6 +114,8 @@ struct Scripted {
     frames: VecDeque<Bytes>,
     end: Option<End>,
     meter: Meter,
+    /// Its second frame is the vendor's.
+    says: bool,
 }
 
 impl Body for Scripted {
@@ -119,6 +127,9 @@ impl Body for Scripted {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if let Some(bytes) = self.frames.pop_front() {
+            if self.says && self.frames.is_empty() {
+                self.meter.update(|reading| reading.text_bytes += 3);
+            }
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         let end = self.end;
