@@ -46,6 +46,7 @@ impl Payments {
                 intent = self.refund(&intent, refund).await?;
             }
             // A process that noted one may have ended before it took it off, and not every provider is asked again.
+            intent = self.0.shelf.find(id).await?.unwrap_or(intent);
             let noted = intent.refunds.iter();
             let untaken = noted.filter(|refund| refund.taken_rub.is_empty());
             for refund in untaken.cloned().collect::<Vec<_>>() {

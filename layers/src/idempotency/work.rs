@@ -3,7 +3,10 @@
 use std::{
     future::{pending, poll_fn},
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
 };
 
@@ -50,6 +53,8 @@ struct Entered<K, M> {
     shared: Arc<Shared<K, M>>,
     name: Name,
     run: Arc<Run<AnswerBody>>,
+    /// It is being written how it ended.
+    ending: AtomicBool,
 }
 
 impl<K, M> Entered<K, M> {
@@ -102,7 +107,12 @@ where
         tell: oneshot::Sender<Told<S>>,
     ) -> Self {
         Self {
-            entered: Entered { shared, name, run },
+            entered: Entered {
+                shared,
+                name,
+                run,
+                ending: AtomicBool::new(false),
+            },
             claim,
             seal,
             caller,
@@ -135,6 +145,8 @@ where
                 return;
             }
             Begin::Unclaimed(error) => {
+                // What the call has taken up is free: this may take a while.
+                drop((inner, req));
                 entered.end();
                 let unavailable = Err(Error::LedgerUnavailable(error));
                 drop(tell.send(Told::Answer(Box::new(unavailable))));
@@ -146,7 +158,7 @@ where
             }
         }
         let shared = Arc::clone(&entered.shared);
-        let taken_over = taken_over(&shared.store, &claim, claimed_at);
+        let taken_over = taken_over(&shared.store, &claim, claimed_at, &entered.ending);
         let mut tell = Some(tell);
         {
             let calling = call(&entered, &claim, &seal, &mut tell, inner, req);
@@ -235,13 +247,20 @@ where
 /// Renews the claim, and comes to an end when another process has taken it over: it may where this one has not said for the
 /// time of a claim that it runs. Until then a claim that is not there was lost, or deleted, and the call goes on, by
 /// a new one if there can be any.
-async fn taken_over<K: AnswerStore>(store: &K, claim: &Claim, claimed_at: Instant) {
+/// Once the call is `ending`, what is not there has ended.
+async fn taken_over<K: AnswerStore>(
+    store: &K,
+    claim: &Claim,
+    claimed_at: Instant,
+    ending: &AtomicBool,
+) {
     let mut renewed_at = claimed_at;
     loop {
         sleep(claim.lease / RENEWALS).await;
         let asked_at = Instant::now();
         match store.renew(claim).await {
             Ok(true) => renewed_at = asked_at,
+            Ok(false) if ending.load(Ordering::Relaxed) => return pending().await,
             Ok(false) if renewed_at.elapsed() >= claim.lease => return,
             Ok(false) => match store.claim(claim, None).await {
                 Ok(Claimed::Mine) => renewed_at = asked_at,
@@ -353,6 +372,7 @@ async fn finish<K: AnswerStore, M>(
     claim: &Claim,
     outcome: Outcome<'_>,
 ) -> bool {
+    entered.ending.store(true, Ordering::Relaxed);
     let Ok(finished) = entered.shared.store.finish(claim, outcome).await else {
         return false;
     };
@@ -360,7 +380,8 @@ async fn finish<K: AnswerStore, M>(
         (Finished::Kept, Outcome::Answered(sealed)) => {
             entered.shared.report(Event::Stored(sealed.len() as u64));
         }
-        (Finished::Kept, _) => {}
+        // Where nothing is to be kept, nothing that is there is right.
+        (Finished::Kept, _) | (Finished::NotMine, Outcome::Free) => {}
         (Finished::TooMuch, _) => entered.shared.report(Event::NotStored),
         (Finished::NotMine, _) => entered.shared.report(Event::NotWritten),
     }
@@ -375,5 +396,8 @@ async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outco
             return;
         }
     }
-    entered.shared.report(Event::NotWritten);
+    // What nothing is kept of is asked of the ledger.
+    if outcome != Outcome::Free {
+        entered.shared.report(Event::NotWritten);
+    }
 }

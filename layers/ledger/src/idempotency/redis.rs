@@ -140,16 +140,19 @@ impl AnswerStore for RedisAnswers {
             answer,
             bounds.account_bytes_max,
         );
-        let finished: String = conn
+        let finished: Result<String, RedisFault> = conn
             .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
-            .await?;
-        if word == "answered" && finished != "kept" {
-            // An account at its own bound takes nothing from others.
-            self.has_room(-bytes, claim.kept).await?;
+            .await;
+        if word == "answered" && !finished.as_ref().is_ok_and(|word| word == "kept") {
+            // An account at its own bound takes nothing from others, nor does what may be told again.
+            let given_back = self.has_room(-bytes, claim.kept).await;
+            if finished.is_ok() {
+                given_back?;
+            }
         }
-        Ok(match finished.as_str() {
+        Ok(match finished?.as_str() {
             "kept" if beyond => Finished::TooMuch,
-            "kept" => Finished::Kept,
+            "kept" | "was" => Finished::Kept,
             "too_much" => Finished::TooMuch,
             "not_mine" => Finished::NotMine,
             word => return Err(RedisFault::Unexpected(format!("finished {word:?}")).into()),

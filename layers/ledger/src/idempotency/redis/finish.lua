@@ -1,11 +1,11 @@
 -- KEYS: as for the claim. ARGV: number, how it ended ('answered', 'unanswered', 'free'), the answer, the account's most
--- bytes. Answers 'kept', 'too_much' or 'not_mine'.
+-- bytes. Answers 'kept', 'was' (it had ended before), 'too_much' or 'not_mine'.
 local row = redis.call('HMGET', KEYS[1], 'n', 's', 'h')
 if row[1] ~= ARGV[1] then
   return 'not_mine'
 end
 if row[2] ~= 'running' then
-  return 'kept'
+  return 'was'
 end
 if ARGV[2] == 'free' then
   redis.call('DEL', KEYS[1])
