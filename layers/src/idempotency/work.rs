@@ -151,9 +151,7 @@ where
                 let unavailable = Err(Error::LedgerUnavailable(error));
                 drop(tell.send(Told::Answer(Box::new(unavailable))));
                 // It may be claimed all the same, and whoever sends the call again would wait for nobody.
-                if !finish(&entered, &claim, Outcome::Free).await {
-                    insist(&entered, &claim, Outcome::Free).await;
-                }
+                insist(&entered, &claim, Outcome::Free).await;
                 return;
             }
         }
@@ -244,10 +242,9 @@ where
     }
 }
 
-/// Renews the claim, and comes to an end when another process has taken it over: it may where this one has not said for the
-/// time of a claim that it runs. Until then a claim that is not there was lost, or deleted, and the call goes on, by
-/// a new one if there can be any.
-/// Once the call is `ending`, what is not there has ended.
+/// Renews the claim, and comes to an end when another process has it, which may have ended this one's hold. Where nobody has it,
+/// and this one has said within the time of a claim that it runs, it was lost, or deleted: the call goes on, by a new
+/// one if there can be any. Once the call is `ending`, what is not there has ended.
 async fn taken_over<K: AnswerStore>(
     store: &K,
     claim: &Claim,
@@ -264,8 +261,9 @@ async fn taken_over<K: AnswerStore>(
             Ok(false) if renewed_at.elapsed() >= claim.lease => return,
             Ok(false) => match store.claim(claim, None).await {
                 Ok(Claimed::Mine) => renewed_at = asked_at,
-                // Whoever has claimed it anew makes another call. This one is kept by nobody.
-                Ok(Claimed::Full | Claimed::Earlier(_)) => return pending().await,
+                Ok(Claimed::Earlier(_)) => return,
+                // It goes on, and its answer is not kept.
+                Ok(Claimed::Full) => return pending().await,
                 Err(_) => {}
             },
             Err(_) => {}
@@ -326,9 +324,7 @@ async fn call<S, K, M>(
         if let Err(chunk) = pushed {
             shared.report(Event::NotStored);
             run.hand_over(chunk, body);
-            if !finish(entered, claim, Outcome::Unanswered).await {
-                insist(entered, claim, Outcome::Unanswered).await;
-            }
+            insist(entered, claim, Outcome::Unanswered).await;
             return;
         }
     };
@@ -341,9 +337,7 @@ async fn call<S, K, M>(
                 Ok(sealed) => Outcome::Answered(sealed),
                 Err(_) => Outcome::Unanswered,
             };
-            if !finish(entered, claim, outcome).await {
-                insist(entered, claim, outcome).await;
-            }
+            insist(entered, claim, outcome).await;
         }
         Err(error) => {
             let outcome = outcome_without_answer(&cost);
@@ -388,10 +382,12 @@ async fn finish<K: AnswerStore, M>(
     true
 }
 
-/// The same again, for about the time of a claim: then that runs out, and the ledger says what became of the call.
+/// Writes it, again and again for about the time of a claim: then that runs out, and the ledger says what became of the call.
 async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outcome: Outcome<'_>) {
-    for _ in 1..RENEWALS {
-        sleep(claim.lease / RENEWALS).await;
+    for again in 0..RENEWALS {
+        if again > 0 {
+            sleep(claim.lease / RENEWALS).await;
+        }
         if finish(entered, claim, outcome).await {
             return;
         }

@@ -10,8 +10,7 @@ local kept = math.max(tonumber(ARGV[4]), lease)
 local runs_until = string.format('%d', now + lease)
 local row = redis.call('HMGET', KEYS[1], 'f', 'n', 's', 'u', 'a', 'x')
 if row[1] then
-  -- No call runs for longer unless it says so: where the clock has gone back, either.
-  local left = math.min(math.max(tonumber(row[4]) - now, 0), lease)
+  local left = math.max(tonumber(row[4]) - now, 0)
   if row[3] == 'running' and (row[2] == number or (row[2] == ARGV[7] and left == 0)) then
     redis.call('HSET', KEYS[1], 'n', number, 'u', runs_until)
     if row[6] and tonumber(row[6]) < now + lease then
