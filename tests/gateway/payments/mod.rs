@@ -17,7 +17,7 @@ use tollgate_ledger::contract::Feed;
 
 use crate::{
     console::{Browser, PASSWORD, named, operators_file_section},
-    harness::{Answer, RedisServer, Setup, World, eventually, request},
+    harness::{Answer, Key, RedisServer, Setup, World, eventually, request},
     leases::{busy, leases, metric},
     ops::Op,
     replies::{answer, usage},
@@ -649,25 +649,28 @@ async fn a_payment_that_its_provider_did_not_make_is_asked_for_again_by_its_id()
     assert_eq!(shop.payments().len(), 1);
 }
 
-#[tokio::test]
-async fn bounds_are_told_as_what_is_taken() {
-    let shop = Shop::start().await;
-    let bounds = "on_page = true\nmin_rub = \"100.50\"\nmax_rub = \"1000.50\"";
-    let world = start(&shop, bounds, "memory:").await;
-    let key = world.key_with("acme", "0", json!({})).await;
+/// A payment, for which the holder of a key asks.
+async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
         ("authorization", bearer.as_str()),
         ("content-type", "application/json"),
     ];
     let url = world.url("/v1/tollgate/payments");
+    let body = body.to_string().into();
+    world.ask(request(Method::POST, &url, &headers, body)).await
+}
+
+#[tokio::test]
+async fn bounds_are_told_as_what_is_taken() {
+    let shop = Shop::start().await;
+    let bounds = "on_page = true\nmin_rub = \"100.50\"\nmax_rub = \"1000.50\"";
+    let world = start(&shop, bounds, "memory:").await;
+    let key = world.key_with("acme", "0", json!({})).await;
     for (amount, told) in [("50", "101"), ("5000", "1000")] {
         let mut asked = amount;
         for status in [400, 200] {
-            let body = json!({ "amount_rub": asked }).to_string();
-            let answer = world
-                .ask(request(Method::POST, &url, &headers, body.into()))
-                .await;
+            let answer = asked_by(&world, &key, &json!({ "amount_rub": asked })).await;
             assert_eq!(answer.status, status, "{asked}: {answer:?}");
             assert!(
                 status == 200 || answer.refusal().contains(told),
@@ -724,17 +727,7 @@ async fn the_holder_of_a_key_pays_within_bounds() {
         ("authorization", bearer.as_str()),
         ("content-type", "application/json"),
     ];
-    let url = world.url("/v1/tollgate/payments");
-    let ask = async |body: Value| {
-        world
-            .ask(request(
-                Method::POST,
-                &url,
-                &headers,
-                body.to_string().into(),
-            ))
-            .await
-    };
+    let ask = async |body: Value| asked_by(&world, &key, &body).await;
     for (body, status) in [
         (json!({ "amount_rub": "99.99" }), 400),
         (json!({ "amount_rub": "1000.01" }), 400),
