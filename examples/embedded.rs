@@ -1,5 +1,5 @@
-//! The whole gateway inside another program: built from a config, filled and watched by function calls, drained
-//! at the end. What it says of itself goes where this program wants it.
+//! Runs the whole gateway inside another program: builds it from a configuration, adds accounts and watches calls by
+//! function calls, and drains it at the end. The program decides where the gateway's reports go.
 //!
 //! ```sh
 //! cargo run --example embedded
@@ -31,7 +31,7 @@ use tollgate_layers::{
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // It stands in for a vendor of models, on a port of its own.
+    // Takes the place of a model vendor, on a port of its own.
     let vendor = ScriptedVendor::start().await?;
     let secrets = |name: &str| (name == "VENDOR_KEY").then(|| "sk-of-the-vendor".to_owned());
     let config = Config::parse(&config_text(vendor.address()), &secrets)
@@ -69,7 +69,8 @@ async fn main() -> anyhow::Result<()> {
     gateway.drain().await
 }
 
-/// As in a file; see `deploy/tollgate.toml`. The port is a free one, and there is no operator's listener.
+/// The configuration, as it would be in a file; see `deploy/tollgate.toml`. Port 0 picks a free port, and there is no
+/// operators' listener.
 fn config_text(vendor: SocketAddr) -> String {
     format!(
         r#"
@@ -110,7 +111,7 @@ async fn funded_key(books: &AnyLedger, account: &AccountId) -> anyhow::Result<Se
     Ok(secret)
 }
 
-/// What any client library sends.
+/// A call as any client library sends it.
 async fn ask(gateway: SocketAddr, key: &SecretKey) -> anyhow::Result<String> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let call = json!({

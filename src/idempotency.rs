@@ -1,4 +1,4 @@
-//! Where answers are kept for calls with an idempotency key, and what the ledger says of such calls' money.
+//! Stores answers for calls with an idempotency key, and reads from the ledger what such calls were charged.
 
 use std::{ffi::OsString, path::Path};
 
@@ -8,7 +8,7 @@ use tollgate_layers::{
 };
 use tollgate_ledger::{
     account::{AccountId, KeyId},
-    contract::{BookError, Ledger, LedgerAdmin},
+    contract::{BookError, Ledger, LedgerAdmin, LedgerError, Refusal},
     idempotency::{
         AnswerStore, Bounds, Claim, Claimed, Finished, MemoryAnswers, Outcome, RedisAnswers,
         SqliteAnswers,
@@ -22,7 +22,7 @@ use crate::{
     observe::metrics::idempotency::Idempotency,
 };
 
-/// One of the stores, beside the ledger of its kind. Clones share it.
+/// A store of answers, of the same kind as the ledger. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyAnswers {
     Memory(MemoryAnswers),
@@ -47,7 +47,7 @@ impl AnyAnswers {
     }
 }
 
-/// The ledger's file, and `.answers`.
+/// Path of the ledger's file with `.answers` appended.
 fn beside(path: &Path) -> OsString {
     let mut path = path.as_os_str().to_owned();
     path.push(".answers");
@@ -80,12 +80,12 @@ impl AnswerStore for AnyAnswers {
     }
 }
 
-/// The ledger, asked what became of a call.
+/// The ledger, for the outcome of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Books {
     pub(crate) store: AnyLedger,
-    /// Whether gateways hold money by themselves: then a call that another one has made may be charged whenever that comes
-    /// back.
+    /// Whether gateways hold money from leases. If so, a call of another gateway may still be charged when that gateway
+    /// returns.
     pub(crate) leased: bool,
 }
 
@@ -96,15 +96,15 @@ impl Money for Books {
         account: &AccountId,
         key: &KeyId,
     ) -> Result<Fate, BoxError> {
-        // A released hold is never charged, whoever asks for it; one that was charged stays so. Not through the outbox,
-        // which would do it later.
+        // A released hold is never charged, and a charged one stays charged. The release bypasses the outbox, which
+        // would do it later.
         let mut leased = self.leased;
         match &self.store {
             AnyLedger::Memory(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Sqlite(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Redis(outbox) => {
                 let ledger = outbox.ledger();
-                // The other gateway may have leases where this one has none.
+                // The other gateway may use leases even if this one does not.
                 leased = leased || !ledger.leases_of(account).await?.is_empty();
                 if !leased {
                     ledger.forbid(number, account).await?;
@@ -118,9 +118,18 @@ impl Money for Books {
             Err(error) => Err(error.into()),
         }
     }
+
+    async fn permits(&self, account: &AccountId, key: &KeyId) -> Result<bool, BoxError> {
+        match self.store.probe(account, key).await {
+            Err(LedgerError::Refused(Refusal::Unknown | Refusal::Disabled)) => Ok(false),
+            // A paid answer is repeated even if the key has no money left for another call.
+            Ok(()) | Err(LedgerError::Refused(_)) => Ok(true),
+            Err(LedgerError::Unavailable(cause)) => Err(cause),
+        }
+    }
 }
 
-/// Counts, and tells the log what no receipt does.
+/// Counts events, and logs those that no receipt shows.
 pub(crate) fn report(metrics: &Idempotency) -> impl Fn(Event) + Send + Sync + use<> {
     let metrics = metrics.clone();
     move |event| {
@@ -133,7 +142,7 @@ pub(crate) fn report(metrics: &Idempotency) -> impl Fn(Event) + Send + Sync + us
                 tracing::info!(%number, %of, "a running answer was joined; nothing was charged");
             }
             Event::NotWritten => {
-                tracing::warn!("it could not be written how a call with an idempotency key ended");
+                tracing::warn!("the end of a call with an idempotency key could not be recorded");
             }
             _ => {}
         }

@@ -1,9 +1,10 @@
 //! Tollgate: a prepaid gateway for language models, built of tower layers over a raw hyper client.
 //!
-//! Read [`stack`] and you have read the program: it lists every layer that a request goes through.
-//! The layers themselves are the crate `tollgate-layers`; this crate assembles them.
+//! To see how a request is processed, read [`stack`] first: it lists every layer that a request passes through. The
+//! layers are in the crate `tollgate-layers`; this crate assembles them.
 
 pub mod stack;
+pub mod state;
 
 pub mod catalog;
 pub mod config;
@@ -11,18 +12,28 @@ pub mod edge;
 pub mod endpoints;
 mod events;
 mod idempotency;
-mod latest;
 pub mod ledger;
+pub mod net;
 pub mod node;
 pub mod observe;
+pub mod operators;
 pub mod payments;
 
 pub mod admin;
+mod api;
 pub mod cli;
 pub mod console;
 pub mod demo;
+pub mod load;
 
 mod statement;
-mod text;
+pub mod text;
+
+#[cfg(test)]
+mod floors_tests;
 
 pub use node::Gateway;
+
+/// The commit of a release build, which `deploy/build` passes; `None` in other builds, so that a commit alone rebuilds
+/// nothing.
+pub const COMMIT: Option<&str> = option_env!("TOLLGATE_COMMIT");

@@ -1,4 +1,4 @@
-//! The `tollgate` binary: what a process sets up once, then the command.
+//! The `tollgate` binary: sets up the TLS provider, the log and the runtime, then runs the command.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -9,13 +9,13 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // The first one stays: nothing before this line may have started a TLS connection.
+    // Only the first provider that is installed counts, so nothing before this line may start a TLS connection.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = match tollgate::cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    // Dropped last: then what was logged last is written.
+    // Declared first, so dropped last: its drop writes what is still buffered in the log.
     let _log = cli.start_log();
     no_core_dumps();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -28,19 +28,20 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(cli.run());
-    // Whatever must end well has ended; a name lookup that hangs must not keep the process.
+    let code = cli.run(&runtime);
+    // By now the command has drained everything that it must. The limit keeps a DNS lookup that hangs on a blocking
+    // thread from keeping the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
 
-/// Keys and prompts are in this process' memory, and a core dump would write them to a disk.
+/// Disables core dumps: this process has keys and prompts in memory, and a dump would write them to a disk.
 fn no_core_dumps() {
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
     if let Err(error) = setrlimit(Resource::Core, none) {
-        tracing::warn!(%error, "core dumps cannot be switched off");
+        tracing::warn!(%error, "core dumps cannot be disabled");
     }
 }

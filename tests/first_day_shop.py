@@ -1,11 +1,11 @@
-"""A shop at YooKassa, as far as a first day needs it: payments by its API of version 3, and notifications, on a socket."""
+"""A fake shop at YooKassa with the parts that a first day needs: payments by its API of version 3, and notifications, on a socket."""
 import base64, http.server, json, threading, urllib.request
 
 SHOP, SECRET = "100500", "test_secret_of_the_shop"
 
 
 class Shop:
-    """Payments, by their ids; each is made once for a key of idempotency."""
+    """Payments by id; each idempotency key creates one."""
 
     def __init__(self):
         self.payments, self.made = {}, {}
@@ -68,7 +68,7 @@ class Shop:
         self.payments[number].update(status="succeeded", paid=True)
 
     def notify(self, gateway, number):
-        """Tells the gateway so; what it answers. The body is not believed: what it says of the amount is wrong."""
+        """Notifies the gateway, and returns its answer. The amount in the body is wrong, because the body is not trusted."""
         body = {"type": "notification", "event": "payment.succeeded",
                 "object": {"id": number, "status": "succeeded", "amount": {"value": "999999.00", "currency": "RUB"}}}
         asked = urllib.request.Request(f"{gateway}/payments/yookassa", json.dumps(body).encode(),

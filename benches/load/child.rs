@@ -1,4 +1,4 @@
-//! A process of the bench: this binary in another role.
+//! A process of the bench: this binary in another role, or a program that behaves like one.
 
 use std::{
     collections::BTreeMap,
@@ -7,13 +7,16 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 use anyhow::Context as _;
 
 use crate::{fixtures::support::process::MANY_FILES, options::RoleName};
 
-/// Stopped when dropped, and by itself when this process dies: its standard input ends then.
+/// A process that is stopped when this is dropped. It also ends by itself if this process dies, because its standard
+/// input ends then.
 pub(crate) struct Child {
     name: &'static str,
     process: std::process::Child,
@@ -27,7 +30,7 @@ impl Child {
         Self::start_in(Path::new("."), role, args)
     }
 
-    /// The same in a folder of its own.
+    /// The same, in a working directory of its own.
     pub(crate) fn start_in(
         directory: &Path,
         role: RoleName,
@@ -40,10 +43,15 @@ impl Child {
         for (flag, value) in args {
             command.args([flag, value]);
         }
+        Self::run(name, command)
+    }
+
+    /// Starts a program that prints facts and ends as a role does.
+    pub(crate) fn run(name: &'static str, mut command: Command) -> anyhow::Result<Self> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A log line costs its making and one write; where it goes is not ours to measure.
+            // Log lines are made and written, which is part of the gateway's cost; their destination is not.
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start the {name}"))?;
@@ -66,13 +74,24 @@ impl Child {
         Ok(self.said("address")?.parse()?)
     }
 
-    /// What it has said under this name.
+    /// The fact that the process has printed under this name.
     pub(crate) fn said(&self, name: &str) -> anyhow::Result<&str> {
         let value = self.said.get(name).map(String::as_str);
         value.with_context(|| format!("the {} said no {name}", self.name))
     }
 
-    /// Lets it come to its own end, and hears what it has to say then.
+    /// The facts whose names begin with this prefix, without it.
+    pub(crate) fn all_said<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.said.iter().filter_map(move |(name, value)| {
+            let name = name.strip_prefix(prefix)?;
+            Some((name, value.as_str()))
+        })
+    }
+
+    /// Ends the process gracefully, and reads the facts that it prints at its end.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         drop(self.process.stdin.take());
         self.listen()?;
@@ -80,7 +99,7 @@ impl Child {
         Ok(())
     }
 
-    /// Reads until it is ready or at its end.
+    /// Reads facts until the process is ready or has ended.
     fn listen(&mut self) -> anyhow::Result<()> {
         let mut line = String::new();
         while self.lines.read_line(&mut line)? > 0 {
@@ -100,6 +119,14 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
+        // The child ends when its standard input closes, and stops its own children; after a while it is killed.
+        drop(self.process.stdin.take());
+        for _ in 0..200 {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! CPU time, user's and system's, as the kernel accounts it to processes.
+//! CPU time of processes, user and system, as the kernel accounts it.
 
 use std::{fs, io, time::Duration};
 
@@ -11,14 +11,14 @@ impl Processes {
         Self(pids.into_iter().collect())
     }
 
-    /// What they have used since they began.
+    /// The CPU time that they have used since their start.
     pub(crate) fn used(&self) -> io::Result<Duration> {
         self.0.iter().map(|pid| used(*pid)).sum()
     }
 }
 
-/// `schedstat` counts nanoseconds by thread, where `stat` counts hundredths of a second: a second at
-/// 500 calls is about three of these. The processes measured end none of their threads while they are.
+/// `schedstat` counts nanoseconds per thread, while `stat` counts hundredths of a second: a second at 500 calls is
+/// about three of those. No thread of a measured process ends during the measurement.
 fn used(pid: u32) -> io::Result<Duration> {
     let mut nanos = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -35,7 +35,7 @@ fn used_by_stat(pid: u32) -> io::Result<Duration> {
     /// `USER_HZ`, the same on every architecture that we build for.
     const TICKS_A_SECOND: u64 = 100;
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field is the program's name in parentheses, and may hold anything.
+    // The second field is the program's name in parentheses, which may contain anything.
     let behind_name = text.rsplit(')').next().unwrap_or_default();
     let mut fields = behind_name.split_ascii_whitespace().skip(11);
     let ticks = number(fields.next())? + number(fields.next())?;

@@ -21,16 +21,12 @@ use crate::{
     role,
 };
 
-/// Runs a gateway, and says at the end how many calls it has charged.
+/// Runs a gateway, and prints at the end how many calls it has charged.
 pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Where that leads is the starting process's choice.
+    // The parent process decides where stderr goes.
     let _log = tollgate::observe::log::to(io::stderr());
-    let mut threads = runtime::Builder::new_multi_thread();
-    if let Some(number) = given.threads {
-        threads.worker_threads(number);
-    }
-    role::play(&mut threads, async {
+    role::play(&mut runtime::Builder::new_multi_thread(), async {
         let charged = Arc::new(AtomicU64::new(0));
         let report = {
             let charged = Arc::clone(&charged);
@@ -45,7 +41,7 @@ pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
         let lines: Vec<&str> = lease.as_deref().into_iter().collect();
         let config = config_with(given.vendor, given.ledger, &lines);
         let gateway = Gateway::build(&config, report).await?;
-        let key = funded_key(gateway.store(), given.account).await?;
+        let key = funded_key(gateway.store(), "bench").await?;
         role::say("address", &gateway.address());
         role::say("key", &key.expose());
         role::ready();
@@ -56,7 +52,7 @@ pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     })
 }
 
-/// A call was charged from its own hold.
+/// Whether a call was charged from its own hold.
 pub(crate) fn is_charge(event: &Event<'_>) -> bool {
     matches!(
         event,

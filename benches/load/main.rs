@@ -1,39 +1,33 @@
-//! What does the whole gateway cost, beside a bare hyper reverse proxy in the same run?
+//! Measures the cost of the whole gateway, compared with a bare hyper reverse proxy in the same run.
 //!
-//! `cargo bench --bench load [-- SCENARIO… --seconds S --rounds N …]`; `-- --help` lists it all.
+//! `cargo bench --bench load [-- SCENARIO… --seconds S --rounds N …]`; `-- --help` lists all options.
 //!
-//! The binary starts itself again in other roles: a vendor with answers ready, a bare reverse proxy,
-//! and gateways, each on a port of its own on the loopback, so that the CPU time of each is the
-//! system's account of its process. This process is the client. `benches/README.md` says how the
-//! figures come about. With `--url` it is the client of a gateway that runs somewhere, and nothing else.
+//! The binary starts itself again in other roles: a vendor with prepared answers, a bare reverse proxy, and gateways,
+//! each on its own port of the loopback interface, so that the kernel accounts the CPU time of each. This process is
+//! the client. `benches/README.md` explains how the results are obtained.
+//! `tollgate load` is the same client, for a gateway that runs elsewhere.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
 mod bare_proxy;
 mod child;
-mod client;
 mod cpu;
-mod disturbance;
-mod elsewhere;
 mod gateway;
-mod layers_alone;
 mod memory;
-mod nginx;
 mod options;
 mod report;
 mod role;
 mod run;
 mod scenario;
 mod target;
-mod two_gateways;
 mod vendor;
 
 use clap::Parser as _;
 
 use crate::options::{Options, RoleName};
 
-// As in the `tollgate` binary, and the same for the bare proxy: what is compared is the gateway's work.
+// The allocator of the `tollgate` binary, also for the bare proxy: only the gateway's work is compared.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -41,13 +35,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     match options.role {
-        None => match options.deployment()? {
-            None => run::run(&options),
-            Some(deployment) => elsewhere::run(&options, &deployment),
-        },
+        None => run::run(&options),
         Some(RoleName::Vendor) => vendor::play(),
         Some(RoleName::Bare) => bare_proxy::play(options.vendor()?),
-        Some(RoleName::Layers) => layers_alone::play(options.vendor()?),
         Some(RoleName::Gateway) => gateway::play(&options.gateway()?),
         Some(RoleName::Holder) => memory::play(&options.holder()?),
     }

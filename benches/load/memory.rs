@@ -1,8 +1,8 @@
-//! Memory: of the process when nothing happens, and of each stream that is open while nothing comes.
+//! Measures memory: of an idle process, and of each stream that is open but silent.
 //!
-//! Each round has processes of its own, so that nothing is left over from the last one. The streams are
-//! connections of HTTP/1.1; the vendor sends the first chunk of each and then keeps silent. Holders,
-//! which are processes too, keep them open.
+//! Each round starts its own processes, so that nothing is left from the previous one. The streams are HTTP/1.1
+//! connections; the vendor sends the first chunk of each and then nothing. Holders, which are separate processes, keep
+//! them open.
 
 use std::{fs, io, net::SocketAddr, thread, time::Duration};
 
@@ -10,13 +10,13 @@ use anyhow::{Context as _, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::runtime::{self, Runtime};
+use tollgate::load::{Connection, Origin, Prepared, Record, next};
 use tollgate_layers::call::Format;
 
 use crate::{
     child::Child,
     fixtures::{
         Canned,
-        caller::{Connection, Origin, Prepared, next},
         results::{figure, figures, median},
         short_request,
     },
@@ -27,16 +27,16 @@ use crate::{
     target::{Target, ledgers},
 };
 
-/// How many are open when it is looked, before the most that was asked for.
+/// Numbers of open streams at which memory is measured, before the requested maximum.
 const STREAMS: [u32; 3] = [0, 100, 1000];
-/// Files that a proxy has open beside its streams' two connections each.
+/// Files that a proxy has open in addition to two connections per stream.
 const FILES_BESIDE: u32 = 100;
-/// Streams that a holder opens together.
+/// How many streams a holder opens at the same time.
 const OPENED_TOGETHER: usize = 64;
-/// What has been opened comes to rest.
+/// Pause before a measurement, so that memory use settles.
 const REST: Duration = Duration::from_secs(1);
 
-/// Opens streams through the bare proxy and through the first of the gateways.
+/// Measures the bare proxy and the first of the gateways.
 pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> anyhow::Result<()> {
     let most = streams_max(options.streams)?;
     let mut counts: Vec<u32> = STREAMS.into_iter().filter(|count| *count < most).collect();
@@ -65,7 +65,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> 
     Ok(())
 }
 
-/// As many as were asked for, or as the system lets a process open.
+/// The requested number, or as many as the system's limit of open files allows.
 fn streams_max(wanted: u32) -> anyhow::Result<u32> {
     let limits = fs::read_to_string("/proc/self/limits")?;
     let files = limits
@@ -73,7 +73,7 @@ fn streams_max(wanted: u32) -> anyhow::Result<u32> {
         .find_map(|line| line.strip_prefix("Max open files"))
         .and_then(|line| line.split_ascii_whitespace().nth(1))
         .context("no limit of open files in /proc/self/limits")?;
-    // "unlimited" is no number.
+    // The limit may be "unlimited".
     let files = files.parse().unwrap_or(u32::MAX);
     let allowed = files.saturating_sub(FILES_BESIDE) / 2 / 100 * 100;
     ensure!(
@@ -86,12 +86,12 @@ fn streams_max(wanted: u32) -> anyhow::Result<u32> {
     Ok(wanted.min(allowed))
 }
 
-/// What a process has in memory, in bytes.
+/// Memory of a process, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Footprint {
-    /// All of it, what other processes share included.
+    /// Resident memory, including pages shared with other processes.
     rss: u64,
-    /// Its part of what is shared.
+    /// Resident memory, with its share of shared pages.
     pss: u64,
 }
 
@@ -112,7 +112,7 @@ impl Footprint {
     }
 }
 
-/// More and more streams through one process: what it has in memory with each count of them.
+/// Opens more and more streams through one process, and measures its memory at each count.
 fn round(
     runtime: &Runtime,
     ledger: Option<Ledger>,
@@ -123,8 +123,8 @@ fn round(
         None => Target::bare(vendor.address()?)?,
         Some(ledger) => Target::gateway(vendor.address()?, ledger)?,
     };
-    // An idle process is one that has worked.
-    drop(runtime.block_on(target.warm(&Scenario::plain(), 1))?);
+    // The idle process has served calls before, as in practice.
+    drop(runtime.block_on(target.warm(&Scenario::plain(), 1, &Record::default()))?);
     let (mut open, mut holders, mut seen) = (0, Vec::new(), Vec::new());
     for count in counts {
         if *count > open {
@@ -136,12 +136,12 @@ fn round(
             target.pid().context("a proxy of the bench")?,
         )?);
     }
-    // Before its callers: it would have thousands of them to see off.
+    // The target is stopped before its callers: otherwise it would have to close thousands of connections.
     drop(target);
     Ok(seen)
 }
 
-/// A process that opens so many streams and keeps them.
+/// Starts a process that opens `streams` streams and keeps them.
 fn hold(target: &Target, streams: u32) -> anyhow::Result<Child> {
     let (to, open) = (target.address.to_string(), streams.to_string());
     let path = target.path(Canned::Hold);
@@ -156,7 +156,7 @@ fn hold(target: &Target, streams: u32) -> anyhow::Result<Child> {
     Ok(holder)
 }
 
-/// The holder's process.
+/// Runs a holder: opens its streams and keeps them until the bench ends.
 pub(crate) fn play(given: &HolderRole<'_>) -> anyhow::Result<()> {
     role::play(&mut runtime::Builder::new_current_thread(), async {
         let canned = Canned::Hold;
@@ -177,7 +177,7 @@ pub(crate) fn play(given: &HolderRole<'_>) -> anyhow::Result<()> {
     })
 }
 
-/// A stream whose first chunk has come.
+/// Opens a stream and waits for its first chunk.
 async fn open(to: SocketAddr, call: &Prepared) -> anyhow::Result<impl Sized> {
     let mut connection = Connection::open(&Origin::Loopback(to)).await?;
     let mut body = connection.begin(call).await?;
@@ -188,7 +188,7 @@ async fn open(to: SocketAddr, call: &Prepared) -> anyhow::Result<impl Sized> {
     Ok((connection, body))
 }
 
-/// What the rounds came to at one place.
+/// The result of all rounds at one count of streams.
 fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> Value {
     let rss: Vec<f64> = rounds.iter().map(|seen| seen[place].rss as f64).collect();
     let pss: Vec<f64> = rounds.iter().map(|seen| seen[place].pss as f64).collect();
@@ -200,7 +200,7 @@ fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> 
         "rounds": { "rss_bytes": figures(rss), "pss_bytes": figures(pss) },
     });
     if streams > 0 {
-        // Beside the same process without any.
+        // Compared with the same process without streams.
         let grown = |seen: &Vec<Footprint>| seen[place].rss as f64 - seen[0].rss as f64;
         let each = median(rounds.iter().map(grown)) / f64::from(streams);
         line["bytes_per_stream"] = figure(each);

@@ -5,55 +5,32 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    client::Seen,
     fixtures::results::{self, figure, figures, median},
     options::Options,
     scenario::ScenarioName,
+    target::Seen,
 };
 
-/// What one round on one target came to. Times in microseconds.
+/// The result of one round on one target. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) calls_per_second: f64,
     pub(crate) cpu_us: f64,
-    /// Of that the part of the ledger's server.
+    /// The part of `cpu_us` that the ledger's server used.
     pub(crate) server_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
 }
 
 impl Round {
-    pub(crate) fn new(seen: Seen, cpu: Duration, server: Duration) -> Self {
+    pub(crate) fn new(seen: &Seen) -> Self {
         let calls = seen.answered as f64;
-        let latency = Latency::of(seen.samples);
         Self {
             calls_per_second: calls / seen.elapsed.as_secs_f64(),
-            cpu_us: us(cpu) / calls,
-            server_us: us(server) / calls,
-            p50_us: us(latency.p50),
-            p99_us: us(latency.p99),
-        }
-    }
-}
-
-/// Half of the samples lie below the one, all but a hundredth below the other.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Latency {
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
-}
-
-impl Latency {
-    pub(crate) fn of(mut samples: Vec<Duration>) -> Self {
-        samples.sort_unstable();
-        let quantile = |part: f64| {
-            let rank = (samples.len() as f64 * part) as usize;
-            let last = samples.len().saturating_sub(1);
-            samples.get(rank.min(last)).copied().unwrap_or_default()
-        };
-        Self {
-            p50: quantile(0.50),
-            p99: quantile(0.99),
+            cpu_us: us(seen.cpu) / calls,
+            server_us: us(seen.server_cpu) / calls,
+            p50_us: us(seen.measured.quantile(0.50)),
+            p99_us: us(seen.measured.quantile(0.99)),
         }
     }
 }
@@ -62,12 +39,12 @@ pub(crate) fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// One line of a table. What is compared is compared within each round, and the median taken then: a
-/// round in which the machine was slow was slow for both.
+/// One line of a table. Ratios are computed within each round, and the median is taken of the ratios: a round in which
+/// the machine was slow was slow for both.
 pub(crate) struct Line<'a> {
     pub(crate) target: &'a str,
     pub(crate) rounds: &'a [Round],
-    /// Of what it is compared with.
+    /// The rounds to compare with.
     pub(crate) base: &'a [Round],
 }
 
@@ -125,7 +102,7 @@ impl Line<'_> {
     }
 }
 
-/// Stands above the lines.
+/// The table's header.
 pub(crate) const HEAD: &str = "\
 scenario     target                 calls/s  × base   CPU µs  × base    p50 µs   + base    p99 µs   + base";
 
@@ -149,7 +126,7 @@ fn p99_us(round: &Round) -> f64 {
     round.p99_us
 }
 
-/// Where the figures go.
+/// The results of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     run: Value,
@@ -161,20 +138,20 @@ impl Report {
         let mut run = results::machine();
         run["rounds"] = options.rounds.into();
         run["round_seconds"] = options.round().as_secs_f64().into();
-        run["connections"] = options.connections().into();
+        run["connections"] = options.connections.into();
         Self {
             run,
             entries: Vec::new(),
         }
     }
 
-    /// Takes down what a scenario came to.
+    /// Adds the result of a scenario.
     pub(crate) fn add(&mut self, scenario: ScenarioName, results: &[Value]) {
         let entry = json!({ "run": self.run, "results": results });
         self.entries.push((scenario.name().to_owned(), entry));
     }
 
-    /// Keeps what has been taken down: it was found to be right.
+    /// Writes the results so far to the file; called after they were checked.
     pub(crate) fn keep(&mut self) -> anyhow::Result<()> {
         if self.entries.is_empty() {
             return Ok(());

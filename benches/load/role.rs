@@ -1,10 +1,10 @@
-//! A process that was started for the bench: how it says where it is, and when it ends.
+//! A process that was started for the bench: prints its facts, and ends when its parent does.
 
 use std::{fmt::Display, io};
 
 use tokio::runtime;
 
-/// Runs a role to its end. What goes wrong is told to the process that started it.
+/// Runs a role to its end. An error is printed for the parent process.
 pub(crate) fn play(
     runtime: &mut runtime::Builder,
     role: impl Future<Output = anyhow::Result<()>>,
@@ -14,22 +14,22 @@ pub(crate) fn play(
     if let Err(error) = &played {
         say("error", &format!("{error:#}").replace('\n', " "));
     }
-    // The thread that waits for the end of the standard input may wait for ever.
+    // The thread that reads standard input may block for ever.
     runtime.shutdown_background();
     played
 }
 
-/// A fact for the process that started this one.
+/// Prints a fact for the parent process.
 pub(crate) fn say(name: &str, value: &dyn Display) {
     println!("{name}: {value}");
 }
 
-/// All that had to be said before the first call has been said.
+/// Reports that all facts that are needed before the first call have been printed.
 pub(crate) fn ready() {
     println!("ready");
 }
 
-/// Until the process that started this one lets go of it, or has died.
+/// Waits until the parent process closes the pipe, or has died.
 pub(crate) async fn until_told_to_stop() {
     let waited = tokio::task::spawn_blocking(|| {
         drop(io::copy(&mut io::stdin().lock(), &mut io::sink()));

@@ -1,6 +1,6 @@
-//! The run: every scenario in rounds, every round over all that is compared, in turn.
+//! The run: every scenario in rounds, and in every round all targets in turn.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum as _;
@@ -15,15 +15,14 @@ use crate::{
     report::{HEAD, Line, Report, Round},
     scenario::{Kind, Pace, Scenario, ScenarioName},
     target::{Field, Target},
-    two_gateways,
 };
 
-/// Before the first round of a scenario; not counted.
+/// Load before the first round of a scenario; not counted.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
-/// Calls a second of `rate`.
+/// Calls per second of `rate`.
 const RATES: [u32; 9] = [100, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000];
 
-/// Runs what was asked for, prints the tables and keeps the figures.
+/// Runs the requested scenarios, prints the tables and stores the results.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("load: not an optimised build; use `cargo bench`");
@@ -32,8 +31,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut report = Report::new(options);
     let mut field = None;
     let names = match options.named() {
-        [] => ScenarioName::value_variants(),
-        named => named,
+        [] => ScenarioName::value_variants()
+            .iter()
+            .filter(|name| **name != ScenarioName::Peers)
+            .collect(),
+        named => named.iter().collect::<Vec<_>>(),
     };
     for name in names {
         match name.kind() {
@@ -51,24 +53,27 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 let results = translated(&runtime, started(&mut field, options)?, options)?;
                 report.add(*name, &results);
             }
-            // These two have processes of their own, and want the machine to themselves.
+            // This scenario starts its own processes, and no others may run meanwhile.
             Kind::Memory => {
                 end(&mut field, &mut report)?;
                 memory::run(&runtime, options, &mut report)?;
                 report.keep()?;
             }
-            Kind::TwoGateways => {
+            Kind::Peers(scenario) => {
                 end(&mut field, &mut report)?;
-                two_gateways::run(&runtime, options, &mut report)?;
-                report.keep()?;
+                let mut peers = Field::with_peers()?;
+                println!("{HEAD}");
+                let results = compare(&runtime, &mut peers, &scenario, options, name.name())?;
+                report.add(*name, &results);
+                end(&mut Some(peers), &mut report)?;
             }
         }
     }
     end(&mut field, &mut report)
 }
 
-/// The client's: it is to leave the cores to what is measured.
-pub(crate) fn one_thread() -> anyhow::Result<Runtime> {
+/// The client's runtime, with one thread: the other cores are for what is measured.
+fn one_thread() -> anyhow::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -82,7 +87,7 @@ fn started<'f>(field: &'f mut Option<Field>, options: &Options) -> anyhow::Resul
     field.as_mut().context("it was started")
 }
 
-/// The figures are kept when the gateways are found to have charged what they answered.
+/// Stores the results after checking that the gateways have charged every call that they answered.
 fn end(field: &mut Option<Field>, report: &mut Report) -> anyhow::Result<()> {
     if let Some(field) = field.take() {
         field.stop()?;
@@ -98,7 +103,7 @@ fn compare(
     options: &Options,
     title: &str,
 ) -> anyhow::Result<Vec<Value>> {
-    // At a pace there is nothing to be seen of what others could carry.
+    // With a fixed pace, the other proxies' capacity does not show.
     let all = matches!(scenario.pace, Pace::WhenAnswered);
     let mut targets: Vec<&mut Target> = field
         .targets
@@ -124,7 +129,7 @@ fn compare(
     Ok(lines.collect())
 }
 
-/// More and more calls a second, to the most that was asked for.
+/// Increasing calls per second, up to the requested maximum.
 fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Result<Vec<Value>> {
     println!("{HEAD}");
     let mut results = Vec::new();
@@ -139,15 +144,15 @@ fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Res
     Ok(results)
 }
 
-/// Each vendor's stream to a caller of either format, through the first of the gateways: translation
-/// asks no ledger.
+/// Each vendor's stream to a caller of either format, through the first gateway only: translation does not use the
+/// ledger.
 fn translated(
     runtime: &Runtime,
     field: &mut Field,
     options: &Options,
 ) -> anyhow::Result<Vec<Value>> {
     let gateway = &mut field.targets[1];
-    // A stream that passes through, and behind it the same one translated.
+    // Each stream passed through, followed by the same one translated.
     let ways = [
         ("chat to chat", Canned::Stream, Format::Chat),
         ("chat to messages", Canned::Stream, Format::Messages),
@@ -187,8 +192,8 @@ fn translated(
     Ok(lines.collect())
 }
 
-/// Measures all places in each round, after a warm-up that does not count; whoever goes first in one
-/// round does not in the next.
+/// Measures all places in each round, after a warm-up that is not counted. The order changes from round to round, so
+/// that no place is always first.
 fn in_rounds(
     title: &str,
     places: &[&str],
@@ -220,15 +225,6 @@ async fn load(
     options: &Options,
     time: Duration,
 ) -> anyhow::Result<Round> {
-    let client = target.warm(scenario, options.connections()).await?;
-    let used =
-        |target: &Target| Ok::<_, io::Error>((target.processes.used()?, target.server.used()?));
-    let before = used(target)?;
-    let seen = target.load(client, scenario.pace, time).await?;
-    let after = used(target)?;
-    let (all, server) = (
-        after.0.saturating_sub(before.0),
-        after.1.saturating_sub(before.1),
-    );
-    Ok(Round::new(seen, all, server))
+    let seen = target.load(scenario, options.connections, time).await?;
+    Ok(Round::new(&seen))
 }

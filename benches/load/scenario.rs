@@ -1,4 +1,4 @@
-//! What is sent, how, and what is measured of the answers.
+//! Scenarios: the calls that are sent, their pace, and the measurements of their answers.
 
 use bytes::Bytes;
 use clap::ValueEnum;
@@ -10,26 +10,26 @@ use crate::fixtures::{Canned, messages_request, short_request};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum ScenarioName {
-    /// Plain calls, as many as go through.
+    /// Plain calls, as many as possible.
     Plain,
-    /// Plain calls at 500 a second: what the gateway adds when it is not busy.
+    /// Plain calls at 500 per second: what the gateway adds when it is not busy.
     Paced,
-    /// Streams of 100 chunks that are there at once, as many as go through.
+    /// Streams of 100 chunks that are ready at once, as many as possible.
     Stream,
-    /// Streams at a steady pace, 100 a second begun at random moments: time to the first byte.
+    /// Streams at a steady pace, 100 per second begun at random moments: time to the first byte.
     FirstByte,
-    /// The same streams: how long a chunk is under way.
+    /// The same streams: delay of each chunk.
     ChunkDelay,
-    /// Plain calls of the messages format with a request of 76 KB, as many as go through.
+    /// Plain calls of the messages format with a request of 76 KB, as many as possible.
     BigBody,
-    /// Streams from one format to the other, beside the vendor's own stream passed through.
+    /// Streams translated from one format to another, compared with the vendor's own stream passed through.
     Translated,
-    /// Plain calls at more and more a second: latency and CPU time against the rate.
+    /// Plain calls at increasing rates: latency and CPU time against the rate.
     Rate,
     /// Streams that stay open: memory of the idle process and of each stream.
     Memory,
-    /// Plain calls through one gateway, then through two on the same Redis.
-    TwoGateways,
+    /// Only when named: plain calls through other proxies and gateways too (`benches/peers install`).
+    Peers,
 }
 
 /// How a scenario is run.
@@ -39,10 +39,10 @@ pub(crate) enum Kind {
     Translated,
     Rate,
     Memory,
-    TwoGateways,
+    Peers(Scenario),
 }
 
-/// One load.
+/// A load: what is sent, at which pace, and what is measured of the answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -53,35 +53,35 @@ pub(crate) struct Scenario {
     pub(crate) body: Bytes,
     pub(crate) pace: Pace,
     pub(crate) measure: Measure,
-    /// So many times as long as a round is otherwise: p99 wants calls.
+    /// The length of a round as a multiple of the usual one: p99 needs many calls.
     pub(crate) rounds_long: u32,
 }
 
 /// When the next call is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// On each connection when the last one is answered.
+    /// On each connection when the previous call is answered.
     WhenAnswered,
-    /// So many each second, whether or not the earlier ones are answered.
+    /// This many per second, whether or not the earlier ones are answered.
     PerSecond(u32),
-    /// As many, at moments that are random and the same each time: streams begun evenly would send
-    /// their chunks in step, and what is measured of a chunk would be a burst's.
+    /// The same number, at moments that are random and the same in each run: streams begun at even intervals would send
+    /// their chunks in step, and the delay measured would be that of a burst.
     AtRandom(u32),
 }
 
-/// What is taken down of an answer.
+/// The measurement taken of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Measure {
     /// From the request to the answer's last byte.
     Whole,
     /// From the request to the first byte of the answer's body.
     FirstByte,
-    /// Of each chunk: from the vendor to here.
+    /// For each chunk: from the vendor to the client.
     ChunkDelay,
 }
 
 impl ScenarioName {
-    /// As [`ValueEnum`] reads it, and the results file.
+    /// The name on the command line and in the results file.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -93,7 +93,7 @@ impl ScenarioName {
             Self::Translated => "translated",
             Self::Rate => "rate",
             Self::Memory => "memory",
-            Self::TwoGateways => "two_gateways",
+            Self::Peers => "peers",
         }
     }
 
@@ -116,7 +116,7 @@ impl ScenarioName {
             Self::Translated => return Kind::Translated,
             Self::Rate => return Kind::Rate,
             Self::Memory => return Kind::Memory,
-            Self::TwoGateways => return Kind::TwoGateways,
+            Self::Peers => return Kind::Peers(Scenario::plain()),
         };
         Kind::Compared(Scenario {
             name: self.name(),
@@ -134,7 +134,7 @@ impl ScenarioName {
 }
 
 impl Scenario {
-    /// Plain calls, as many as go through.
+    /// Plain calls, as many as possible.
     pub(crate) fn plain() -> Self {
         let canned = Canned::Plain;
         Self {
@@ -148,18 +148,18 @@ impl Scenario {
         }
     }
 
-    /// Plain calls, so many a second.
+    /// Plain calls at this rate per second.
     pub(crate) fn at_rate(calls: u32) -> Self {
         Self {
             name: ScenarioName::Rate.name(),
             pace: Pace::PerSecond(calls),
-            // A slow pace has few calls.
+            // A slow rate has few calls.
             rounds_long: if calls <= 500 { 2 } else { 1 },
             ..Self::plain()
         }
     }
 
-    /// A vendor's stream to a caller of a format, as many as go through.
+    /// A vendor's stream to a caller of a format, as many as possible.
     pub(crate) fn translated(canned: Canned, caller: Format) -> Self {
         Self {
             name: ScenarioName::Translated.name(),

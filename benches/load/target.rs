@@ -1,30 +1,51 @@
-//! What the calls are sent to.
+//! The targets of calls: the bare proxy, gateways and others.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName};
 use tempfile::TempDir;
-use tokio::runtime::Builder;
+use tokio::{runtime::Builder, time::Instant};
+use tollgate::load::{self, Call, Client, Failures, Histogram, Origin, Prepared, Record, Terms};
 
 use crate::{
     child::Child,
-    client::{Call, Client, Seen, Terms},
     cpu::Processes,
-    disturbance::Disturbance,
     fixtures::{
-        Canned,
-        caller::{Origin, Prepared},
-        directory, gateway_path, redis_server,
-        support::redis::RedisServer,
+        Canned, directory, gateway_path, redis_server, support::random::Random,
+        support::redis::RedisServer, vendor::unix_ns,
     },
-    nginx::Nginx,
     options::{Ledger, Options, RoleName},
-    scenario::{Pace, Scenario},
+    scenario::{Measure, Pace, Scenario},
 };
 
-/// The vendor, and the proxies before it.
+/// Connections that are opened before a paced load begins; more are opened if needed.
+const PACED_CONNECTIONS: u32 = 16;
+/// How long a call may take before the run ends.
+const CALL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The result of a load on a target.
+pub(crate) struct Seen {
+    pub(crate) answered: u64,
+    pub(crate) elapsed: Duration,
+    /// The durations that the scenario measures.
+    pub(crate) measured: Histogram,
+    /// CPU time of the target's processes.
+    pub(crate) cpu: Duration,
+    /// The part of it that the ledger's server used.
+    pub(crate) server_cpu: Duration,
+}
+
+/// The vendor, and the proxies in front of it.
 pub(crate) struct Field {
-    /// The bare proxy first, then the gateways, then what is there to compare with alone.
+    /// The bare proxy first, then the gateways, then targets that are only for comparison.
     pub(crate) targets: Vec<Target>,
     _vendor: Child,
 }
@@ -37,9 +58,8 @@ impl Field {
         for ledger in ledgers(options)? {
             targets.push(Target::gateway(address, ledger)?);
         }
-        targets.push(Target::layers(address)?);
-        if Nginx::is_installed() {
-            targets.push(Target::nginx(address)?);
+        if is_installed("nginx") {
+            targets.push(Target::peer("nginx", address)?);
         }
         targets.push(Target::nothing(address));
         Ok(Self {
@@ -48,7 +68,25 @@ impl Field {
         })
     }
 
-    /// Lets the gateways drain, and checks that each has charged every call that was answered.
+    /// The bare proxy, a gateway on SQLite, and the programs that `benches/peers` starts.
+    pub(crate) fn with_peers() -> anyhow::Result<Self> {
+        let vendor = Child::start(RoleName::Vendor, &[])?;
+        let address = vendor.address()?;
+        let mut targets = vec![
+            Target::bare(address)?,
+            Target::gateway(address, Ledger::Sqlite)?,
+        ];
+        for name in ["nginx", "haproxy", "portkey", "litellm"] {
+            eprintln!("load: starting {name}");
+            targets.push(Target::peer(name, address)?);
+        }
+        Ok(Self {
+            targets,
+            _vendor: vendor,
+        })
+    }
+
+    /// Drains the gateways, and checks that each has charged every call that was answered.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         for target in &mut self.targets {
             target.stop()?;
@@ -57,8 +95,7 @@ impl Field {
     }
 }
 
-/// The gateways to run: those asked for, or one for each ledger that an operator would choose. Never
-/// empty.
+/// The gateways to run: the requested ones, or one for each ledger that an operator would choose. Never empty.
 pub(crate) fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
     let has_redis = RedisServer::is_installed();
     if !options.targets.is_empty() {
@@ -77,26 +114,35 @@ pub(crate) fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
     }
 }
 
+fn is_installed(program: &str) -> bool {
+    let version = Command::new(program)
+        .arg("-v")
+        .stderr(Stdio::null())
+        .status();
+    version.is_ok_and(|status| status.success())
+}
+
 /// A proxy under load.
 pub(crate) struct Target {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
-    /// Whose CPU time a call costs.
+    /// The processes whose CPU time counts for a call.
     pub(crate) processes: Processes,
-    /// Of these the ledger's server, where it has one.
+    /// Those of them that are the ledger's server, if it has one.
     pub(crate) server: Processes,
-    /// Something else wants the cores while it is under load.
-    is_disturbed: bool,
-    /// The caller's key; a bare proxy asks for none.
+    /// The gateway's key; the bare proxy needs none.
     key: Option<String>,
+    /// The path of calls to a peer that does not forward the vendor's.
+    path: Option<String>,
+    /// Headers by which a peer finds the vendor.
+    headers: HeaderMap,
     /// Calls that were answered.
     answered: u64,
-    /// It is there to compare with where there is no pace, and in no other scenario.
+    /// Only for comparison, in scenarios without a pace.
     pub(crate) beside: bool,
-    /// None of this bench's programs where it is another one, or nothing at all.
+    /// The process that plays the proxy, or starts it; `None` if there is no proxy.
     child: Option<Child>,
-    _nginx: Option<Nginx>,
-    // Both go after the process that uses them.
+    // Fields drop in order: these two must outlive the process that uses them.
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
 }
@@ -114,45 +160,40 @@ impl Target {
         })
     }
 
-    /// The callers' layers, without the gateway around them.
-    pub(crate) fn layers(vendor: SocketAddr) -> anyhow::Result<Self> {
-        let child = Child::start(RoleName::Layers, &[("--vendor", &vendor.to_string())])?;
+    /// Another proxy or gateway, which `benches/peers` starts and stops. Calls are not compared with charges.
+    pub(crate) fn peer(name: &'static str, vendor: SocketAddr) -> anyhow::Result<Self> {
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers"));
+        command.args([name, &vendor.to_string()]);
+        let child = Child::run(name, command)?;
+        let pids: Result<Vec<u32>, _> = child.said("pids")?.split(' ').map(str::parse).collect();
+        let mut headers = HeaderMap::new();
+        for (header, value) in child.all_said("header ") {
+            headers.insert(HeaderName::try_from(header)?, value.try_into()?);
+        }
         Ok(Self {
-            name: "layers",
+            name,
             address: child.address()?,
-            processes: Processes::new([child.pid()]),
-            key: Some(child.said("key")?.to_owned()),
+            processes: Processes::new(pids?),
+            path: child.said("path").ok().map(ToOwned::to_owned),
+            headers,
             child: Some(child),
             ..Self::nothing(vendor)
         })
     }
 
-    pub(crate) fn nginx(vendor: SocketAddr) -> anyhow::Result<Self> {
-        let place = TempDir::new_in(directory()?)?;
-        let nginx = Nginx::start(place.path(), vendor)?;
-        Ok(Self {
-            name: "nginx",
-            address: nginx.address,
-            processes: Processes::new(nginx.pids()?),
-            _nginx: Some(nginx),
-            _directory: Some(place),
-            ..Self::nothing(vendor)
-        })
-    }
-
-    /// The vendor itself: what the client and the vendor can do together on this machine.
+    /// The vendor itself: what client and vendor can do together on this machine.
     pub(crate) fn nothing(vendor: SocketAddr) -> Self {
         Self {
             name: "nothing",
             address: vendor,
             processes: Processes::new([]),
             server: Processes::new([]),
-            is_disturbed: false,
             key: None,
+            path: None,
+            headers: HeaderMap::new(),
             answered: 0,
             beside: true,
             child: None,
-            _nginx: None,
             _directory: None,
             _redis: None,
         }
@@ -174,29 +215,11 @@ impl Target {
             Ledger::Leases => &[LEASE_MS][..],
             _ => &[],
         };
-        let is_disturbed = ledger == Ledger::Disturbed;
-        Ok(Self {
-            is_disturbed,
-            ..Self::on(ledger.name(), vendor, &url, more, server)?
-        })
+        Self::on(ledger.name(), vendor, &url, more, server)
     }
 
-    /// One of several gateways on a ledger's server, with one thread and callers of its own.
-    pub(crate) fn gateway_of_one_thread(
-        name: &'static str,
-        vendor: SocketAddr,
-        server: &RedisServer,
-        leases: bool,
-    ) -> anyhow::Result<Self> {
-        let mut more = vec![("--threads", "1"), ("--account", name)];
-        if leases {
-            more.push(LEASE_MS);
-        }
-        Self::on(name, vendor, &server.url(), &more, None)
-    }
-
-    /// A gateway on a ledger, and the ledger's server where it works for this gateway alone: a call's CPU
-    /// time is that of both. Its files are in a folder of its own.
+    /// A gateway on a ledger, with files in a folder of its own. If the ledger's server works only for this gateway, a
+    /// call's CPU time includes the server's.
     fn on(
         name: &'static str,
         vendor: SocketAddr,
@@ -215,32 +238,33 @@ impl Target {
             address: child.address()?,
             processes: Processes::new([child.pid()].into_iter().chain(server_pid)),
             server: Processes::new(server_pid),
-            is_disturbed: false,
             key: Some(child.said("key")?.to_owned()),
+            path: None,
+            headers: HeaderMap::new(),
             answered: 0,
             beside: false,
             child: Some(child),
-            _nginx: None,
             _directory: Some(place),
             _redis: server,
         })
     }
 
-    /// Of the bench's own program.
+    /// Process id of the bench's own process.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::pid)
     }
 
-    /// Where it takes the calls that a vendor answers so.
+    /// The path for calls with this answer.
     pub(crate) fn path(&self, canned: Canned) -> String {
-        match self.key {
-            Some(_) => gateway_path(canned.format()).to_owned(),
-            // It goes on to the vendor as it is.
-            None => canned.vendor_path(),
+        match (&self.key, &self.path) {
+            (Some(_), _) => gateway_path(canned.format()).to_owned(),
+            (None, Some(path)) => path.clone(),
+            // The proxy forwards the path unchanged.
+            (None, None) => canned.vendor_path(),
         }
     }
 
-    /// The bare proxy gets a header of the same length, and passes it on.
+    /// The bare proxy gets a header of the same length, and forwards it.
     pub(crate) fn key(&self) -> &str {
         self.key.as_deref().unwrap_or(NO_KEY)
     }
@@ -254,10 +278,50 @@ impl Target {
         };
         let host = self.address.to_string();
         let body = scenario.body.clone();
+        let mut prepared = Prepared::post(&host, &path, scenario.caller, self.key(), body)?;
+        prepared.headers.extend(self.headers.clone());
+        let delays = matches!(scenario.measure, Measure::ChunkDelay);
         Ok(Arc::new(Call {
-            prepared: Prepared::post(&host, &path, scenario.caller, self.key(), body)?,
-            measure: scenario.measure,
+            prepared: vec![prepared],
+            each: delays.then_some(record_delays),
         }))
+    }
+
+    /// Opens connections, sends a call over each, and then measures a load.
+    pub(crate) async fn load(
+        &mut self,
+        scenario: &Scenario,
+        connections: u32,
+        time: Duration,
+    ) -> anyhow::Result<Seen> {
+        let record = Record::default();
+        let client = self.warm(scenario, connections, &record).await?;
+        let before = self.used()?;
+        let began = Instant::now();
+        match scenario.pace {
+            Pace::WhenAnswered => {
+                client
+                    .run(load::Pace::WhenAnswered, connections, time)
+                    .await
+            }
+            Pace::PerSecond(calls) => client.run(load::Pace::PerSecond(calls), 0, time).await,
+            Pace::AtRandom(calls) => client.when_due(at_random(calls, time)).await,
+        }?;
+        let elapsed = began.elapsed();
+        let after = self.used()?;
+        let results = record.results();
+        self.answered += results.answered;
+        Ok(Seen {
+            answered: results.answered,
+            elapsed,
+            measured: match scenario.measure {
+                Measure::Whole => results.whole,
+                Measure::FirstByte => results.first_chunk,
+                Measure::ChunkDelay => results.own,
+            },
+            cpu: after.0.saturating_sub(before.0),
+            server_cpu: after.1.saturating_sub(before.1),
+        })
     }
 
     /// Opens connections and sends a call over each.
@@ -265,29 +329,26 @@ impl Target {
         &mut self,
         scenario: &Scenario,
         connections: u32,
+        record: &Record,
     ) -> anyhow::Result<Client> {
         let (origin, call) = (Origin::Loopback(self.address), self.prepare(scenario)?);
-        let terms = Terms::of_a_bench();
-        let mut client = Client::open(origin, call, terms, scenario.pace, connections).await?;
-        self.answered += client.warm_up().await?;
+        let terms = Terms::new(Failures::EndIt, u64::MAX, CALL_TIMEOUT);
+        let mut client = Client::new(origin, call, terms, record.clone());
+        let opened = match scenario.pace {
+            Pace::WhenAnswered => connections,
+            Pace::PerSecond(calls) | Pace::AtRandom(calls) => calls.min(PACED_CONNECTIONS),
+        };
+        client.warm_up(opened).await?;
+        self.answered += u64::from(opened);
         Ok(client)
     }
 
-    /// Puts a load on it.
-    pub(crate) async fn load(
-        &mut self,
-        client: Client,
-        pace: Pace,
-        time: Duration,
-    ) -> anyhow::Result<Seen> {
-        let disturbance = self.is_disturbed.then(Disturbance::begin);
-        let seen = client.run(pace, time).await?;
-        drop(disturbance);
-        self.answered += seen.answered;
-        Ok(seen)
+    /// CPU time of the target's processes so far, and of the ledger's server alone.
+    fn used(&self) -> io::Result<(Duration, Duration)> {
+        Ok((self.processes.used()?, self.server.used()?))
     }
 
-    /// Lets it drain, and checks that it has charged what it answered.
+    /// Drains the target, and checks that it has charged what it answered.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         let Some(child) = &mut self.child else {
             return Ok(());
@@ -306,6 +367,37 @@ impl Target {
     }
 }
 
-/// As an operator would set it who has leases.
+/// The value that an operator with leases would set.
 const LEASE_MS: (&str, &str) = ("--lease-ms", "1000");
 const NO_KEY: &str = "tg-000000000000000000000000000000000000000000000000";
+
+/// `calls` moments per second, distributed like Poisson arrivals of that number. They are the same in each run, so
+/// every target gets the same load.
+fn at_random(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
+    let began = Instant::now();
+    let count = (f64::from(calls) * time.as_secs_f64()).round() as usize;
+    let mut random = Random::of(0, &[]);
+    let mut due: Vec<Instant> = (0..count)
+        .map(|_| began + time.mul_f64(random.bits() as f64 / u64::MAX as f64))
+        .collect();
+    due.sort_unstable();
+    due.into_iter()
+}
+
+/// Records the delay of each chunk in `data`, from the time that the vendor wrote into it.
+fn record_delays(data: &Bytes, delays: &mut Vec<Duration>) {
+    const STAMP: &[u8] = b"\"sent\":";
+    let now = unix_ns();
+    for (at, window) in data.windows(STAMP.len()).enumerate() {
+        if window != STAMP {
+            continue;
+        }
+        let digits = data[at + STAMP.len()..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit());
+        let sent = digits.fold(0, |sent: u64, digit| {
+            sent.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'))
+        });
+        delays.push(Duration::from_nanos(now.saturating_sub(sent)));
+    }
+}

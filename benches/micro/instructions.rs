@@ -1,29 +1,32 @@
-//! So many calls of one kind, one after another, on one thread: for a counter of instructions.
+//! Makes calls of one kind, one after another, on one thread, for a counter of instructions.
 //!
-//! `tests/instructions` runs this binary under callgrind and compares what a call costs with
-//! `benches/micro/instructions.toml`. The gateway is the whole one, from its listener to its client, with its
-//! ledger in memory and its log in JSON; the caller and the vendor run on the same thread. `--direct` is
-//! the same calls to the vendor without the gateway: the difference is the gateway's own.
+//! `tests/instructions` runs this binary under callgrind and compares the cost of a call with
+//! `benches/micro/instructions.toml`. The gateway is the whole one, from its listener to its client, with its ledger in
+//! memory and its log in JSON; the caller and the vendor run on the same thread. With `--direct` the same calls go to
+//! the vendor without the gateway: the difference is the gateway's own cost.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
 use std::{hint::black_box, io, net::SocketAddr};
 
+use anyhow::ensure;
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
 use tokio::task::JoinSet;
-use tollgate::{Gateway, node::log_event};
+use tollgate::{
+    Gateway,
+    load::{Connection, Origin, Prepared, next},
+    node::log_event,
+};
 use tollgate_layers::call::Format;
 
 use crate::fixtures::{
-    Canned,
-    caller::{Connection, Origin, Prepared},
-    config, funded_key, gateway_path, messages_request, short_request,
+    Canned, config, funded_key, gateway_path, messages_request, short_request,
     vendor::{Vendor, listen},
 };
 
-// As in the `tollgate` binary.
+// The allocator of the `tollgate` binary.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -31,15 +34,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Makes calls for a counter of instructions: see tests/instructions.
 #[derive(Debug, Parser)]
 struct Options {
-    /// What to call; everything, for a look whether it works, when nothing is named.
+    /// The kind of call; by default each kind once, to check that all work.
     #[arg(value_enum)]
     kind: Option<Kind>,
     #[arg(long, default_value_t = 3)]
     calls: u32,
-    /// The vendor without the gateway.
+    /// Call the vendor without the gateway.
     #[arg(long)]
     direct: bool,
-    /// What cargo says to every bench.
+    /// Passed by cargo to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
@@ -62,7 +65,7 @@ enum Kind {
     StreamToResponses,
     /// 100 events of a responses vendor, to a chat caller.
     ResponsesToChat,
-    /// The same to a messages caller.
+    /// 100 events of a responses vendor, to a messages caller.
     ResponsesToMessages,
     /// 100 events of a messages vendor, to a responses caller.
     MessagesToResponses,
@@ -71,7 +74,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What the vendor answers, and what the caller speaks.
+    /// The vendor's answer, and the caller's format.
     const fn call(self) -> (Canned, Format) {
         match self {
             Self::Plain => (Canned::Plain, Format::Chat),
@@ -91,7 +94,7 @@ impl Kind {
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Made, and thrown away.
+    // Log lines are made, and discarded.
     let _log = tollgate::observe::log::to(io::sink());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -113,7 +116,7 @@ async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
     serving.spawn(async move { Vendor::new().serve(listener).await });
     let (canned, caller) = kind.call();
     if direct {
-        // As a gateway calls it: in its own format.
+        // As the gateway would call it: in the vendor's own format.
         let format = canned.format();
         let body = body(canned, format);
         let host = vendor.to_string();
@@ -126,7 +129,7 @@ async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
     let (path, body) = (gateway_path(caller), body(canned, caller));
     let call = Prepared::post(&host, path, caller, key.expose(), body)?;
     send(gateway.address(), &call, calls).await?;
-    // What has to be settled is settled when this is done.
+    // The drain waits until all calls are settled.
     gateway.drain().await
 }
 
@@ -137,14 +140,17 @@ fn body(canned: Canned, caller: Format) -> Bytes {
     }
 }
 
-/// Makes the calls over one connection.
+/// Makes the calls over one connection. The answers are only read: work per piece would be subtracted from what the
+/// gateway costs, which sends fewer pieces than its vendor.
 async fn send(to: SocketAddr, call: &Prepared, calls: u32) -> anyhow::Result<()> {
     let mut connection = Connection::open(&Origin::Loopback(to)).await?;
     for _ in 0..calls {
-        let each = |data: &Bytes| {
-            black_box(data);
-        };
-        connection.send(call, each).await?;
+        let mut answer = connection.begin(call).await?;
+        let mut bytes = 0;
+        while let Some(data) = next(&mut answer).await? {
+            bytes += black_box(data).len();
+        }
+        ensure!(bytes > 0, "an answer was empty");
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! What does each layer add to a call, in nanoseconds?
+//! Measures what each layer adds to a call, in nanoseconds.
 //!
-//! Each line is one layer over a service that answers at once; what the layer adds is the line less
-//! its `nothing` line. Timed is what a server does with a request: clone the service, call it, read
-//! the answer's body to its end. Making the request is not.
+//! Each line is one layer over a service that answers at once; what the layer adds is the line less its `nothing` line.
+//! The timed part is a server's work on a request: clone the service, call it, read the answer's body to its end.
+//! Making the request is not timed.
 //!
-//! The ledger is the one in memory. Settling is off the caller's way, so it is off these lines too,
-//! but for those that end in `settled`.
+//! The ledger is in memory. A caller does not wait for settlement, so the lines exclude it, except those that end in
+//! `settled`.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -66,9 +66,9 @@ use crate::fixtures::{
     messages_request, priced, redis_server, support::redis::RedisServer,
 };
 
-/// Calls between two looks at the clock, and the most that the settler has to catch up with.
+/// Calls between two readings of the clock, and the most that the settler has to catch up with.
 const BATCH: u64 = 256;
-/// More than two caches have of their own, and less than all share.
+/// More than the first two caches of a core, and less than the shared one.
 const OTHERS_BYTES: usize = 4 << 20;
 const LINE_BYTES: usize = 64;
 const HOLD_TTL: Duration = Duration::from_secs(960);
@@ -85,7 +85,7 @@ fn main() {
         .build()
         .expect("a runtime starts");
     let desk = runtime.block_on(Desk::open());
-    // On the runtime that the calls are made on: it settles while `settled` waits, and never else.
+    // The settler runs on the same runtime as the calls: it settles while `settled` waits, and at no other time.
     let (settler, settling) = {
         let ended = Arc::clone(&desk.ended);
         let settings = SettlerSettings::default();
@@ -113,7 +113,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// The layers that see a request as it came.
+/// The layers that get the request unparsed.
 fn before_parsing(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let empty = Answers::empty();
     let request = || {
@@ -168,8 +168,8 @@ fn parsing(lines: &mut Lines<'_, '_>) {
     }
 }
 
-/// A call without the header, which is every call whose key does not allow it, and one with it: claimed, run in a task of
-/// its own, sealed and stored in each of the stores; and one that is sent again.
+/// Calls without the header, as all calls whose key does not allow it; calls with the header, which are claimed, run in
+/// a task of their own, sealed and stored in each kind of store; and repeated calls.
 fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let answers = ServiceBuilder::new()
@@ -221,7 +221,7 @@ where
     A: AnswerStore,
 {
     let settings = IdempotencySettings {
-        // No millions of answers are kept, and a repeat in ten thousand is a call.
+        // Short, so that millions of answers do not pile up; about one repeat in ten thousand then becomes a call.
         kept: Duration::from_millis(100),
         ..IdempotencySettings::default()
     };
@@ -240,9 +240,17 @@ impl Money for NobodyDied {
     ) -> Result<Fate, tollgate_layers::error::BoxError> {
         Ok(Fate::Open)
     }
+
+    async fn permits(
+        &self,
+        _: &AccountId,
+        _: &KeyId,
+    ) -> Result<bool, tollgate_layers::error::BoxError> {
+        Ok(true)
+    }
 }
 
-/// The layers that see a call.
+/// The layers that get a parsed call.
 fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let priced = desk.priced(lines.runtime, Canned::Plain, false);
@@ -295,7 +303,7 @@ fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     }
 }
 
-/// Against the same answers without the layer.
+/// Compared with the same answers without the layer.
 fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let cases = [
         ("JSON of 1 KB", Canned::Plain, false, Answers::json(1024)),
@@ -316,8 +324,8 @@ fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     }
 }
 
-/// The way of a request through all of them, in the gateway's order: the sum, and what boxes and
-/// moves between the layers add to it.
+/// A request's way through all layers, in the gateway's order: the sum, and what boxes and moves between the layers
+/// add.
 fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let cases = [
         (
@@ -371,7 +379,7 @@ fn reserve_layer(desk: &Desk, settler: &Settler) -> ReserveLayer<MemoryLedger, B
 
 // --- timing ---
 
-/// Where the lines are written.
+/// The group that lines are added to.
 struct Lines<'a, 'c> {
     runtime: &'a Runtime,
     group: BenchmarkGroup<'c, WallTime>,
@@ -380,7 +388,7 @@ struct Lines<'a, 'c> {
 }
 
 impl Lines<'_, '_> {
-    /// Times calls that leave nothing behind.
+    /// Times calls that hold no money.
     fn time<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,
@@ -398,7 +406,7 @@ impl Lines<'_, '_> {
         });
     }
 
-    /// Times calls that hold money: without their settling, and with it.
+    /// Times calls that hold money: without their settlement, and with it.
     fn time_settled<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,
@@ -429,8 +437,9 @@ impl Lines<'_, '_> {
             });
     }
 
-    /// Times the same calls with their settling, each of them after others have had the processor's first and second cache: so
-    /// it is in a gateway, whose calls come between those of the system, of other layers and of other programs.
+    /// Times the same calls with their settlement, each after other memory has filled the core's first and second
+    /// cache. This is the situation in a gateway, where calls alternate with the system, other layers and other
+    /// programs.
     fn time_cold<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,
@@ -519,7 +528,7 @@ where
     took
 }
 
-// --- what stands around a layer ---
+// --- services around a layer ---
 
 // --- requests, each made by the layers above it ---
 
@@ -550,7 +559,7 @@ impl Desk {
         }
     }
 
-    /// A request as the server hands it over, with the key.
+    /// A request with the key, as the server passes it on.
     fn request<B>(&self, body: B, canned: Canned) -> Request<B> {
         let mut req = posted(canned, body);
         req.headers_mut()
@@ -606,12 +615,12 @@ impl Desk {
     }
 }
 
-/// Hands back the request that a layer passes on.
+/// Returns the request that a layer passes on.
 fn kept<T>(req: Request<T>) -> Ready<Result<Request<T>, Error>> {
     ready(Ok(req))
 }
 
-/// The same call once more: with a number and a meter of its own, or it would not be held again.
+/// The same call with its own number and meter: with the old ones it would not be held again.
 fn fresh(priced: &Request<Priced>) -> Request<Priced> {
     let mut req = priced.clone();
     req.extensions_mut().insert(RequestNumber::now_v7());

@@ -1,10 +1,9 @@
-//! What does a streamed chunk cost before it can go on?
+//! Measures what a streamed chunk costs before it can be forwarded.
 //!
-//! Each line is a chat stream of 100 events; criterion's `elem/s` are events. First the parts of
-//! passthrough by themselves, then the answer's body as a whole, then the same body without the layer.
-//! `cut` means that each event ends in another chunk than it began in: the one case in which bytes are
-//! copied. `in 1 KiB` is the same stream as a buffer of that size would cut it: most of its chunks end within
-//! an event, and many events are whole within one.
+//! Each line is a chat stream of 100 events; criterion's `elem/s` are events. First the parts of passthrough by
+//! themselves, then the answer's body as a whole, then the same body without the layer. `cut` means that each event
+//! begins in one chunk and ends in the next: the only case in which bytes are copied. `in 1 KiB` is the same stream as
+//! a buffer of that size would cut it: most of its chunks end within an event, and contain many whole events.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -31,7 +30,7 @@ use tollgate_layers::{
     passthrough::{PassthroughLayer, usage::Reader},
     sse::{Event, Splitter},
     translate::{
-        chat, messages,
+        Origin, chat, messages,
         responses::{Asked, ChatEvents, IntoChat, IntoMessages, MessagesEvents},
         wire::AnswerCx,
     },
@@ -79,7 +78,7 @@ fn splitter(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Byte
     });
 }
 
-/// The splitter and the reader behind it.
+/// The splitter, followed by the usage reader.
 fn reader(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     group.bench_function(format!("splitter and usage, {name}"), |bencher| {
         bencher.iter(|| {
@@ -97,7 +96,7 @@ const ANSWER: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// A stream in another format, from its first event to what its end adds.
+/// A stream translated to another format, from its first event to the events added at its end.
 macro_rules! translation {
     ($group:expr, $to:literal, $name:expr, $chunks:expr, $events:expr) => {
         $group.bench_function(
@@ -117,15 +116,15 @@ macro_rules! translation {
     };
 }
 
-/// The same chunks from a chat vendor to callers of the other formats. One of the responses format is told the answer
-/// again at its end.
+/// The same chunks from a chat vendor to callers of the other formats. The responses format repeats the whole answer at
+/// its end.
 fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     translation!(
         group,
         "to messages",
         name,
         chunks,
-        messages::Events::new(ANSWER)
+        messages::Events::new(Origin::default(), ANSWER)
     );
     let asked = asked();
     translation!(
@@ -137,7 +136,7 @@ fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[By
     );
 }
 
-/// Streams of as many events from vendors of the other formats.
+/// Streams with as many events from vendors of the other formats.
 fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
     const EACH: &str = "a chunk an event";
     let chunks = messages_events();
@@ -156,14 +155,14 @@ fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
         "from responses to chat",
         EACH,
         &chunks,
-        IntoChat::new(ANSWER)
+        IntoChat::new(Origin::default(), ANSWER)
     );
     translation!(
         group,
         "from responses to messages",
         EACH,
         &chunks,
-        IntoMessages::new("vendor", ANSWER)
+        IntoMessages::new(Origin::default(), ANSWER)
     );
 }
 
@@ -196,7 +195,7 @@ fn passthrough(
         group.bench_function(format!("passthrough {how}, {name}"), |bencher| {
             bencher.iter_batched(
                 || (layer.layer(answers.clone()), Request::new(outbound.clone())),
-                // With the head: it waits for the first frame.
+                // Including the head: it waits for the first frame.
                 |(service, req)| {
                     runtime.block_on(async {
                         let res = service.oneshot(req).await;
@@ -263,7 +262,7 @@ fn cut() -> Vec<Bytes> {
     chunks
 }
 
-/// Cut without a look at the events.
+/// Cut at fixed sizes, regardless of the events.
 fn in_pieces() -> Vec<Bytes> {
     let stream = chat_events().concat();
     stream.chunks(1024).map(Bytes::copy_from_slice).collect()

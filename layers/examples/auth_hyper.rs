@@ -1,4 +1,4 @@
-//! Auth alone, on raw hyper: one layer, and a `match` that makes its refusals answers.
+//! Auth alone, on raw hyper: one layer, and a `match` that turns its errors into answers.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features auth --example auth_hyper
@@ -48,14 +48,14 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// What is behind the layer: it knows who calls.
+/// The service below the layer, which gets the caller's key.
 async fn hello(req: Request<Incoming>) -> Result<Response<Full<Bytes>>, Error> {
     let Caller(key) = req.extensions().get().ok_or(Error::KeyMissing)?;
     let text = format!("hello {}, on the key {}", key.account, key.id);
     Ok(Response::new(Full::from(text)))
 }
 
-/// Serves each connection in a task of its own.
+/// Serves each connection in its own task.
 async fn serve<S>(listener: TcpListener, guarded: S)
 where
     S: Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Error>,
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// The service's answer, or its refusal as one.
+/// The service's answer, or its error as an answer.
 async fn answer<S>(guarded: S, req: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible>
 where
     S: Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Error>,
@@ -96,7 +96,7 @@ where
     Ok(res)
 }
 
-/// Status and body of an answer.
+/// Sends a request; returns the status and body of the answer.
 async fn ask(address: SocketAddr, key: Option<&str>) -> Result<String, BoxError> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let mut req = Request::get(format!("http://{address}/")).body(Empty::<Bytes>::new())?;

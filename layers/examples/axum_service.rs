@@ -1,8 +1,8 @@
-//! A service on axum with three of the layers: keys, a rate for each key, and errors as answers. Written
-//! from the crate's documentation alone.
+//! A service on axum with three of the layers: keys, a rate limit per key, and errors as answers. Written only from the
+//! crate's documentation.
 //!
 //! ```sh
-//! cargo run -p tollgate-layers --features adapt,auth,rate-limit,respond --example axum_service
+//! cargo run -p tollgate-layers --features auth,rate-limit,respond --example axum_service
 //! ```
 
 use std::net::SocketAddr;
@@ -14,7 +14,6 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{net::TcpListener, task::JoinSet};
 use tollgate_layers::{
-    adapt::AdaptLayer,
     auth::{AuthLayer, KeyList, SecretKey},
     error::BoxError,
     facts::Caller,
@@ -38,12 +37,11 @@ async fn main() -> Result<(), BoxError> {
     let layers = ServiceBuilder::new()
         .layer(RespondLayer::new(Language::En))
         .layer(AuthLayer::new(keys))
-        .layer(RateLimitLayer::new(Gcra::new(10_000), by_key))
-        .layer(AdaptLayer::new());
+        .layer(RateLimitLayer::new(Gcra::new(10_000), by_key));
     let app: Router = Router::new()
         .route("/proverbs/{number}", get(proverb))
         .layer(layers)
-        // Not under the layers: open to everybody.
+        // Added outside the layers, so it needs no key.
         .route("/health", get(|| async { "well" }));
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -65,7 +63,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// An ordinary handler; who calls is an extension.
+/// An ordinary handler; the caller is in an extension.
 async fn proverb(
     Extension(Caller(key)): Extension<Caller>,
     Path(number): Path<usize>,
@@ -77,14 +75,14 @@ async fn proverb(
     }
 }
 
-/// One request a second on each key, two at once.
+/// One request per second and key, in bursts of at most two.
 fn by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
     let quota = Quota::per_second(1).with_burst(2);
     Some((key.id.clone(), quota))
 }
 
-/// Status and body of an answer.
+/// Sends a request; returns the status and body of the answer.
 async fn ask(address: SocketAddr, path: &str, key: Option<&str>) -> Result<String, BoxError> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let mut req = Request::get(format!("http://{address}{path}")).body(Empty::<Bytes>::new())?;

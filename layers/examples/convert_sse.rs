@@ -1,4 +1,4 @@
-//! Translation without a gateway: puts a recorded stream of one format into the other.
+//! Translation without a gateway: translates a recorded stream to the other format.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features translate --example convert_sse -- FILE
@@ -10,10 +10,10 @@ use bytes::{Bytes, BytesMut};
 use tollgate_layers::{
     error::BoxError,
     sse::{Event, Splitter},
-    translate::{chat, messages, wire::AnswerCx},
+    translate::{Origin, chat, messages, wire::AnswerCx},
 };
 
-/// What the recording does not say.
+/// Settings of the translation that the recording does not contain.
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,
     usage_asked: true,
@@ -31,7 +31,7 @@ fn main() -> Result<(), BoxError> {
     splitter.push(&Bytes::from(recorded), |event| events.push(event))?;
     events.extend(splitter.finish());
 
-    // Events of a messages stream have names, those of a chat stream have none.
+    // Events of a messages stream have names; those of a chat stream do not.
     let converted = if events.iter().any(|event| !event.name().is_empty()) {
         to_chat(&events)?
     } else {
@@ -51,7 +51,10 @@ fn to_chat(recorded: &[Event]) -> Result<BytesMut, BoxError> {
 }
 
 fn to_messages(recorded: &[Event]) -> Result<BytesMut, BoxError> {
-    let (mut events, mut out) = (messages::Events::new(CX), BytesMut::new());
+    let (mut events, mut out) = (
+        messages::Events::new(Origin::default(), CX),
+        BytesMut::new(),
+    );
     for event in recorded {
         events.event(event, &mut out)?;
     }

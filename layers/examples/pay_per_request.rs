@@ -1,7 +1,7 @@
-//! Pay per request for a service that has nothing to do with models, from a ledger of one's own.
+//! Pay per request for a service that does not call models, from a ledger of its own.
 //!
-//! The ledger is a map in memory. Before it is used it is tested: it keeps every promise that the stores of
-//! this crate keep (`reserve::testing`).
+//! The ledger is a map in memory. Before use it is tested: it must keep every promise that this crate's ledgers keep
+//! (`reserve::testing`).
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features request-number,reserve,respond,testing --example pay_per_request
@@ -78,7 +78,7 @@ async fn main() -> Result<(), BoxError> {
         let status = res.status();
         let text = res.into_body().collect().await?.to_bytes();
         println!("GET {path}\n  {status}: {}", String::from_utf8_lossy(&text));
-        // What was refused for want of money held none: nothing is booked for it.
+        // A request rejected for lack of money made no hold, so the settler reports nothing for it.
         if status != StatusCode::PAYMENT_REQUIRED {
             let line = booked.recv().await.ok_or("the settler has ended")?;
             println!("  {line}, {} ₽ left", purses.balance(&acme));
@@ -87,7 +87,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The service: it says of each request whether it is worth its price.
+/// The service: answers every request except one.
 async fn horoscope(req: Request<()>) -> Result<Response<AnswerBody>, Error> {
     if req.uri().path() == "/cloudy" {
         return Err(Error::Internal("no star to be seen".into()));
@@ -98,8 +98,8 @@ async fn horoscope(req: Request<()>) -> Result<Response<AnswerBody>, Error> {
     Ok(Response::new(body::full("a good day to measure twice")))
 }
 
-/// So much for each horoscope; the request names who pays. Had it been let in by `auth`, the `Caller`
-/// would say so.
+/// A fixed fee per horoscope. A header of the request names the account that pays; with `auth` above, it would be in
+/// `Caller`.
 #[derive(Clone)]
 struct Fee {
     amount: MicroRub,
@@ -115,20 +115,13 @@ impl<B> Tariff<B> for Fee {
             .and_then(|name| name.to_str().ok()?.parse().ok())
             .ok_or(Error::KeyMissing)?;
         let meter = Meter::default();
-        Ok(Quote {
-            account,
-            key: self.key.clone(),
-            want: self.amount,
-            least: self.amount,
+        let bill = Ticket {
+            amount: self.amount,
             meter: meter.clone(),
-            finish_without_client: false,
-            tells_cost: false,
-            has_output: false,
-            bill: Ticket {
-                amount: self.amount,
-                meter,
-            },
-        })
+        };
+        let mut quote = Quote::new(account, self.key.clone(), self.amount, bill);
+        quote.meter = meter;
+        Ok(quote)
     }
 
     fn granted(&self, req: &mut Request<B>, bill: &mut Ticket, _: MicroRub) {
@@ -142,14 +135,14 @@ struct Ticket {
 }
 
 impl Bill for Ticket {
-    /// What was not delivered costs nothing.
+    /// A request without a delivered answer costs nothing.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
         let item = Item::new("horoscope", "the stars", reading.end?);
         Some((self.amount, item))
     }
 }
 
-/// 402 where there is too little money; every other refusal as usual.
+/// 402 if there is too little money; other errors as usual.
 fn payment_required(refused: &Refused<'_>) -> Response<Bytes> {
     let mut res = refused.usual();
     let text = match refused.error() {
@@ -170,7 +163,7 @@ fn line(event: &Event<'_>) -> String {
     }
 }
 
-/// A ledger: what it needs to keep its promises, and nothing that would outlive the process.
+/// A ledger that keeps the promises of a ledger, but only in memory.
 #[derive(Clone, Default)]
 struct Purses(Arc<Mutex<HashMap<AccountId, Purse>>>);
 
@@ -201,7 +194,7 @@ struct Purse {
     balance: MicroRub,
     keys: Vec<KeyId>,
     open: HashMap<RequestNumber, Open>,
-    /// A ledger that runs for long forgets these after some time.
+    /// Ended holds. A long-running ledger would remove them after some time.
     ended: HashMap<RequestNumber, Ended>,
 }
 
@@ -212,7 +205,7 @@ struct Open {
 }
 
 enum Ended {
-    /// It was on this key, and can still be settled.
+    /// Expired hold of this key; it can still be settled.
     Expired(KeyId),
     Booked(Settled),
 }
@@ -295,7 +288,7 @@ impl Purse {
             (None, None) if settlement.fresh && self.keys.contains(key) => Booked::Forced,
             _ => return nothing(Booked::Stale),
         };
-        // Without this hold, what is free is what it held and what was beside it.
+        // Remove the hold first, so that the free money includes what it held.
         self.open.remove(number);
         let charged = self.free().min(*cost);
         self.balance = self.balance.minus_or_zero(charged);

@@ -1,7 +1,7 @@
-//! A rate limit for each address, and errors of one's own shape, on axum.
+//! A rate limit per address, and errors in a shape of its own, on axum.
 //!
 //! ```sh
-//! cargo run -p tollgate-layers --features adapt,rate-limit,request-number,respond --example rate_limit_axum
+//! cargo run -p tollgate-layers --features rate-limit,request-number,respond --example rate_limit_axum
 //! ```
 
 use std::net::IpAddr;
@@ -14,7 +14,6 @@ use http::{
 };
 use http_body_util::BodyExt;
 use tollgate_layers::{
-    adapt::AdaptLayer,
     error::BoxError,
     facts::ClientAddr,
     rate_limit::{Gcra, Quota, RateLimitLayer, by_address},
@@ -29,15 +28,14 @@ async fn main() -> Result<(), BoxError> {
     let layers = ServiceBuilder::new()
         .layer(RequestNumberLayer::new())
         .layer(RespondLayer::new(Language::En).shaped_by(problem))
-        .layer(RateLimitLayer::new(Gcra::new(100_000), by_address(quota)))
-        .layer(AdaptLayer::new());
+        .layer(RateLimitLayer::new(Gcra::new(100_000), by_address(quota)));
     let app: Router = Router::new()
         .route("/weather", get(|| async { "sunny, 21 °C" }))
         .layer(layers);
 
     for visit in 1..=3 {
         let mut req = Request::get("/weather").body(Body::empty())?;
-        // A server takes it from the connection, or from a proxy that it trusts.
+        // A server takes the address from the connection, or from a proxy that it trusts.
         let address = ClientAddr(IpAddr::from([192, 0, 2, 7]));
         req.extensions_mut().insert(address);
         println!(
@@ -61,7 +59,7 @@ fn problem(refused: &Refused<'_>) -> Response<Bytes> {
     res
 }
 
-/// An answer, its head in one line.
+/// An answer as text, with its head in one line.
 async fn shown(res: Response<Body>) -> Result<String, BoxError> {
     let mut head = res.status().to_string();
     for name in [CONTENT_TYPE, RETRY_AFTER] {

@@ -1,7 +1,8 @@
-//! Lets a service that knows nothing of [`Error`] stand below these layers: axum's, tonic's, one's own.
+//! Adapts a service that does not use [`Error`] (axum, tonic, your own) to a layer of yours that expects it, or to
+//! `idempotency`, `failover`, `translate` and `passthrough`. The other layers take a service with any error.
 //!
-//! It is the lowest layer. Whatever the service or its body fails with is an [`Error::Internal`] to the
-//! layers above; an [`Error`] that was boxed on its way is itself again.
+//! Place it lowest. An error of the service or of its body becomes an [`Error::Internal`]; an [`Error`] that was boxed
+//! on the way is restored.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -14,7 +15,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Neither its error nor its body's is ours.
+//! // Neither its error nor its body's error is an `Error`.
 //! let hello = tower::service_fn(async |_: Request<()>| {
 //!     Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello"))))
 //! });
@@ -36,16 +37,17 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 use crate::error::{BoxError, Error};
 
-/// Makes the errors of a service and of its answers' bodies ours.
+/// Converts the errors of a service and of its answers' bodies into [`Error`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AdaptLayer(());
 
 impl AdaptLayer {
-    /// The layer.
+    /// Creates the layer.
     #[must_use]
     pub const fn new() -> Self {
         Self(())
@@ -69,27 +71,20 @@ pub struct Adapt<S> {
 impl<S, B, A> Service<Request<B>> for Adapt<S>
 where
     S: Service<Request<B>, Response = Response<A>>,
-    S::Error: Into<BoxError>,
+    S::Error: Into<BoxError> + 'static,
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx).map_err(ours)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         ResponseFuture {
             inner: self.inner.call(req),
         }
-    }
-}
-
-fn ours(error: impl Into<BoxError>) -> Error {
-    match error.into().downcast::<Error>() {
-        Ok(error) => *error,
-        Err(error) => Error::Internal(error),
     }
 }
 
@@ -105,18 +100,18 @@ pin_project! {
 impl<F, A, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<A>, E>>,
-    E: Into<BoxError>,
+    E: Into<BoxError> + 'static,
 {
     type Output = Result<Response<ResponseBody<A>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let res = ready!(self.project().inner.poll(cx)).map_err(ours)?;
+        let res = ready!(self.project().inner.poll(cx)).map_err(Error::from_below)?;
         Poll::Ready(Ok(res.map(|inner| ResponseBody { inner })))
     }
 }
 
 pin_project! {
-    /// An answer's body with our errors.
+    /// An answer's body whose error is [`Error`].
     #[derive(Clone, Debug, Default)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -127,7 +122,7 @@ pin_project! {
 impl<A> Body for ResponseBody<A>
 where
     A: Body<Data = Bytes>,
-    A::Error: Into<BoxError>,
+    A::Error: Into<BoxError> + 'static,
 {
     type Data = Bytes;
     type Error = Error;
@@ -137,7 +132,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let frame = ready!(self.project().inner.poll_frame(cx));
-        Poll::Ready(frame.map(|frame| frame.map_err(ours)))
+        Poll::Ready(frame.map(|frame| frame.map_err(Error::from_below)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -159,7 +154,7 @@ mod tests {
     type Fails = fn() -> BoxError;
 
     #[tokio::test]
-    async fn another_services_error_is_internal_and_ours_stays_what_it_was() {
+    async fn foreign_errors_are_internal_and_own_errors_are_kept() {
         type IsRight = fn(&Error) -> bool;
         let cases: [(Fails, IsRight); 2] = [
             (

@@ -1,4 +1,4 @@
-//! The one body type of answers above the layers that wrap it generically.
+//! The body type of answers, above the layers that are generic over it.
 
 use bytes::Bytes;
 use http_body::Body;
@@ -6,10 +6,10 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use crate::error::Error;
 
-/// A boxed body of an answer. Its error is concrete, so that it can be served from a spawned task.
+/// A boxed body of an answer. Its error type is concrete, so that a spawned task can serve it.
 pub type AnswerBody = UnsyncBoxBody<Bytes, Error>;
 
-/// Boxes a body, once, at the top.
+/// Boxes a body; called once, by the topmost layer.
 pub fn boxed<B>(body: B) -> AnswerBody
 where
     B: Body<Data = Bytes, Error = Error> + Send + 'static,
@@ -17,7 +17,7 @@ where
     body.boxed_unsync()
 }
 
-/// A body that is there as a whole.
+/// A body that is complete already.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into())

@@ -1,4 +1,4 @@
-//! A model call on its way down: what each layer has proved about it is in its type.
+//! A model call on its way down the stack. Its type shows which checks it has passed.
 //!
 //! [`Call`] (parsed) → [`Priced`] (model and price known) → [`Attempt`] (one route chosen) →
 //! [`Outbound`] (bytes in the vendor's format).
@@ -12,42 +12,45 @@ use crate::{
     model::{Model, ModelKind, Route},
     price::{Asked, Class, Label, PriceList, Unpriced},
     session::SessionId,
+    text_sample::TextSample,
     usage::Meter,
 };
 pub use crate::{format::Format, segments::Segments};
 
-/// A request whose fields have been checked, with its bytes as the client sent them.
+/// A request whose fields are checked, with its bytes as the client sent them.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The format that the client speaks.
     pub format: Format,
-    /// The kind of model that is asked.
+    /// The kind of the requested model.
     pub kind: ModelKind,
     /// The whole body.
     pub body: Bytes,
-    /// The catalog name asked for.
+    /// The requested catalog name.
     pub model: String,
-    /// Whether the answer is to be a stream.
+    /// Whether the client requested a stream.
     pub stream: bool,
     /// The client's ceiling on output tokens.
     pub output_tokens: Option<u64>,
-    /// How many answers (`n` of the chat format).
+    /// Number of answers (`n` of the chat format).
     pub choices: u64,
-    /// Whether the client asked for the usage chunk (`stream_options.include_usage`). The messages
-    /// format always carries usage.
+    /// Whether the client requested the usage chunk (`stream_options.include_usage`). The messages format always
+    /// carries usage.
     pub usage_asked: bool,
-    /// How much input there is.
+    /// Size of the input.
     pub input: InputSize,
-    /// What it asks for that vendors bill apart; most ask for nothing of the kind.
+    /// Samples of the input's texts.
+    pub texts: TextSample,
+    /// Separately billed parts of the request; `None` for most requests.
     pub asks: Option<Box<Asks>>,
-    /// Where the fields stand that may have to change.
+    /// Positions of the fields that may have to change.
     pub spans: Spans,
     /// The session that the client named.
     pub session: Option<SessionId>,
 }
 
 impl Call {
-    /// Where it came in.
+    /// The endpoint that the call was sent to.
     #[must_use]
     pub const fn endpoint(&self) -> Endpoint {
         match (self.kind, self.format) {
@@ -57,65 +60,128 @@ impl Call {
             (ModelKind::Chat, Format::Responses) => Endpoint::Responses,
         }
     }
+
+    /// Estimated tokens of all texts of the input, in thousandths.
+    #[must_use]
+    pub fn text_milli(&self) -> u64 {
+        self.input
+            .unsampled_milli
+            .saturating_add(self.texts.milli())
+    }
 }
 
-/// Input by what it weighs. Text is counted in UTF-8 bytes after JSON decoding.
+/// Input size by kind. Text counts as UTF-8 bytes after JSON decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InputSize {
     /// Bytes of text: contents, instructions, tools, names.
     pub text_bytes: u64,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Tools.
+    /// Number of tools.
     pub tools: u64,
-    /// Images, inline or by address.
+    /// Images, inline or by URL; an image requested at its original size counts twice.
     pub images: u64,
-    /// Documents, inline or by address.
+    /// Maximum cost of the images, in parts of a full-size image ([`IMAGE_SHARES`]).
+    pub image_shares: u64,
+    /// Documents other than plain text, inline or by URL.
     pub documents: u64,
-    /// Bytes of inline images and documents, as sent (base64).
-    pub binary_bytes: u64,
-    /// Inputs of a call for embeddings, each of which becomes a vector. No chat has any.
+    /// Documents of unknown size: only the model's context window bounds them.
+    pub documents_unseen: u64,
+    /// Maximum tokens of the other documents, from their pages and bytes.
+    pub document_tokens: u64,
+    /// Tokens of these documents beyond [`DOCUMENT_TOKENS`] each.
+    pub document_tokens_beyond: u64,
+    /// Estimated tokens of texts that are not sampled, in thousandths.
+    pub unsampled_milli: u64,
+    /// Estimated tokens of images.
+    pub usual_images: u64,
+    /// Estimated tokens of documents.
+    pub usual_documents: u64,
+    /// Inputs of an embeddings call; each yields a vector. 0 for chats.
     pub inputs: u64,
-    /// What came as tokens already.
+    /// Input tokens that were sent as token ids.
     pub tokens: u64,
 }
 
-/// What a call asks for that vendors bill apart, each with the field that asks for it, as errors name it.
+/// Shares that make up an image of full size.
+pub const IMAGE_SHARES: u64 = 5_000;
+/// Default tokens held for a document of up to six pages.
+pub const DOCUMENT_TOKENS: u64 = 50_000;
+
+impl InputSize {
+    /// Adds a text that is not sampled, at four bytes per token.
+    pub const fn add_unsampled(&mut self, bytes: u64) {
+        self.text_bytes += bytes;
+        let milli = bytes.saturating_mul(250);
+        self.unsampled_milli = self.unsampled_milli.saturating_add(milli);
+    }
+
+    /// Adds an image: its shares and its estimated tokens.
+    pub fn add_image(&mut self, shares: u64, usual: u64) {
+        self.images += 1;
+        self.image_shares += shares;
+        self.usual_images += usual;
+    }
+
+    /// Adds a document of at most `tokens` tokens.
+    pub fn add_document(&mut self, tokens: u64, usual: u64) {
+        self.documents += 1;
+        self.document_tokens = self.document_tokens.saturating_add(tokens);
+        let beyond = tokens.saturating_sub(DOCUMENT_TOKENS);
+        self.document_tokens_beyond = self.document_tokens_beyond.saturating_add(beyond);
+        self.usual_documents = self.usual_documents.saturating_add(usual);
+    }
+
+    /// Adds a document of unknown size.
+    pub fn add_unseen_document(&mut self) {
+        /// Estimated tokens of five pages.
+        const USUAL: u64 = 15_000;
+        self.documents += 1;
+        self.documents_unseen += 1;
+        self.usual_documents = self.usual_documents.saturating_add(USUAL);
+    }
+}
+
+/// Separately billed parts of a call, each with the path of the requesting field, for errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asks {
     asked: Asked,
     /// The first field of each kind.
     fields: Vec<(Unpriced, Box<str>)>,
-    /// The first field that asks for something that no model has a price for.
+    /// The first field that requests something that has no price at any model.
     unknown: Option<Box<str>>,
-    /// The first field with sound of which nobody can say how long it is.
+    /// The first field with sound of unknown length.
     unmeasured: Option<Box<str>>,
+    /// The first field with a document of unknown size.
+    unseen: Option<Box<str>>,
 }
 
-/// One such thing.
+/// One separately billed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// A class; of calls of a tool and of sound, so many more at most.
+    /// A rate class. For tool calls and sound, with the maximum quantity.
     Class(Class, u64),
-    /// Sound of which nobody can say how long it is.
+    /// Sound of unknown length.
     UnmeasuredSound,
-    /// `service_tier`.
+    /// A document of unknown size.
+    UnseenDocument,
+    /// The field `service_tier` with this word.
     ServiceTier(Label),
-    /// `speed`.
+    /// The field `speed` with this word.
     Speed(Label),
-    /// `inference_geo`.
+    /// The field `inference_geo` with this word.
     InferenceGeo(Label),
-    /// A lifetime in the cache that nobody sells.
+    /// A cache lifetime that no vendor sells.
     UnknownLifetime,
 }
 
 impl Ask {
-    /// So many calls of a tool of which the request does not say how many.
+    /// The maximum when a request does not bound the calls of a tool.
     pub const WITHOUT_END: u64 = u64::MAX;
 }
 
 impl Asks {
-    /// With one thing more, that this field asks for.
+    /// Adds what this field requests.
     pub fn add(&mut self, ask: Ask, field: impl FnOnce() -> String) {
         let served = &mut self.asked.served;
         let kind = match ask {
@@ -144,32 +210,36 @@ impl Asks {
                 self.unmeasured.get_or_insert_with(|| field().into());
                 return;
             }
+            Ask::UnseenDocument => {
+                self.unseen.get_or_insert_with(|| field().into());
+                return;
+            }
         };
         if self.field(kind).is_none() {
             self.fields.push((kind, field().into()));
         }
     }
 
-    /// The same in the words of prices.
+    /// All of it, in the terms that prices use.
     #[must_use]
     pub const fn asked(&self) -> &Asked {
         &self.asked
     }
 
-    /// The field that asks for it.
+    /// The first field that requests this kind.
     #[must_use]
     pub fn field(&self, kind: Unpriced) -> Option<&str> {
         let mut fields = self.fields.iter();
         fields.find(|it| it.0 == kind).map(|(_, field)| &**field)
     }
 
-    /// The field that asks for something that no model has a price for.
+    /// The first field that requests something that has no price at any model.
     #[must_use]
     pub fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
     }
 
-    /// The class of the answer, if it may be more than text.
+    /// The class of the answer, if it may contain more than text.
     #[must_use]
     pub fn output_class(&self) -> Option<Class> {
         [Class::OutputAudio, Class::OutputImage]
@@ -177,13 +247,19 @@ impl Asks {
             .find(|class| self.asked.classes.get(*class) > 0)
     }
 
-    /// The field with sound of which nobody can say how long it is.
+    /// The first field with sound of unknown length.
     #[must_use]
     pub fn unmeasured(&self) -> Option<&str> {
         self.unmeasured.as_deref()
     }
 
-    /// The field that asks for what the messages format has nothing for: sound, or images that the model makes.
+    /// The first field with a document of unknown size.
+    #[must_use]
+    pub fn unseen(&self) -> Option<&str> {
+        self.unseen.as_deref()
+    }
+
+    /// The first field that requests what the messages format cannot express: sound, or images made by the model.
     #[must_use]
     pub fn of_chat_alone(&self) -> Option<&str> {
         [Class::InputAudio, Class::OutputAudio, Class::OutputImage]
@@ -191,7 +267,7 @@ impl Asks {
             .find_map(|class| self.field(Unpriced::Class(class)))
     }
 
-    /// The same without what is asked of the vendor's cache.
+    /// A copy without the requests to the vendor's cache.
     #[must_use]
     pub fn without_cache(&self) -> Self {
         let mut asks = self.clone();
@@ -202,7 +278,7 @@ impl Asks {
         asks
     }
 
-    /// The lifetime in the cache that is asked for beside the usual one, the longest.
+    /// The longest cache lifetime requested besides the default one.
     #[must_use]
     pub fn cache_write(&self) -> Option<Class> {
         [Class::CacheWrite12h, Class::CacheWrite1h]
@@ -214,89 +290,109 @@ impl Asks {
 /// Byte ranges in [`Call::body`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// Just behind the opening brace: where a field may be put in.
+    /// Position after the opening brace, where a field can be inserted.
     pub start: usize,
     /// The value of `model`.
     pub model: Range<usize>,
-    /// The value of `stream_options`, if it is there.
+    /// The value of `stream_options`, if present.
     pub stream_options: Option<Range<usize>>,
-    /// The value of `stream_options.include_usage`, if it is there.
+    /// The value of `stream_options.include_usage`, if present.
     pub include_usage: Option<Range<usize>>,
-    /// The value of `max_tokens`, if it is there: the chat format allows null. Of the responses format's
-    /// `max_output_tokens`, which may be null too.
+    /// The value of `max_tokens`, or of the responses format's `max_output_tokens`, if present. Chat and responses
+    /// allow null.
     pub max_tokens: Option<Range<usize>>,
-    /// The value of the chat format's `max_completion_tokens`, if it is there: it may be null.
+    /// The value of the chat format's `max_completion_tokens`, if present; may be null.
     pub max_completion_tokens: Option<Range<usize>>,
-    /// What the responses format has besides.
+    /// Ranges of the responses format only.
     pub responses: Option<Box<ResponsesSpans>>,
-    /// Of the messages format: a turn has thinking, which may stand in a capsule of ours.
+    /// Messages format: whether a turn has thinking, which may be in a capsule of this gateway.
     pub has_thinking: bool,
+    /// The turns of the conversation.
+    pub turns: Turns,
 }
 
-/// Byte ranges in [`Call::body`] that the responses format alone has.
+/// Where the turns of a conversation are, so that a hold can recognize a conversation that continues an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// The bytes of the array of turns in [`Call::body`].
+    pub all: Range<usize>,
+    /// Each turn, in order; none if the body is short, or if the vendor may leave turns out.
+    pub each: Vec<Turn>,
+}
+
+/// A turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its bytes in [`Call::body`].
+    pub span: Range<usize>,
+    /// Bytes of text from the beginning of the body to its end, as [`InputSize::text_bytes`] counts them.
+    pub text_bytes: u64,
+}
+
+/// Byte ranges in [`Call::body`] that exist only in the responses format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponsesSpans {
-    /// The value of `store`, if it is there: false or null.
+    /// The value of `store`, if present: false or null.
     pub store: Option<Range<usize>>,
-    /// The value of `include`, if it is there: an array or null.
+    /// The value of `include`, if present: an array or null.
     pub include: Option<Range<usize>>,
-    /// `include` asks for encrypted reasoning.
+    /// Whether `include` requests encrypted reasoning.
     pub encrypted_reasoning_asked: bool,
-    /// What no vendor of this format is sent, in the order of the body, each with the comma that goes along: nothing but commas and
-    /// values is missing without them.
+    /// Ranges that are cut before the request is sent to a vendor of this format, in order. Each includes one comma, so
+    /// that the rest is valid JSON.
     pub cut: Vec<Range<usize>>,
-    /// How many tools of the vendor's own were merely offered, and are among what is cut.
+    /// Number of vendor-run tools that were only offered and are among the cuts.
     pub tools_cut: u64,
 }
 
-/// A call with the model and the prices that it is charged by to its end.
+/// A call with the model and prices by which it is charged, fixed until it ends.
 #[derive(Clone, Debug)]
 pub struct Priced {
-    /// The call.
+    /// The parsed call.
     pub call: Arc<Call>,
-    /// Its model.
+    /// The model from the snapshot.
     pub model: Arc<Model>,
-    /// Its prices, of which it is charged by one.
+    /// The model's prices; one of them applies when the call is charged.
     pub prices: PriceList,
-    /// The ceiling on output tokens for each choice that the hold pays for.
+    /// The output-token ceiling per choice that the hold covers.
     pub output_tokens: u64,
-    /// What the call uses.
+    /// Counts what the call uses.
     pub meter: Meter,
 }
 
 /// A call on one of its routes.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The call.
+    /// The call with its prices.
     pub priced: Priced,
-    /// The route chosen.
+    /// The chosen route.
     pub route: Arc<Route>,
-    /// Which of the vendor's keys, as an index of its credentials.
+    /// Which of the vendor's keys to use: an index into its credentials.
     pub credential: usize,
 }
 
 /// A request in the vendor's format.
 #[derive(Clone, Debug)]
 pub struct Outbound {
-    /// The way it goes.
+    /// The route to send it on.
     pub route: Arc<Route>,
-    /// Which of the vendor's keys, as an index of its credentials.
+    /// Which of the vendor's keys to use: an index into its credentials.
     pub credential: usize,
-    /// The body, whole.
+    /// The complete body.
     pub body: Segments,
-    /// Whether the answer is to be a stream.
+    /// Whether the answer is a stream.
     pub stream: bool,
-    /// How many answers beside each other were asked for.
+    /// Number of answers requested.
     pub choices: u64,
-    /// The kind of model that is asked.
+    /// The kind of the requested model.
     pub kind: ModelKind,
-    /// Whether the vendor's chat usage chunk was our wish alone and is to be taken out again.
+    /// Whether only the gateway requested the vendor's chat usage chunk, so that it is removed from the answer.
     pub strip_usage: bool,
-    /// What the call uses.
+    /// Counts what the call uses.
     pub meter: Meter,
 }
 
-/// What is asked of a model.
+/// The operation requested of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -308,18 +404,18 @@ pub enum Operation {
     CountTokens,
     /// `POST /v1/responses`.
     Responses,
-    /// Whichever of the chat and the responses format the body is of: one has `messages`, the other `input`.
-    /// [`Operation::CHAT_OR_RESPONSES`] is its path, which no caller may post to.
+    /// Chat or responses, decided by the body: chat has `messages`, responses has `input`. Its path is
+    /// [`Operation::CHAT_OR_RESPONSES`], which callers cannot post to.
     ChatOrResponses,
     /// `POST /v1/embeddings`.
     Embeddings,
 }
 
 impl Operation {
-    /// The path of [`Operation::ChatOrResponses`], for requests whose own says nothing.
+    /// Path of [`Operation::ChatOrResponses`], for requests whose own path does not determine the format.
     pub const CHAT_OR_RESPONSES: &'static str = "/chat-or-responses";
 
-    /// The operation that is posted to this path.
+    /// The operation of this path.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
         match path {
@@ -333,7 +429,7 @@ impl Operation {
         }
     }
 
-    /// The format of its request, as far as the path says it. Vendors of the chat format take embeddings, too.
+    /// The request's format, as far as the path determines it. Embeddings belong to the chat format.
     #[must_use]
     pub const fn format(self) -> Format {
         match self {

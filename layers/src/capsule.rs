@@ -1,5 +1,5 @@
-//! How a capsule is known, in which a vendor's proof of its reasoning goes through a caller of another format.
-//! What is in it stands in `translate`.
+//! The prefix of a capsule, which carries a vendor's proof of its reasoning through a caller of another format.
+//! `translate` defines the contents.
 
-/// What it begins with.
+/// Every capsule begins with this.
 pub(crate) const PREFIX: &str = "tg1.";

@@ -1,9 +1,9 @@
-//! Every way a request can be refused, in one flat enum named by what was refused.
+//! Every reason why a request is refused or fails, as one flat enum.
 //!
-//! The `respond` layer alone turns an [`Error`] into HTTP. [`std::fmt::Display`] is the message for
-//! the log (English, with the cause behind `source`); the message for the caller is `respond`'s.
+//! Only the `respond` layer turns an [`Error`] into an HTTP answer. [`std::fmt::Display`] gives the English message for
+//! the log, with the cause in `source`; `respond` writes the message for the caller.
 
-use std::{borrow::Cow, fmt, net::IpAddr, time::Duration};
+use std::{any::Any, borrow::Cow, fmt, net::IpAddr, time::Duration};
 
 use http::StatusCode;
 
@@ -11,123 +11,123 @@ pub use tollgate_ledger::BoxError;
 
 use crate::{ceiling::Ceiling, model::ModelKind, money::MicroRub};
 
-/// Why a call was not answered.
+/// Why a request was not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// 404: no such path.
+    /// 404: the path does not exist.
     #[error("no such path")]
     PathUnknown,
-    /// 404: no call of this key has a receipt under that number.
+    /// 404: no call of this key has a receipt with that number.
     #[error("no such receipt")]
     ReceiptUnknown,
-    /// 404: no model of that name is listed for this key.
+    /// 404: the key's catalog lists no model of that name.
     #[error("model {model:?} not listed for this key")]
     ModelNotListed {
-        /// What was asked for.
+        /// The requested name.
         model: String,
     },
-    /// 404: there is no ready-made set-up for a client of that name.
+    /// 404: there is no ready-made configuration for a client of that name.
     #[error("no set-up for client {client:?}")]
     ClientUnknown {
-        /// What was asked for.
+        /// The requested name.
         client: String,
-        /// The names that there are, separated by commas.
+        /// The available names, separated by commas.
         known: String,
     },
-    /// 405: the path takes other methods.
+    /// 405: the path exists, but takes other methods.
     #[error("method not allowed, only {allow}")]
     MethodNotAllowed {
-        /// The `allow` header.
+        /// Value of the `allow` header.
         allow: &'static str,
     },
-    /// 414: the request's address is too long.
+    /// 414: the request's URI is too long.
     #[error("request address longer than {bytes_max} bytes")]
     UriTooLong {
-        /// The limit.
+        /// The limit, in bytes.
         bytes_max: usize,
     },
-    /// 431: there are too many headers, or they are too large.
+    /// 431: the request has too many headers, or they are too large.
     #[error("more than {headers_max} headers or {bytes_max} bytes of them")]
     HeadTooLarge {
-        /// Most lines.
+        /// Maximum number of header lines.
         headers_max: usize,
-        /// Most bytes of names and values.
+        /// Maximum size of names and values together, in bytes.
         bytes_max: usize,
     },
-    /// 400: the request is not what its format asks for.
+    /// 400: the request violates its format.
     #[error("invalid request: {field}: {problem}")]
     Invalid {
-        /// Path of the field, like `messages[2].role`; empty for the body as a whole.
+        /// Path of the field, like `messages[2].role`; empty for the whole body.
         field: Cow<'static, str>,
-        /// What is wrong with it.
+        /// The mistake in the field.
         problem: Problem,
     },
-    /// 408: the body came too slowly.
+    /// 408: the body arrived too slowly.
     #[error("request body too slow")]
     BodyTooSlow,
     /// 413: the body is too large.
     #[error("request body larger than {bytes_max} bytes")]
     BodyTooLarge {
-        /// The limit.
+        /// The limit, in bytes.
         bytes_max: u64,
     },
-    /// 415: the content-type is not JSON.
+    /// 415: the content type is not JSON.
     #[error("content-type is not application/json")]
     ContentType,
-    /// 415: the content-encoding is not identity.
+    /// 415: the content encoding is not `identity`.
     #[error("content-encoding is not identity")]
     ContentEncoding,
-    /// The client's body broke off; nobody will read the answer.
-    #[error("request body broke off")]
+    /// The client's body broke off; nobody reads the answer any more.
+    #[error("request body incomplete")]
     BodyBroken(#[source] BoxError),
 
-    /// 401: no key was shown.
+    /// 401: the request carries no key.
     #[error("no key")]
     KeyMissing,
-    /// 401: what was shown is no key of ours, by form or checksum.
+    /// 401: the credential is not a key of this gateway, by its form or its checksum.
     #[error("malformed key")]
     KeyMalformed,
-    /// 401: `authorization` and `x-api-key` differ.
+    /// 401: `authorization` and `x-api-key` carry different keys.
     #[error("two different keys")]
     KeyConflict,
-    /// 401: no such key.
+    /// 401: the key does not exist.
     #[error("unknown key")]
     KeyUnknown,
     /// 401: the key is disabled or deleted.
     #[error("key disabled or deleted")]
     KeyDisabled,
-    /// 401: the key is past its time.
+    /// 401: the key has expired.
     #[error("key expired")]
     KeyExpired,
-    /// 401: a ceiling of the key, or of its group, is used up.
+    /// 401: a spending ceiling of the key or of its group is used up.
     #[error("key ceiling used up: {0:?}")]
     CeilingUsedUp(Ceiling),
-    /// 401: the account has no funds.
+    /// 401: the account has no money left.
     #[error("account empty")]
     AccountEmpty,
     /// 401: the account is suspended.
     #[error("account suspended")]
     AccountSuspended,
 
-    /// 403: the hold does not fit in what is left.
+    /// 403: the hold is larger than the money left.
     #[error("hold of {needs} does not fit: {free} free, {held} held")]
     DoesNotFit {
-        /// What the call could cost.
+        /// The most that the call can cost.
         needs: MicroRub,
-        /// What is left beside other calls' holds.
+        /// Money left after the holds of other calls.
         free: MicroRub,
-        /// What the key's running calls hold.
+        /// Money that the key's running calls hold.
         held: MicroRub,
-        /// The ceiling that leaves no more, of the key or of its group; `None` where the account's balance does.
+        /// The ceiling, of the key or of its group, that is too low; `None` if it is the account's balance.
         ceiling: Option<Ceiling>,
-        /// A part of it is output, whose ceiling the caller may lower.
+        /// Whether the hold includes output, whose ceiling the caller can lower.
         has_output: bool,
     },
-    /// 429: as many calls of the key are open as may be at once.
-    #[error("{most} calls of the key are open, and no more may be")]
+    /// 429: the key already has its maximum number of calls open.
+    #[error("the key has {most} open calls, which is its maximum")]
     TooManyCalls {
-        /// How many that are.
+        /// Maximum number of open calls of the key.
         most: u32,
     },
     /// 403: the key may not call this model.
@@ -136,116 +136,135 @@ pub enum Error {
         /// The catalog name.
         model: String,
     },
-    /// 403: an owner key calls no models.
-    #[error("an owner key calls no models")]
+    /// 403: an owner key manages keys and cannot call models.
+    #[error("an owner key cannot call models")]
     OwnerKey,
-    /// 403: only an owner key looks after keys.
-    #[error("only an owner key looks after keys")]
+    /// 403: only an owner key can manage keys.
+    #[error("only an owner key can manage keys")]
     OwnerKeyNeeded,
-    /// 404: the account has no such key that its owner could change.
+    /// 404: the account has no key of that id that its owner can change.
     #[error("no such key of this account")]
     OwnKeyUnknown,
     /// 403: the key may not be used from this address.
     #[error("address not allowed for this key")]
     AddressNotAllowed {
-        /// Which; `None` where nobody knows it.
+        /// The client's address; `None` if unknown.
         address: Option<IpAddr>,
     },
 
-    /// 409: a call with this idempotency key runs on another node.
+    /// 409: a call with this idempotency key is running on another node.
     #[error("idempotency key in use, wait {retry_after:?}")]
     IdempotencyKeyInUse {
-        /// When to ask again.
+        /// When to retry.
         retry_after: Duration,
     },
-    /// 409: a call with this idempotency key was charged, or may yet be, and there is no answer to repeat.
+    /// 409: a call with this idempotency key was charged, or may still be, but its answer is not stored.
     #[error("the answer for this idempotency key is gone")]
     IdempotentAnswerGone,
-    /// 422: the idempotency key was used for another request.
+    /// 422: the idempotency key was already used for a different request.
     #[error("idempotency key used for another request")]
     IdempotencyKeyReused,
 
-    /// 429: too many requests from this address or key, or too much used by it.
+    /// 429: too many requests from this address or key, or too many tokens used by the key.
     #[error("too many requests ({limit:?}), wait {retry_after:?}")]
     TooManyRequests {
-        /// The limit that was met.
+        /// The limit that was reached.
         limit: Limit,
-        /// When the next one is let in.
+        /// When the next request is allowed.
         retry_after: Duration,
     },
-    /// 429: the vendor is at its limit.
+    /// 429: the vendor's rate limit was reached.
     #[error("vendor limit, wait {retry_after:?}")]
     VendorLimit {
-        /// What the vendor asks for.
+        /// The wait that the vendor requests.
         retry_after: Duration,
     },
 
-    /// 503 without retry: no such model in the catalog.
+    /// 503 without `retry-after`: the catalog has no such model.
     #[error("no such model {model:?}")]
     ModelUnknown {
-        /// What was asked for.
+        /// The requested name.
         model: String,
-        /// What was likely meant.
+        /// The closest name in the catalog, if any is close.
         similar: Option<String>,
     },
-    /// 503: there is no price now.
-    #[error("no price for now")]
+    /// 503: the model has no price in force.
+    #[error("no price at present")]
     PriceUnavailable,
-    /// 503: the ledger is out of reach, so nothing can be held.
+    /// 503: the ledger cannot be reached, so no money can be held.
     #[error("ledger out of reach")]
     LedgerUnavailable(#[source] BoxError),
-    /// 503: as many calls run as may.
+    /// 503: this node already runs its maximum number of calls.
     #[error("overloaded")]
     Overloaded,
-    /// 503: this node is going down.
+    /// 503: this node is shutting down.
     #[error("draining")]
     Draining,
-    /// 503: no vendor could answer. Where one answered with a status, the cause is a [`VendorAnswered`]; where
-    /// no connection came about, a [`VendorUnreached`].
+    /// 503: no vendor could answer. The cause is a [`VendorAnswered`] if a vendor answered with an error status, or a
+    /// [`VendorUnreached`] if no connection was made.
     #[error("vendor unavailable")]
     VendorUnavailable(#[source] BoxError),
-    /// 503: every route to the model is out for now, so nobody was asked.
+    /// 503: every route to the model is temporarily disabled, so no vendor was called.
     #[error("no route is open, wait {retry_after:?}")]
     RoutesOut {
-        /// When the first of them is tried again.
+        /// When the first of these routes is tried again.
         retry_after: Duration,
     },
-    /// 503: the vendor refused *our* key or account: an alert for the operator.
+    /// 503: the vendor refused the operator's key or account. Alerts the operator.
     #[error("vendor refused our key with {status}")]
     VendorKeyRefused {
-        /// What the vendor answered.
+        /// The vendor's status.
         status: StatusCode,
     },
 
-    /// 400, 413, 422: the vendor refused the caller's request; the text is scrubbed.
+    /// 400, 413, 422: the vendor refused the caller's request.
     #[error("vendor refused the request with {status}: {text}")]
     VendorRefused {
-        /// What the vendor answered.
+        /// The vendor's status.
         status: StatusCode,
-        /// Why, in the vendor's words, scrubbed of keys, addresses and organisations.
+        /// The vendor's message, scrubbed of keys, addresses and organisations.
         text: String,
-        /// The request has more tokens than the model reads.
+        /// Whether the reason is that the request exceeds the model's context window.
         too_long: bool,
     },
-    /// 502: the vendor answered something broken.
+    /// 502: the vendor's answer is malformed.
     #[error("vendor answer broken")]
     VendorBroken(#[source] BoxError),
-    /// 502: there is more of the vendor's answer than is kept. Its caller can have brought that about, so it is charged, and
-    /// nobody is asked for it again.
-    #[error("too much of an answer")]
+    /// 502: the vendor's answer is longer than the gateway buffers. The caller's request can cause that, so the call is
+    /// charged and not retried.
+    #[error("answer too large")]
     AnswerTooLong(#[source] BoxError),
     /// 504: the vendor did not answer in time.
     #[error("vendor too slow: no {awaited} in time")]
     VendorTimeout {
-        /// What did not come: `connection`, `first byte`, `next bytes`.
+        /// The stage that timed out: `connection`, `first byte` or `next bytes`.
         awaited: &'static str,
     },
-    /// 500: our own fault.
+    /// 500: an internal error.
     #[error("internal")]
     Internal(#[source] BoxError),
 }
 
 impl Error {
+    /// Converts the error of a service or a body below: an [`Error`], boxed or not, is kept as it is; any other error
+    /// becomes the cause of an [`Error::Internal`].
+    ///
+    /// Every layer does this with the service that it wraps, so that service may have any error.
+    pub fn from_below<E: Into<BoxError> + 'static>(error: E) -> Self {
+        // By type first: without a box, and for `Self` the compiler leaves nothing of it.
+        let mut error = Some(error);
+        if let Some(ours) = (&mut error as &mut dyn Any).downcast_mut::<Option<Self>>()
+            && let Some(ours) = ours.take()
+        {
+            return ours;
+        }
+        match error.map(|error| error.into().downcast::<Self>()) {
+            Some(Ok(ours)) => *ours,
+            Some(Err(other)) => Self::Internal(other),
+            None => unreachable!("taken only if it was returned"),
+        }
+    }
+
     /// A 400 that names a field.
     #[must_use]
     pub fn invalid(field: impl Into<Cow<'static, str>>, problem: Problem) -> Self {
@@ -255,8 +274,8 @@ impl Error {
         }
     }
 
-    /// Whether the vendor owes the answer, and not the request or ourselves: a limit and a refusal of our key too, a
-    /// refusal of the request not.
+    /// Whether the vendor, and not the request or this gateway, caused the error. Includes a vendor's rate limit and
+    /// its refusal of our key, but not its refusal of the request.
     #[must_use]
     pub const fn is_the_vendors(&self) -> bool {
         matches!(
@@ -269,8 +288,8 @@ impl Error {
         )
     }
 
-    /// Whether a vendor answered 404: it has no such model, or its address is another. Nothing gets better until
-    /// the operator acts.
+    /// Whether a vendor answered 404: it does not have the model, or its base URL is wrong. Retries cannot succeed
+    /// until the operator acts.
     #[must_use]
     pub fn is_model_unknown_to_vendor(&self) -> bool {
         let Self::VendorUnavailable(cause) = self else {
@@ -281,104 +300,109 @@ impl Error {
     }
 }
 
-/// A limit of what may be done over time. Callers are told which one they have met.
+/// Error code for a request with more tokens than its model reads, in the chat and responses formats. On this code,
+/// clients drop or summarise the beginning of the conversation and send the request again.
+#[cfg(any(feature = "passthrough", feature = "respond", feature = "upstream"))]
+pub(crate) const TOO_LONG: &str = "context_length_exceeded";
+
+/// A limit over time. The refusal names it to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Of requests, whoever makes them.
+    /// Requests, counted by whatever the quota is for, such as the client's address.
     #[default]
     Requests,
-    /// Of a key's requests in a second.
+    /// Requests per second, per key.
     KeyRequestsPerSecond,
-    /// Of a key's requests in a minute.
+    /// Requests per minute, per key.
     KeyRequestsPerMinute,
-    /// Of the tokens that a key uses in a minute.
+    /// Tokens per minute, per key.
     KeyTokensPerMinute,
 }
 
-/// A vendor's status that is no answer: the cause of an [`Error::VendorUnavailable`].
+/// An error status of a vendor: the cause of an [`Error::VendorUnavailable`].
 #[derive(Debug, thiserror::Error)]
 #[error("answered {status}: {text}")]
 pub struct VendorAnswered {
-    /// What the vendor answered.
+    /// The vendor's status.
     pub status: StatusCode,
-    /// Its words, scrubbed.
+    /// The vendor's message, scrubbed.
     pub text: String,
-    /// The wait that it asks for.
+    /// The wait that the vendor requests.
     pub retry_after: Option<Duration>,
 }
 
-/// No connection to the vendor came about, so that it was sent nothing: the cause of an
-/// [`Error::VendorUnavailable`]. Its text says why.
+/// No connection to the vendor was made, so nothing was sent: the cause of an [`Error::VendorUnavailable`]. Contains
+/// the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct VendorUnreached(pub String);
 
-/// What is wrong with a field of a request.
+/// A mistake in a field of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The body is not JSON; the parser's words.
+    /// The body is not JSON. Contains the parser's message.
     NotJson(String),
-    /// It is required.
+    /// The field is required.
     Missing,
-    /// It is a header, and required.
+    /// The header is required.
     HeaderMissing,
-    /// It is no idempotency key: 1 to 255 visible ASCII characters, once.
+    /// Not an idempotency key, which is one header of 1 to 255 visible ASCII characters.
     NotAnIdempotencyKey,
-    /// It has another type than the one named.
+    /// The value is not of the named type.
     WrongType(&'static str),
-    /// It is not one of the values named.
+    /// The value is not one of those named.
     NotOneOf(&'static str),
-    /// It is a number below the least one allowed.
+    /// The number is below this minimum.
     BelowMin(u64),
-    /// There are more than so many, or the number is larger.
+    /// The number, or the count of elements, is above this maximum.
     AboveMax(u64),
-    /// It stands there twice.
+    /// The field occurs twice.
     Duplicate,
-    /// It is nested deeper than so many levels.
+    /// The value is nested deeper than this many levels.
     TooDeep(usize),
-    /// It is empty where it may not be.
+    /// The value is empty and must not be.
     Empty,
-    /// A conversation in which nobody says anything: instructions alone are none to the model's vendor.
+    /// The conversation has no message; the model's vendor does not accept instructions alone.
     NothingSaid,
-    /// It is no amount of rubles above 0, in whole kopecks.
+    /// Not a positive amount of rubles in whole kopecks.
     NotKopecks,
-    /// It is less than the field named.
+    /// The value is less than the named field's.
     LessThan(&'static str),
-    /// It contradicts the field named.
+    /// The value contradicts the named field.
     Contradicts(&'static str),
-    /// It is no host, or no port stands behind it.
+    /// Not a host, or the port after it is missing.
     NotAHost,
-    /// It asks for something that this gateway cannot count or carry.
+    /// The field requests something that this gateway cannot count or forward.
     Unsupported,
-    /// A conversation kept by the vendor: the client must send all of it.
+    /// The field refers to a conversation stored by the vendor; the client must send all of it.
     ThreadUnsupported,
-    /// It points at something that was kept, and nothing is kept between calls.
+    /// The field refers to stored state, and nothing is stored between calls.
     StateUnsupported,
-    /// The answer is to be kept.
+    /// The field requests that the answer is stored.
     StoreUnsupported,
-    /// A part of the conversation that is kept elsewhere.
+    /// The field refers to a part of the conversation that is stored elsewhere.
     ReferenceUnsupported,
-    /// A tool that the vendor runs, and that has no price.
+    /// A vendor-run tool that has no price.
     ToolUnsupported,
-    /// The same, a search of the web.
+    /// A vendor-run web search that has no price.
     SearchUnsupported,
-    /// Input whose size nobody sees beforehand.
+    /// Input whose size cannot be determined in advance.
     SizeUnseen,
-    /// The format of the model's vendor has nothing like it.
+    /// The format of the model's vendor has no equivalent.
     NotTranslated,
-    /// What it asks for has no price at this model.
+    /// The field requests something that has no price for this model.
     Unpriced,
-    /// It names a model of this kind, which is asked elsewhere: see [`ModelKind::surfaces`].
+    /// The model is of this kind, which has other paths: see [`ModelKind::surfaces`].
     ModelOfKind(ModelKind),
-    /// Other fields of the request ask the vendor's cache for another lifetime; one price covers one of them.
+    /// Fields of the request ask for different lifetimes in the vendor's cache; one price covers only one lifetime.
     MixedLifetimes,
-    /// The model's price ends at fewer tokens of input than there may be.
+    /// The input may have more tokens than the model's price covers.
     InputUnpriced {
-        /// Most tokens of input that it may be, as the hold counts them.
+        /// The maximum input in tokens, as the hold counts it.
         tokens: u64,
-        /// Most tokens that have a price.
+        /// The maximum input in tokens that has a price.
         max: u64,
     },
 }
@@ -397,7 +421,7 @@ impl fmt::Display for Problem {
             Self::Duplicate => f.write_str("there twice"),
             Self::TooDeep(levels) => write!(f, "deeper than {levels} levels"),
             Self::Empty => f.write_str("empty"),
-            Self::NothingSaid => f.write_str("without a message that says something"),
+            Self::NothingSaid => f.write_str("without a message that has content"),
             Self::NotKopecks => f.write_str("not rubles above 0 in whole kopecks"),
             Self::LessThan(other) => write!(f, "less than {other}"),
             Self::Contradicts(other) => write!(f, "contradicts {other}"),
@@ -414,7 +438,7 @@ impl fmt::Display for Problem {
             Self::NotTranslated => f.write_str("not in the vendor's format"),
             Self::Unpriced => f.write_str("no price for it"),
             Self::ModelOfKind(kind) => {
-                write!(f, "asked at {} alone", kind.surfaces().join(", "))
+                write!(f, "only callable at {}", kind.surfaces().join(", "))
             }
             Self::MixedLifetimes => f.write_str("several lifetimes in the cache"),
             Self::InputUnpriced { tokens, max } => {

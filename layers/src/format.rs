@@ -1,7 +1,12 @@
-//! Wire formats: of callers, and of vendors.
+//! Wire formats of callers and vendors.
 
 use http::{HeaderValue, header::InvalidHeaderValue};
 use serde::{Deserialize, Serialize};
+
+/// Prefix of an instruction line that messages clients add for their own vendor's billing. The line changes with every
+/// call.
+#[cfg(any(feature = "failover", feature = "translate"))]
+pub(crate) const BILLING_LINE: &str = "x-anthropic-billing-header:";
 
 /// A wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,8 +21,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The lowest ceiling on output tokens that vendors of this format take. A lower one of a caller of another
-    /// format is raised to it.
+    /// The lowest output-token ceiling that vendors of this format accept. If a caller of another format sets a lower
+    /// ceiling, it is raised to this.
     #[must_use]
     pub const fn output_tokens_min(self) -> u64 {
         match self {
@@ -26,14 +31,14 @@ impl Format {
         }
     }
 
-    /// What the header that carries a key says: `Bearer` and the key in `authorization`, or the key in
-    /// `x-api-key`. Marked sensitive.
+    /// The header value that carries a key: `Bearer` and the key for `authorization`, or the key alone for `x-api-key`.
+    /// Marked sensitive.
     ///
     /// # Errors
-    /// The key is not plain ASCII on one line.
+    /// When the key is not plain ASCII on one line.
     pub fn credential(self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
         if !key.is_ascii() {
-            // A header can carry such bytes; no vendor's key has any.
+            // A header may contain non-ASCII bytes, but no vendor's key does.
             return HeaderValue::from_bytes(b"\n");
         }
         let mut value = match self {

@@ -1,5 +1,5 @@
-//! The future of a layer that mostly forwards: the call below, and a box only for what has to wait first, or is
-//! refused.
+//! The response future of a layer that usually forwards directly. Boxes only calls that must wait first, and carries
+//! refusals.
 
 use std::{
     fmt,
@@ -9,10 +9,10 @@ use std::{
 
 use pin_project_lite::pin_project;
 
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 
 pin_project! {
-    /// The future of a layer that forwards a call at once, or once it may.
+    /// The future of a layer that forwards a call immediately, or after waiting for permission.
     pub struct ResponseFuture<F>
     where
         F: Future,
@@ -34,14 +34,14 @@ pin_project! {
 }
 
 impl<F: Future> ResponseFuture<F> {
-    /// The call below, as it is.
+    /// Polls the inner call directly.
     pub(crate) const fn forwarded(call: F) -> Self {
         Self {
             inner: Inner::Forwarded { call },
         }
     }
 
-    /// What has to wait for something before it calls.
+    /// Boxes a future that must wait before it calls the inner service.
     pub(crate) fn boxed(call: impl Future<Output = F::Output> + Send + 'static) -> Self {
         Self {
             inner: Inner::Boxed {
@@ -55,9 +55,36 @@ impl<F, R> ResponseFuture<F>
 where
     F: Future<Output = Result<R, Error>>,
 {
-    /// An error: nothing is called.
+    /// Fails with this error, without calling the inner service.
     pub(crate) fn refused(error: Error) -> Self {
         Self::boxed(async { Err(error) })
+    }
+}
+
+pin_project! {
+    /// The future of the service below, with its error converted into an [`Error`].
+    #[derive(Debug)]
+    pub struct Below<F> {
+        #[pin]
+        call: F,
+    }
+}
+
+impl<F> Below<F> {
+    pub(crate) const fn new(call: F) -> Self {
+        Self { call }
+    }
+}
+
+impl<F, R, E> Future for Below<F>
+where
+    F: Future<Output = Result<R, E>>,
+    E: Into<BoxError> + 'static,
+{
+    type Output = Result<R, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().call.poll(cx).map_err(Error::from_below)
     }
 }
 

@@ -1,12 +1,12 @@
-//! Heads of requests and answers, whose header maps go round: from a request to that of its vendor, back with its
-//! answer, and by hyper, which keeps the last one of a connection, to the next request. So none is made for a call.
+//! Reuses header maps, so that a call allocates none: the caller's map carries the vendor's request, returns with its
+//! answer, and hyper keeps the connection's last map for the next request.
 
 use http::HeaderMap;
 
-/// A map with room for more is not kept: a caller with very many headers leaves nothing behind.
+/// Maps with a larger capacity are dropped, so that a caller with very many headers cannot pin memory.
 const CAPACITY_MAX: usize = 24;
 
-/// The map without its headers.
+/// Clears the map and keeps its allocation, up to [`CAPACITY_MAX`].
 pub(crate) fn emptied(mut headers: HeaderMap) -> HeaderMap {
     if headers.capacity() > CAPACITY_MAX {
         return HeaderMap::new();
@@ -22,14 +22,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_header_is_left_and_no_large_map() {
+    fn emptied_map_has_no_headers_and_little_capacity() {
         for (count, kept) in [(1, true), (20, true), (50, false)] {
             let mut headers = HeaderMap::new();
             for index in 0..count {
                 let name = HeaderName::try_from(format!("x-{index}")).unwrap();
                 headers.append(name, HeaderValue::from_static("1"));
             }
-            // Two of one name are kept elsewhere in the map.
+            // `HeaderMap` stores repeated names in a separate vector.
             headers.append(COOKIE, HeaderValue::from_static("a"));
             headers.append(COOKIE, HeaderValue::from_static("b"));
             let headers = emptied(headers);

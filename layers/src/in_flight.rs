@@ -1,5 +1,5 @@
-//! Refuses what is more than this node can carry. The permit is kept until the answer's body ends:
-//! tower's `ConcurrencyLimit` frees it at the headers, which for a stream is its beginning.
+//! Limits the calls in flight on this node. A permit is kept until the answer's body ends; tower's `ConcurrencyLimit`
+//! frees it at the headers, which for a stream is the beginning.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -13,7 +13,7 @@
 //!     .service_fn(async |_: Request<()>| Ok::<_, Error>(Response::new(body::full("an answer"))));
 //!
 //! let answer = service.clone().oneshot(Request::new(())).await?;
-//! // The answer is there, but nobody has read it yet.
+//! // The answer has arrived, but its body is not read yet.
 //! let refused = service.clone().oneshot(Request::new(())).await;
 //! assert!(matches!(refused, Err(Error::Overloaded)));
 //!
@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! Clones of a layer share its permits, so that several paths can be limited together. The number of them is a
-//! [`Setting`]: where it is lowered, those that run go on and no new one begins until enough have ended.
+//! Clones of a layer share its permits, so that several paths can be limited together. The maximum is a [`Setting`]:
+//! when it is lowered, running calls continue and new calls are refused until enough have ended.
 
 use std::{
     pin::Pin,
@@ -39,18 +39,22 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
-use crate::{error::Error, setting::Setting};
+use crate::{
+    error::{BoxError, Error},
+    setting::Setting,
+};
 
-/// Lets at most so many calls run at a time; the next one is [`Error::Overloaded`], at once.
+/// Allows at most N calls at a time; the next one fails immediately with [`Error::Overloaded`].
 #[derive(Clone, Debug)]
 pub struct InFlightLayer {
     permits: Arc<Permits>,
 }
 
 impl InFlightLayer {
-    /// At most `max` calls at a time, over all services that this layer makes.
+    /// Allows at most `max` calls at a time, over all services that this layer makes.
     #[must_use]
     pub fn new(max: impl Into<Setting<usize>>) -> Self {
         Self {
@@ -62,7 +66,7 @@ impl InFlightLayer {
     }
 }
 
-/// Not a semaphore: its permits could not be fewer from one moment to the next.
+/// Not a semaphore: a semaphore cannot revoke permits that are in use.
 #[derive(Debug)]
 struct Permits {
     max: Setting<usize>,
@@ -80,7 +84,7 @@ impl Permits {
     }
 }
 
-/// Dropped, it is free again.
+/// One call in flight; returned on drop.
 #[derive(Debug)]
 struct Permit(Arc<Permits>);
 
@@ -110,14 +114,14 @@ pub struct InFlight<S> {
 
 impl<S, B, A> Service<Request<B>> for InFlight<S>
 where
-    S: Service<Request<B>, Response = Response<A>, Error = Error>,
+    S: Service<Request<B>, Response = Response<A>, Error: Into<BoxError> + 'static>,
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
@@ -144,9 +148,10 @@ pin_project! {
     }
 }
 
-impl<F, A> Future for ResponseFuture<F>
+impl<F, A, E> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<Response<A>, Error>>,
+    F: Future<Output = Result<Response<A>, E>>,
+    E: Into<BoxError> + 'static,
 {
     type Output = Result<Response<ResponseBody<A>>, Error>;
 
@@ -155,7 +160,7 @@ where
         let Some(inner) = this.inner.as_pin_mut() else {
             return Poll::Ready(Err(Error::Overloaded));
         };
-        let res = ready!(inner.poll(cx))?;
+        let res = ready!(inner.poll(cx)).map_err(Error::from_below)?;
         let permit = this.permit.take();
         Poll::Ready(Ok(res.map(|inner| ResponseBody { inner, permit })))
     }
@@ -172,7 +177,7 @@ pin_project! {
 }
 
 impl<A> ResponseBody<A> {
-    /// The body of an answer that needs no permit, where others have one.
+    /// The body of an answer that needs no permit, in the same type.
     #[must_use]
     pub const fn without_permit(inner: A) -> Self {
         Self {

@@ -1,9 +1,9 @@
-//! Tower layers for a prepaid gateway in front of language models. Each of them is good alone, over any
-//! hyper, axum or tonic service: keys, limits, holds and charges, errors with a number.
+//! Tower layers for a prepaid gateway in front of language models. Each layer also works alone, over any hyper, axum or
+//! tonic service: keys, limits, holds and charges, numbered errors.
 //!
 //! # A server with two layers
 //!
-//! A hyper server that takes ten requests a second from an address, and answers the others with 429, a
+//! A hyper server that accepts ten requests per second from an address. It answers the others with 429, a
 //! `retry-after`, and a JSON body that ends with the request's number:
 //!
 //! ```no_run
@@ -18,7 +18,6 @@
 //!     service::TowerToHyperService,
 //! };
 //! use tollgate_layers::{
-//!     adapt::AdaptLayer,
 //!     facts::ClientAddr,
 //!     rate_limit::{Gcra, Quota, RateLimitLayer, by_address},
 //!     respond::{Language, RespondLayer},
@@ -31,8 +30,6 @@
 //!     let service = ServiceBuilder::new()
 //!         .layer(RespondLayer::new(Language::En))
 //!         .layer(RateLimitLayer::new(Gcra::new(100_000), ten_a_second))
-//!         // Below it stands a service that has never heard of these layers.
-//!         .layer(AdaptLayer::new())
 //!         .service_fn(|_: Request<Incoming>| async {
 //!             Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello\n"))))
 //!         });
@@ -60,55 +57,54 @@
 //! }
 //! ```
 //!
-//! Every module has an example of its own, and `examples/` has whole programs; the README shows what they
-//! print.
+//! Every module has an example, and `examples/` has whole programs; the README shows their output.
 //!
 //! # Features
 //!
-//! A layer is a module behind a feature of its name, with dashes. None is on by default, and none changes
-//! what another does.
+//! Each layer is a module behind a feature of the same name, with dashes. No feature is on by default, and none changes
+//! the behaviour of another.
 //!
 //! | feature | what it does |
 //! |---|---|
 //! | `request-number` | [`request_number`] numbers each request |
 //! | `respond` | [`respond`] turns every [`Error`] into an answer, in your shape if you like |
-//! | `in-flight` | [`in_flight`] lets so many requests run at a time, to the ends of their bodies |
-//! | `rate-limit` | [`rate_limit`] counts requests and what they use over time, for whomever you say |
-//! | `auth` | [`auth`] finds out who calls, in any store of keys |
-//! | `parse` | [`parse`] reads and checks calls to language models, in two formats |
-//! | `idempotency` | [`idempotency`] repeats the answer of a call that is sent again |
+//! | `in-flight` | [`in_flight`] allows at most N requests at a time, counted to the ends of their bodies |
+//! | `rate-limit` | [`rate_limit`] limits requests, and what they use, per caller and time |
+//! | `auth` | [`auth`] identifies the caller, in any store of keys |
+//! | `parse` | [`parse`] reads and checks calls to language models, in three formats |
+//! | `idempotency` | [`idempotency`] returns the stored answer to a repeated call |
 //! | `select` | [`select`] finds a call's model and price |
 //! | `reserve` | [`reserve`] holds money before a request and charges after it, in any ledger, for anything |
-//! | `failover` | [`failover`] chooses a vendor, and another one when it fails |
-//! | `translate` | [`translate`] puts calls and answers from one format into the other |
-//! | `passthrough` | [`passthrough`] lets answers through and reads off them what was used |
+//! | `failover` | [`failover`] chooses a vendor, and another one if it fails |
+//! | `translate` | [`translate`] translates calls and answers between formats |
+//! | `passthrough` | [`passthrough`] forwards answers unchanged and reads their usage |
 //! | `upstream` | [`upstream`] sends calls to their vendors (hyper, rustls) |
-//! | `adapt` | [`adapt`] lets a service that knows nothing of these layers stand below them |
+//! | `adapt` | [`adapt`] converts any service's errors for your own layers, and below `idempotency`, `failover`, `translate` and `passthrough` |
 //! | `sqlite` | [`reserve::sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
 //! | `redis` | [`reserve::redis`]: a ledger that many processes share, and [`rate_limit::redis`] |
-//! | `outbox` | [`reserve::outbox`]: a ledger on another machine, with a record here of what it has still to be told |
-//! | `testing` | [`reserve::testing`]: what every ledger promises, to be run on your own |
-//! | `full` | all of them but `testing` |
+//! | `outbox` | [`reserve::outbox`]: a ledger on another machine, with a local file of what it has not acknowledged |
+//! | `model-calls` | what the layers for model calls share: [`call`], [`sse`], [`vendor_usage`], [`scrub`] |
+//! | `testing` | [`reserve::testing`]: tests of the ledger contract, for your own ledger |
+//! | `full` | all of them except `testing` |
 //!
 //! # What two layers share
 //!
-//! No layer imports another. What they share is always compiled and small: the one error, [`Error`]
-//! ([`error`]); what is ambient in a request ([`facts`]); accounts and keys ([`key`]); money without floats
-//! ([`money`], [`price`]), ceilings of it, and the days and months that those go by ([`ceiling`],
-//! [`calendar`]); the body of an answer ([`body`]); server-sent events ([`sse`]); limits that change while
-//! calls run ([`setting`]). Of model calls there are [`call`], [`model`], [`usage`], [`vendor_usage`],
-//! [`json`] and [`scrub`].
+//! No layer imports another. The shared modules are small and always compiled: the error type, [`Error`] ([`error`]);
+//! request context ([`facts`]); accounts and keys ([`key`]); money without floats ([`money`], [`price`]), spending
+//! ceilings and their calendar ([`ceiling`], [`calendar`]); usage and models ([`usage`], [`model`]); the body of an
+//! answer ([`body`]); limits that can change at run time ([`setting`]). The feature `model-calls`, which the layers for
+//! model calls turn on, adds [`call`], server-sent events ([`sse`]), [`vendor_usage`] and [`scrub`].
 //!
-//! A model call changes its type on the way down, so that an order that would be wrong does not compile:
+//! A model call changes its type on the way down, so a wrong order of layers does not compile:
 //!
 //! ```text
 //! Request<B> ─ parse ─► Request<Call> ─ select ─► Request<Priced> ─ reserve ─► Request<Priced>
 //!            ─ failover ─► Request<Attempt> ─ translate ─► Request<Outbound> ─ passthrough ─► upstream
 //! ```
 //!
-//! The other layers take requests of any type.
+//! The other layers accept requests of any type.
 //!
-//! Rust 1.95 or newer. What a version may change is said in the CHANGELOG.
+//! Requires Rust 1.95. The CHANGELOG lists what a version may change.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -120,31 +116,51 @@
 )]
 
 pub mod body;
+#[cfg(any(feature = "parse", feature = "passthrough"))]
+mod body_budget;
+#[cfg(feature = "model-calls")]
 pub mod call;
 #[cfg(any(feature = "parse", feature = "translate"))]
 mod capsule;
 pub mod error;
+#[cfg(feature = "model-calls")]
+mod event_stream;
 pub mod facts;
 mod format;
 #[cfg(any(feature = "auth", feature = "rate-limit", feature = "select"))]
 mod forward;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod heads;
+#[cfg(feature = "model-calls")]
+#[doc(hidden)]
 pub mod json;
 pub mod key;
 pub mod model;
 #[cfg(any(feature = "parse", feature = "translate"))]
 mod path;
+#[cfg(feature = "model-calls")]
 pub mod scrub;
+#[cfg(feature = "model-calls")]
 mod segments;
+#[cfg(feature = "upstream")]
+#[doc(hidden)]
 pub mod self_wake;
+#[cfg(feature = "model-calls")]
 pub mod session;
+#[cfg(feature = "model-calls")]
 pub mod sse;
+#[cfg(feature = "model-calls")]
+#[doc(hidden)]
 pub mod stream_progress;
+#[cfg(feature = "model-calls")]
+pub mod text_sample;
+#[cfg(feature = "model-calls")]
+pub mod text_size;
 #[cfg(any(feature = "idempotency", feature = "rate-limit"))]
 mod undecided;
+#[cfg(feature = "model-calls")]
 pub mod vendor_usage;
-#[cfg(any(feature = "passthrough", feature = "respond", feature = "upstream"))]
+#[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod vendor_words;
 
 #[cfg(feature = "adapt")]

@@ -1,4 +1,4 @@
-//! What the catalog sells: models, the routes that lead to a vendor, and where they are found.
+//! Models of the catalog, their routes to vendors, and the trait that finds them.
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,9 +35,10 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
 
-use crate::{format::Format, key::AccountId, price::PriceList};
+pub use crate::format::Format;
+use crate::{key::AccountId, price::PriceList};
 
-/// Methods that take a value with another field, and the fields' names.
+/// Generates builder methods that set one field each.
 macro_rules! with {
     ($($field:ident: $kind:ty),* $(,)?) => {
         $(
@@ -57,31 +58,29 @@ macro_rules! with {
 pub struct Model {
     /// Name in the request field `model`.
     pub id: String,
-    /// Family name, for people.
+    /// Family name, for display.
     pub family: String,
-    /// What it makes.
+    /// Kind of output, which decides where the model is called.
     pub kind: ModelKind,
-    /// Most output tokens that the model can be asked for.
+    /// Maximum output tokens of a call.
     pub output_tokens_max: u64,
-    /// Fewest output tokens worth a call when the client named no ceiling and funds are short.
+    /// Minimum output tokens that make a call worthwhile when funds are short and the client set no ceiling.
     pub output_tokens_min: u64,
-    /// Output tokens that a call is given whose client named no ceiling; `None`: `output_tokens_max`.
+    /// Output-token ceiling of calls without one; `None`: `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
-    /// The model's context window, if known: no input is counted beyond it.
+    /// The model's context window, if known. Input beyond it is not counted.
     pub input_tokens_max: Option<u64>,
-    /// Input tokens up to which the price holds, if it does not hold for all: a call that may have more is refused.
+    /// Maximum input tokens that the price covers, if limited. Calls that may have more are refused.
     pub input_tokens_priced_max: Option<u64>,
-    /// Whether a conversation stays on the route that it began on, which keeps the vendor's prompt
-    /// cache warm.
+    /// Whether a conversation stays on its first route, which keeps the vendor's prompt cache warm.
     pub sticky: bool,
-    /// Ways to a vendor, by priority.
+    /// Routes to vendors.
     pub routes: Vec<Arc<Route>>,
 }
 
 impl Model {
-    /// A model that can be asked for so many output tokens. Without a ceiling it is not called for
-    /// fewer than 256, conversations may move, its family has its own name, and there is no way to it
-    /// yet.
+    /// A model with this maximum of output tokens, no routes yet, a minimum of 256 output tokens, not sticky, and its
+    /// own id as family.
     #[must_use]
     pub fn new(id: impl Into<String>, output_tokens_max: u64) -> Self {
         let id = id.into();
@@ -99,7 +98,7 @@ impl Model {
         }
     }
 
-    /// With one way more.
+    /// Adds a route.
     #[must_use]
     pub fn route(mut self, route: impl Into<Arc<Route>>) -> Self {
         self.routes.push(route.into());
@@ -107,28 +106,28 @@ impl Model {
         self
     }
 
-    /// With another family.
+    /// Sets the family.
     #[must_use]
     pub fn family(mut self, family: impl Into<String>) -> Self {
         self.family = family.into();
         self
     }
 
-    /// With a context window that is known.
+    /// Sets the context window.
     #[must_use]
     pub fn input_tokens_max(mut self, input_tokens_max: u64) -> Self {
         self.input_tokens_max = Some(input_tokens_max);
         self
     }
 
-    /// With so many output tokens for a call without a ceiling.
+    /// Sets the output-token ceiling of calls without one.
     #[must_use]
     pub fn output_tokens_default(mut self, output_tokens_default: u64) -> Self {
         self.output_tokens_default = Some(output_tokens_default);
         self
     }
 
-    /// With a price that holds up to so many input tokens.
+    /// Limits the price to this many input tokens.
     #[must_use]
     pub fn input_tokens_priced_max(mut self, input_tokens_priced_max: u64) -> Self {
         self.input_tokens_priced_max = Some(input_tokens_priced_max);
@@ -142,23 +141,23 @@ impl Model {
     }
 }
 
-/// What a model makes, which is what it can be asked for.
+/// Kind of a model's output, which decides where it is called.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ModelKind {
-    /// Text that answers text.
+    /// Text in, text out.
     #[default]
     Chat,
-    /// Vectors of what it is given. There is no output that costs anything; its vendors speak the chat format, and its
-    /// routes lead to where they take embeddings.
+    /// Vectors for the given inputs. Output is free. Vendors use the chat format, and the routes lead to their
+    /// embeddings endpoint.
     Embedding,
 }
 
 impl ModelKind {
-    /// Where calls of such a model are posted.
+    /// Paths where models of this kind are called.
     #[must_use]
     pub const fn surfaces(self) -> &'static [&'static str] {
         match self {
@@ -168,36 +167,41 @@ impl ModelKind {
     }
 }
 
-/// In what models of one format differ: switches of the config, by the vendor's format.
+/// Differences between models of one wire format, set in the config per vendor format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dialect {
-    /// Chat: the field that a ceiling on output tokens is written into where the caller named none,
-    /// or named it in the other format.
+    /// Chat: the field for the output-token ceiling if the caller set none, or set it in another format.
     pub output_field: OutputField,
-    /// Chat: the role that instructions are given in.
-    pub system_role: SystemRole,
-    /// Chat: whether `reasoning_effort` is taken; it is dropped otherwise.
+    /// Chat, responses: the role of instructions. `None`: the caller's role, or `system` if the caller's format has no
+    /// such roles.
+    pub system_role: Option<SystemRole>,
+    /// Chat: whether the model accepts `reasoning_effort`; otherwise it is dropped.
     pub reasoning_effort: bool,
-    /// Both: whether `temperature`, `top_p` and `top_k` are taken; they are dropped otherwise.
+    /// Whether the model accepts `temperature`, `top_p` and `top_k`; otherwise they are dropped.
     pub sampling: bool,
-    /// Messages: how a wish for reasoning is written.
+    /// Messages: how reasoning is requested.
     pub thinking: Thinking,
-    /// Both: whether answers can be held to a JSON schema; a wish for one is a 400 otherwise.
+    /// Whether the model can restrict answers to a JSON schema; otherwise a request for one is a 400.
     pub json_schema: bool,
-    /// Chat: whether `verbosity` is taken; it is dropped otherwise.
+    /// Chat: whether the model accepts `verbosity`; otherwise it is dropped.
     pub verbosity: bool,
-    /// Responses: whether a summary of the reasoning is asked for where a caller of another format wants to see it.
+    /// Responses: whether a reasoning summary is requested if a caller of another format wants to see reasoning.
     pub reasoning_summary: bool,
-    /// Responses: whether the vendor is asked to hand out its reasoning, encrypted, since it keeps nothing.
+    /// Responses: whether encrypted reasoning is requested, since the vendor stores nothing.
     pub encrypted_reasoning: bool,
+    /// Messages: whether cache marks are added for callers whose format has none.
+    pub cache_marks: CacheMarks,
+    /// Chat and responses: whether the model accepts `prompt_cache_key`. `None`: a caller's key is forwarded, and only
+    /// responses vendors get one derived from the session.
+    pub prompt_cache_key: Option<bool>,
 }
 
 impl Default for Dialect {
     fn default() -> Self {
         Self {
             output_field: OutputField::default(),
-            system_role: SystemRole::default(),
+            system_role: None,
             reasoning_effort: true,
             sampling: true,
             thinking: Thinking::default(),
@@ -205,6 +209,8 @@ impl Default for Dialect {
             verbosity: false,
             reasoning_summary: true,
             encrypted_reasoning: true,
+            cache_marks: CacheMarks::default(),
+            prompt_cache_key: None,
         }
     }
 }
@@ -212,7 +218,7 @@ impl Default for Dialect {
 impl Dialect {
     with! {
         output_field: OutputField,
-        system_role: SystemRole,
+        system_role: Option<SystemRole>,
         reasoning_effort: bool,
         sampling: bool,
         thinking: Thinking,
@@ -220,23 +226,37 @@ impl Dialect {
         verbosity: bool,
         reasoning_summary: bool,
         encrypted_reasoning: bool,
+        cache_marks: CacheMarks,
+        prompt_cache_key: Option<bool>,
     }
 }
 
-/// The chat format has two names for the ceiling on output tokens; vendors take one or the other.
+/// Cache marks of a messages vendor (`cache_control`), for callers of formats whose vendors cache automatically.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CacheMarks {
+    /// Adds marks after the tools, the instructions and the user's last turns, unless the caller has marks of its own.
+    #[default]
+    Auto,
+    /// Forwards only the caller's marks.
+    Never,
+}
+
+/// The chat format has two names for the output-token ceiling; each vendor accepts one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutputField {
-    /// Today's name.
+    /// `max_completion_tokens`, the current name.
     #[default]
     MaxCompletionTokens,
-    /// The older name.
+    /// `max_tokens`, the older name.
     MaxTokens,
 }
 
 impl OutputField {
-    /// The name on the wire.
+    /// The field's name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -251,45 +271,45 @@ impl OutputField {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SystemRole {
-    /// What every vendor takes.
+    /// Accepted by every vendor.
     #[default]
     System,
-    /// What newer models of one vendor ask for.
+    /// Required by newer OpenAI models.
     Developer,
 }
 
-/// How a model of the messages format is asked to think.
+/// How reasoning is requested from a messages model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Thinking {
-    /// By `output_config.effort`.
+    /// In the field `output_config.effort`.
     #[default]
     Effort,
-    /// By `thinking.budget_tokens`.
+    /// In the field `thinking.budget_tokens`.
     Budget,
-    /// It does not.
+    /// The model does not reason.
     None,
 }
 
-/// One way to a model.
+/// A route to a model: a vendor, and the vendor's name of the model.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Route {
-    /// Who answers.
+    /// The vendor that the route leads to.
     pub vendor: Arc<Vendor>,
-    /// What the vendor calls the model.
+    /// The vendor's name of the model.
     pub model: String,
-    /// Share among routes of one priority.
+    /// Relative share among routes of the same priority.
     pub weight: u32,
-    /// Lower is tried first.
+    /// Routes with a lower number are tried first.
     pub priority: u32,
-    /// What the model takes of the vendor's format.
+    /// Which fields of the vendor's format the model accepts.
     pub dialect: Dialect,
 }
 
 impl Route {
-    /// A way to what the vendor calls `model`, of weight 1 and priority 0.
+    /// A route to the vendor's `model`, with weight 1 and priority 0.
     #[must_use]
     pub fn new(vendor: impl Into<Arc<Vendor>>, model: impl Into<String>) -> Self {
         Self {
@@ -307,7 +327,7 @@ impl Route {
         dialect: Dialect,
     }
 
-    /// The same way, in the format that its vendor is spoken to for a caller of this one: [`Vendor::speaking`].
+    /// The same route, in the format that the vendor uses for a caller of this format: [`Vendor::speaking`].
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> Arc<Self> {
         let vendor = self.vendor.speaking(caller);
@@ -322,47 +342,46 @@ impl Route {
     }
 }
 
-/// A vendor: its format, address, keys and patience.
+/// A vendor: formats, addresses, keys and timeouts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Vendor {
-    /// The operator's name for it.
+    /// The operator's name for the vendor.
     pub name: Arc<str>,
-    /// What it speaks; the first of its formats.
+    /// The vendor's first format.
     pub format: Format,
-    /// Where calls are posted.
+    /// URL that calls are posted to.
     pub endpoint: Uri,
-    /// What the header that carries a key says, for each of our keys: `authorization` or `x-api-key`.
-    /// Marked sensitive. Never empty.
+    /// Values of the header that carries a key (`authorization` or `x-api-key`), one per key. Marked sensitive; never
+    /// empty.
     pub credentials: Vec<HeaderValue>,
-    /// Beginnings of the names of betas (messages format) that are not passed on: they change the price.
+    /// Prefixes of beta names (messages format) that are not forwarded, because they change the price.
     pub betas_removed: Vec<String>,
-    /// What to do with a stream whose client left.
+    /// Treatment of a stream when its client disconnects.
     pub on_disconnect: OnDisconnect,
     /// How connections are made.
     pub egress: Arc<Egress>,
-    /// Time from the request to the first byte of a stream.
+    /// Maximum time from the request to the first byte of a stream.
     pub first_byte_timeout: Duration,
-    /// Time from the request to the head of a plain answer, which comes after all its tokens.
+    /// Maximum time from the request to the head of a plain answer, which arrives after all tokens are generated.
     pub plain_timeout: Duration,
-    /// How long the head of a stream is kept from the caller for the sake of its first event: until
-    /// then an error has a status, and another route can be tried.
+    /// How long a stream's head is withheld to wait for the first event. Until then an error can become a status, and
+    /// another route can be tried.
     pub head_timeout: Duration,
-    /// Time between two frames.
+    /// Maximum time between two frames.
     pub idle_timeout: Duration,
-    /// Most connections at a time.
+    /// Maximum number of connections.
     pub connections_max: usize,
-    /// The same vendor in each other format that it speaks: [`Vendor::also`].
+    /// The same vendor in its other formats: [`Vendor::also`].
     pub others: Vec<Arc<Self>>,
 }
 
 impl Vendor {
-    /// A vendor with one key, as [`Format::credential`] writes it.
+    /// A vendor with one key, as written by [`Format::credential`].
     ///
-    /// It may be silent for 120 seconds before the first byte and between two frames, 900 before the
-    /// head of a plain answer; the head of a stream waits 30 for the first event. It takes 1024
-    /// connections, and streams whose client left are closed. The beta `context-1m`, which doubles the
-    /// price, is not passed on.
+    /// Defaults: 120 seconds to the first byte and between frames, 900 seconds to the head of a plain answer, 30
+    /// seconds that a stream's head waits for the first event, and 1024 connections. Streams whose client disconnects
+    /// are closed. The beta `context-1m`, which doubles the price, is not forwarded.
     #[must_use]
     pub fn new(
         name: impl Into<Arc<str>>,
@@ -388,9 +407,9 @@ impl Vendor {
         vendor.credential(credential)
     }
 
-    /// Speaking another format too: posted to that `endpoint`, with the same keys in the same order, as
-    /// [`Format::credential`] writes them there. In everything else it is what it has been made so far, so this comes
-    /// last; and it stays one vendor, with one health and one bound of connections.
+    /// Adds another format, posted to `endpoint` with the same keys in the same order, as written by
+    /// [`Format::credential`] for that format. Everything else is copied from the vendor as built so far, so call this
+    /// last. It remains one vendor, with one health state and one connection limit.
     #[must_use]
     pub fn also(
         mut self,
@@ -410,8 +429,8 @@ impl Vendor {
         self
     }
 
-    /// The vendor as a caller of this format has it: in that format if the vendor speaks it, so that nothing is
-    /// translated without need, else in its first.
+    /// The vendor for a caller of this format: in that format if the vendor supports it, which avoids translation;
+    /// otherwise in its first format.
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> &Arc<Self> {
         let all = std::iter::once(self).chain(&self.others);
@@ -419,7 +438,7 @@ impl Vendor {
         same.next().unwrap_or(self)
     }
 
-    /// With one key more.
+    /// Adds a key.
     #[must_use]
     pub fn credential(mut self, mut credential: HeaderValue) -> Self {
         credential.set_sensitive(true);
@@ -427,7 +446,7 @@ impl Vendor {
         self
     }
 
-    /// With other connections. Vendors may share an egress.
+    /// Sets how connections are made. Vendors may share an egress.
     #[must_use]
     pub fn egress(mut self, egress: impl Into<Arc<Egress>>) -> Self {
         self.egress = egress.into();
@@ -445,24 +464,23 @@ impl Vendor {
     }
 }
 
-/// How connections to a vendor are made. Vendors that agree in all of it share a pool.
+/// How connections to a vendor are made. Vendors with equal settings share a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Egress {
-    /// Time for a connection, through the proxy and with TLS.
+    /// Maximum time to connect, including the proxy and TLS.
     pub connect_timeout: Duration,
-    /// What it goes through.
+    /// The proxy to connect through.
     pub proxy: Option<Proxy>,
-    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    /// Trusted certificate authorities (PEM), instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// What is spoken.
+    /// HTTP version to use.
     pub protocol: Protocol,
-    /// A connection that idles this long is closed: before the vendor does it.
+    /// Idle connections are closed after this time, before the vendor closes them.
     pub idle_connection_timeout: Duration,
 }
 
-/// Straight, within 3 seconds, over HTTP/1.1, trusting Mozilla's list; a connection idles for 50
-/// seconds at most.
+/// Direct, 3 seconds to connect, HTTP/1.1, Mozilla's authorities; idle connections are closed after 50 seconds.
 impl Default for Egress {
     fn default() -> Self {
         Self {
@@ -470,21 +488,21 @@ impl Default for Egress {
             proxy: None,
             authorities: None,
             protocol: Protocol::default(),
-            // Vendors and what stands in front of them close idle connections after 60 and more.
+            // Vendors and their load balancers close idle connections after 60 seconds or more.
             idle_connection_timeout: Duration::from_secs(50),
         }
     }
 }
 
 impl Egress {
-    /// Through a proxy.
+    /// Connects through a proxy.
     #[must_use]
     pub fn proxy(mut self, proxy: Proxy) -> Self {
         self.proxy = Some(proxy);
         self
     }
 
-    /// Trusting these authorities, PEM, and no others.
+    /// Trusts only these authorities (PEM).
     #[must_use]
     pub fn authorities(mut self, pem: impl Into<Bytes>) -> Self {
         self.authorities = Some(pem.into());
@@ -498,7 +516,7 @@ impl Egress {
     }
 }
 
-/// The authorities count by their length alone: a file of them may be long, and this is for each call.
+/// Hashes only the length of the authorities: the file may be long, and every call hashes it.
 impl Hash for Egress {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.connect_timeout.hash(state);
@@ -509,25 +527,25 @@ impl Hash for Egress {
     }
 }
 
-/// The address of a proxy, `http` (CONNECT) or `socks5`, with a user and a password if it asks for them.
+/// URL of an `http` (CONNECT) or `socks5` proxy, with user and password if needed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Proxy(String);
 
 impl Proxy {
-    /// Wraps an address like `http://user:password@host:port`.
+    /// Wraps a URL like `http://user:password@host:port`.
     #[must_use]
     pub const fn new(address: String) -> Self {
         Self(address)
     }
 
-    /// The whole address. It may carry a password.
+    /// The whole URL, which may contain a password.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
-/// Without the user and the password.
+/// Omits the user and the password.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
@@ -536,54 +554,54 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// What is spoken on a connection.
+/// HTTP version of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// HTTP/1.1: a call has its connection for itself.
+    /// HTTP/1.1: one call at a time per connection.
     #[default]
     Http1,
-    /// HTTP/2 where the vendor offers it in the TLS handshake, else HTTP/1.1.
+    /// HTTP/2 if the vendor offers it in the TLS handshake, else HTTP/1.1.
     Http2Offered,
-    /// HTTP/2 without asking, as there is no TLS to ask in.
+    /// HTTP/2 with prior knowledge, since there is no TLS handshake to negotiate it.
     Http2,
 }
 
-/// What to do with the vendor's stream when the client leaves it.
+/// Treatment of the vendor's stream when the client disconnects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnDisconnect {
-    /// Close it at once; what was seen is charged.
+    /// Close it immediately and charge what was received.
     #[default]
     Cancel,
-    /// Read it to its end; what was used is charged.
+    /// Read it to its end and charge what was used.
     Drain,
 }
 
-/// What a catalog knows under a name.
+/// Result of a catalog look-up.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// A model with a full price.
     Callable(Arc<Model>, PriceList),
-    /// A model without a price for now.
+    /// A model that has no price at present.
     Unpriced,
-    /// Nothing.
+    /// There is no such model.
     Unknown,
 }
 
-/// Where models are found. One look a call: what it returns is the call's snapshot to its end.
+/// A catalog of models. A call looks its model up once and keeps the result until it ends.
 pub trait Models: Send + Sync + 'static {
-    /// The model of this name and its price now.
+    /// The model of this name with its current prices.
     fn find_model(&self, id: &str) -> Found;
 
-    /// The same for a call that this account pays for, which may have prices of its own. Every account has everybody's
-    /// prices, unless a catalog says otherwise here.
+    /// The model for a call that this account pays for, whose prices may differ. By default all accounts have the same
+    /// prices.
     fn find_model_for(&self, id: &str, _payer: &AccountId) -> Found {
         self.find_model(id)
     }
 
-    /// The name that was likely meant where [`Models::find_model`] knows nothing; `None`: nobody guesses.
+    /// The closest name, if [`Models::find_model`] finds nothing; `None`: no suggestion.
     fn similar(&self, _id: &str) -> Option<String> {
         None
     }
@@ -614,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_stand_by_priority_and_then_as_they_came() {
+    fn routes_are_ordered_by_priority_then_by_insertion() {
         let vendor = Arc::new(vendor());
         let route = |model: &str| Route::new(Arc::clone(&vendor), model);
         let model = Model::new("m", 100)
@@ -639,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_has_a_vendor_in_its_own_format_or_in_the_vendors_first() {
+    fn caller_is_served_in_its_own_format_or_the_vendors_first() {
         let chats = Uri::from_static("http://vendor.example/v1/chat/completions");
         let key = Format::Chat.credential("hunter2").unwrap();
         let one = vendor().connections_max(7);

@@ -1,13 +1,13 @@
-//! Where in a request's body a value stands, for the errors that name it.
+//! The path of a value in a request's body, for errors.
 
 use std::fmt;
 
 use crate::error::{Error, Problem};
 
-/// The way to a value of the request: `messages[2].tool_calls[0].function.arguments`.
+/// Path of a value in the request, like `messages[2].tool_calls[0].function.arguments`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'p> {
-    /// The body.
+    /// The whole body.
     Root,
     /// A field of an object.
     Key(&'p Self, &'p str),
@@ -16,7 +16,7 @@ pub(crate) enum Path<'p> {
 }
 
 impl Path<'_> {
-    /// A 400 that names this place.
+    /// A 400 that names this path.
     pub(crate) fn refuse(&self, problem: Problem) -> Error {
         Error::invalid(self.to_string(), problem)
     }

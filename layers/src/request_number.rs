@@ -23,21 +23,22 @@
 //! # }
 //! ```
 //!
-//! The layer stands on top, above [`respond`](crate::respond), which shows the number to the caller.
+//! Place this layer above [`respond`](crate::respond), which returns the number to the caller.
 
 use std::task::{Context, Poll};
 
 use http::Request;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 use crate::facts::RequestNumber;
 
-/// Inserts a new [`RequestNumber`] into each request. A number in a header is never believed.
+/// Inserts a new [`RequestNumber`] into each request. Numbers in request headers are ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestNumberLayer(());
 
 impl RequestNumberLayer {
-    /// The layer.
+    /// Creates the layer.
     #[must_use]
     pub const fn new() -> Self {
         Self(())

@@ -1,21 +1,21 @@
-//! Takes out of a vendor's words what is the vendor's or the operator's own, before a caller or a log
-//! sees them.
+//! Removes secrets and identifiers of the vendor and the operator from a vendor's message before a caller or a log sees
+//! it.
 
-/// Beginnings of keys and of ids of organisations and projects.
+/// Prefixes of keys and of ids of organisations and projects.
 const PREFIXES: [&str; 11] = [
     "sk-", "tg-", "pk-", "key-", "org-", "org_", "proj-", "proj_", "gsk_", "xai-", "req_",
 ];
-/// Last labels that make a word with points an address rather than the path of a field.
+/// Top-level domains: a dotted word that ends so is an address, not the path of a field.
 const DOMAINS: [&str; 14] = [
     "com", "net", "org", "io", "ai", "dev", "app", "cloud", "co", "ru", "cn", "eu", "local",
     "internal",
 ];
-/// A word of so many letters and digits is no word.
+/// A word with this many letters and digits is opaque: a key or an id.
 const OPAQUE_CHARS: usize = 24;
-/// No word of a name that people give has more letters.
+/// Maximum letters of one word in a human-chosen name.
 const WORD_CHARS_MAX: usize = 16;
 
-/// The text without addresses, keys, and ids.
+/// Returns the text without addresses, keys and ids.
 #[must_use]
 pub fn scrubbed(text: &str) -> String {
     let in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '*');
@@ -42,7 +42,7 @@ pub fn scrubbed(text: &str) -> String {
 
 fn is_secret(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
-    // Keys of the form `id.secret`, and tokens of three parts, are as secret as their parts.
+    // A key of the form `id.secret` or a three-part token is as secret as its parts.
     let opaque = word
         .split('.')
         .any(|part| part.len() >= OPAQUE_CHARS && has_digit(part) && !is_dated_name(part));
@@ -53,8 +53,8 @@ fn is_secret(word: &str) -> bool {
     opaque || host || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
 }
 
-/// Whether it is words, versions and a date, like `context-management-2025-06-27` or `clear_tool_uses_20250919`: the
-/// name of a beta, a tool or a model, by which clients know what to leave out of their next try.
+/// Whether the word consists of words, versions and a date, like `context-management-2025-06-27` or
+/// `clear_tool_uses_20250919`: the name of a beta, a tool or a model. Clients need it to know what to omit on retry.
 fn is_dated_name(word: &str) -> bool {
     let parts: Vec<&str> = word.split(['-', '_']).collect();
     let is_number = |part: &str, digits: usize| {
@@ -78,7 +78,7 @@ fn is_dated_name(word: &str) -> bool {
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         !part.is_empty() && (version || (letters && part.len() <= WORD_CHARS_MAX))
     };
-    // A key in groups has digits in most of them.
+    // Most groups of a grouped key have digits.
     let numbered = name.iter().filter(|part| has_digit(part)).count();
     numbered <= 2 && name.iter().all(is_word)
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_in_groups_or_of_parts_are_no_dated_names() {
+    fn grouped_and_multipart_keys_are_scrubbed() {
         for secret in [
             "a1b2-c3d4-e5f6-a7b8-20250514",
             "9f3c-11ab-77d0-2e5e-4b1a-20997788",
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_keeps_its_sense_and_loses_what_is_not_the_callers() {
+    fn vendor_text_keeps_its_meaning_without_secrets_and_names() {
         for (said, kept) in [
             ("max_tokens: 99 > 64", "max_tokens: 99 > 64"),
             (
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_a_date_are_kept_whole_and_what_only_looks_like_one_is_not() {
+    fn dated_names_are_kept_whole_but_lookalikes_are_not() {
         for name in [
             "clear_thinking_20251015",
             "clear_tool_uses_20250919",

@@ -1,13 +1,12 @@
-//! Bytes that go out together and were never put together.
+//! A body made of several byte slices, without joining them.
 
 use std::{collections::VecDeque, io::IoSlice, iter};
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A body in segments, each where it stands in memory: what is to go on as it came is not copied for the few
-/// places that change.
+/// A body in segments. Unchanged parts are slices of the original, so that changing a few fields copies nothing else.
 ///
-/// It is one [`Buf`], so a connection that can write several slices at once writes all of it at once.
+/// Implements [`Buf`]; a connection with vectored writes sends all segments in one write.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -21,14 +20,14 @@ use bytes::{Buf, Bytes, BytesMut};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Segments {
-    /// Empty only where there is no other.
+    /// Empty only if there is no other segment.
     first: Bytes,
-    /// None of them is empty.
+    /// No segment is empty.
     rest: VecDeque<Bytes>,
 }
 
 impl Segments {
-    /// Puts a segment behind the others. An empty one is left out.
+    /// Appends a segment. An empty one is dropped.
     pub fn push(&mut self, segment: Bytes) {
         if self.first.is_empty() {
             self.first = segment;
@@ -37,25 +36,25 @@ impl Segments {
         }
     }
 
-    /// The segments in their order, without empty ones.
+    /// The segments in order; none is empty.
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
         let all = iter::once(&self.first).chain(&self.rest);
         all.filter(|segment| !segment.is_empty())
     }
 
-    /// How many bytes there are in all.
+    /// Total length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.iter().map(Bytes::len).sum()
     }
 
-    /// Whether there is no byte.
+    /// Whether the body has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first.is_empty()
     }
 
-    /// All of it in one piece: copied, where it is not in one already.
+    /// The body in one piece; copies only if there are several segments.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         if self.rest.is_empty() {
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_taken_in_their_order_however_many_bytes_at_a_time() {
+    fn segments_are_read_in_order_at_any_step_size() {
         const ALL: &[u8] = b"abcdefgh";
         let body = segments(&["ab", "c", "defg", "h"]);
         assert_eq!(body.to_bytes(), ALL);
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_them_is_not_taken_with_them() {
+    fn advancing_a_clone_leaves_the_original_unchanged() {
         let body = segments(&["ab", "c"]);
         body.clone().advance(3);
         assert_eq!(body.to_bytes(), "abc");

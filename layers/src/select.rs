@@ -1,5 +1,5 @@
-//! Finds the model and its price: `Request<Call>` → `Request<Priced>`. One look at the catalog is the
-//! call's snapshot to its end, however long the answer takes.
+//! Finds the model and its price: `Request<Call>` → `Request<Priced>`. The catalog is read once; the call keeps that
+//! snapshot until it ends.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -72,26 +72,30 @@ use std::{
 };
 
 use http::Request;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
-pub use crate::forward::ResponseFuture;
 use crate::{
     call::{Ask, Call, Format, Priced},
-    error::{Error, Problem},
+    error::{BoxError, Error, Problem},
     facts::Caller,
-    key::{Funds, KeyRecord},
+    key::Funds,
     model::{Found, Model, Models, Route},
     price::{Class, PriceList, Unpriced},
     usage::Meter,
 };
+pub use crate::{
+    forward::{Below, ResponseFuture},
+    key::WithoutLedger,
+};
 
-/// Refuses models that are unknown, unpriced, not for this key, or of another kind than the call's, and calls that ask a
-/// model for what it has no price for.
+/// Refuses models that are unknown, unpriced, not allowed for the key, or of another kind than the call's. Also refuses
+/// requests for something that has no price at the model.
 ///
-/// A key with nothing to spend is told so before it is told that a model is unknown, or has no price for now; only
-/// then the funds are asked here.
+/// Only if a model is unknown or has no price, this layer checks the key's funds: a key with nothing to spend gets that
+/// error instead.
 ///
-/// It takes what `parse` has read, so that it does not compile above `parse`:
+/// Its input is the output of `parse`, so placing it above `parse` does not compile:
 ///
 /// ```
 /// # use http::{Request, Response};
@@ -142,26 +146,16 @@ pub struct SelectLayer<M, F> {
 }
 
 impl<M, F> SelectLayer<M, F> {
-    /// Selects from `models`.
+    /// Selects from `models` and checks funds with `funds`.
     pub const fn new(models: M, funds: F) -> Self {
         Self { models, funds }
     }
 }
 
 impl<M> SelectLayer<M, WithoutLedger> {
-    /// Selects from `models`, where nobody keeps accounts.
+    /// Selects from `models`, without accounts.
     pub const fn without_ledger(models: M) -> Self {
         Self::new(models, WithoutLedger)
-    }
-}
-
-/// Nobody's funds are asked for: whoever is let in is told what there is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct WithoutLedger;
-
-impl Funds for WithoutLedger {
-    async fn check(&self, _: &KeyRecord) -> Result<(), Error> {
-        Ok(())
     }
 }
 
@@ -180,13 +174,13 @@ impl<S, M: Clone, F: Clone> Layer<S> for SelectLayer<M, F> {
 #[derive(Clone, Debug)]
 pub struct Select<S, M, F> {
     inner: S,
-    /// One for all clones, of which each call makes some.
+    /// Shared by all clones; every call clones the service.
     layer: Arc<SelectLayer<M, F>>,
 }
 
 impl<S, M, F> Service<Request<Call>> for Select<S, M, F>
 where
-    S: Service<Request<Priced>, Error = Error> + Send + 'static,
+    S: Service<Request<Priced>, Error: Into<BoxError> + 'static> + Send + 'static,
     S::Future: Send + 'static,
     S::Response: 'static,
     M: Models,
@@ -194,10 +188,10 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<Below<S::Future>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<Call>) -> Self::Future {
@@ -245,7 +239,8 @@ where
             output_tokens,
             meter: Meter::default(),
         };
-        ResponseFuture::forwarded(self.inner.call(Request::from_parts(parts, priced)))
+        let call = self.inner.call(Request::from_parts(parts, priced));
+        ResponseFuture::forwarded(Below::new(call))
     }
 }
 
@@ -253,7 +248,7 @@ impl<S, M, F> Select<S, M, F>
 where
     F: Funds + Clone,
 {
-    /// This error; but a key with nothing to spend is told that.
+    /// Returns this error, unless the key has nothing to spend: then that error.
     fn refused_unless_empty<C, R>(&self, caller: Option<&Caller>, error: Error) -> ResponseFuture<C>
     where
         C: Future<Output = Result<R, Error>>,
@@ -279,14 +274,14 @@ fn check_caller(caller: Option<&Caller>, model: &str) -> Result<(), Error> {
     }
 }
 
-/// Refuses what the call asks for and the model has no price for.
+/// Refuses requests for something that the model has no price for.
 fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Error> {
     let Some(asks) = &call.asks else {
         return Ok(());
     };
     let refuse = |field: &str| Err(Error::invalid(field.to_owned(), Problem::Unpriced));
     let spoken = |route: &Arc<Route>| route.vendor.speaking(call.format).format;
-    // Marks for the cache reach no vendor of the other format: translation drops them.
+    // Cache marks do not reach vendors of another format: translation drops them.
     let of_format = |route: &Arc<Route>| spoken(route) == call.format;
     let asked = match model.routes.is_empty() || model.routes.iter().any(of_format) {
         true => match asks.unknown() {
@@ -307,7 +302,7 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
     if let Some(field) = asks.unmeasured() {
         return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
     }
-    // Of a tool that may be called without end nobody could say what to hold.
+    // The number of calls of a tool must be bounded, or no hold can cover them.
     let search = Class::WebSearchCall;
     if asked.classes.get(search) == Ask::WITHOUT_END {
         let field = asks.field(Unpriced::Class(search)).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Wakes that a task need not send itself, and polls that it need not make.
+//! Suppresses wakes that a task would send to itself, and the polls that follow.
 //!
-//! hyper hands a body over a channel, and whoever takes a frame wakes the connection, so that it brings the
-//! next one. Where one task polls both ends it wakes itself, and is polled once more for nothing. A
-//! connection that is polled with the waker of a [`SelfWake`] is not told of what happens within [`suppress_wakes`].
+//! hyper sends a body over a channel, and taking a frame wakes the connection so that it sends the next. If one task
+//! polls both ends, it wakes itself and is polled once more for nothing. A connection polled with the waker of a
+//! [`SelfWake`] does not wake the task for events within [`suppress_wakes`].
 //!
 //! ```
 //! use std::task::Waker;
@@ -11,7 +11,7 @@
 //!
 //! let mut wake = SelfWake::default();
 //! let waker = wake.waker(Waker::noop());
-//! // Nobody is woken: who was to be is said.
+//! // The task is not woken; the suppressed waker is returned.
 //! let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
 //! assert!(heard.is_some());
 //! ```
@@ -31,7 +31,8 @@ thread_local! {
     static HEARD: Cell<Option<Waker>> = const { Cell::new(None) };
 }
 
-/// Makes a task's waker one that hears nothing within [`suppress_wakes`]. Made anew only where the task is another.
+/// Wraps a task's waker so that wakes within [`suppress_wakes`] are suppressed. The wrapper is rebuilt only when the
+/// task changes.
 #[derive(Debug, Default)]
 pub struct SelfWake(Option<Made>);
 
@@ -42,7 +43,7 @@ struct Made {
 }
 
 impl SelfWake {
-    /// The waker to use in place of this one.
+    /// The waker to use instead of `task`.
     pub fn waker(&mut self, task: &Waker) -> &Waker {
         self.0.take_if(|made| !made.ear.task.will_wake(task));
         let made = self.0.get_or_insert_with(|| {
@@ -56,11 +57,11 @@ impl SelfWake {
         &made.waker
     }
 
-    /// Whether the waker was woken since this was asked last, or this task has none of it yet. Where it was
-    /// not, whatever was polled with it would only say once more that it is not ready.
+    /// Whether the waker was woken since the last call, or was not yet made for this task. If false, everything polled
+    /// with it is still pending.
     pub fn was_woken(&self, task: &Waker) -> bool {
         match &self.0 {
-            // Whoever wakes it from now on wakes the task too, which then asks again.
+            // A wake from now on also wakes the task, which then checks again.
             Some(made) if made.ear.task.will_wake(task) => {
                 made.ear.woken.load(Ordering::Relaxed)
                     && made.ear.woken.swap(false, Ordering::AcqRel)
@@ -69,9 +70,8 @@ impl SelfWake {
         }
     }
 
-    /// Polls this future with the waker, unless [`SelfWake::was_woken`] denies that it has anything to say. For
-    /// what is ready seldom, in a task that is polled often for something else. Until it is ready, a `SelfWake` is
-    /// for one future alone.
+    /// Polls this future with the waker, unless [`SelfWake::was_woken`] is false. For a future that is seldom ready, in
+    /// a task that is often polled for other reasons. Use a `SelfWake` for one future only, until that future is ready.
     pub fn poll<F>(&mut self, cx: &mut Context<'_>, future: Pin<&mut F>) -> Poll<F::Output>
     where
         F: Future + ?Sized,
@@ -81,17 +81,17 @@ impl SelfWake {
         }
         let polled = future.poll(&mut Context::from_waker(self.waker(cx.waker())));
         if polled.is_ready() {
-            // The next one does not know this waker.
+            // The next future does not have this waker yet.
             self.0 = None;
         }
         polled
     }
 }
 
-/// Runs this, and says which waker was to be woken by it on this thread, if any was. What other threads do
-/// meanwhile is heard.
+/// Runs the closure and returns the waker that it suppressed on this thread, if any. Wakes from other threads are not
+/// suppressed.
 pub fn suppress_wakes<T>(run: impl FnOnce() -> T) -> (T, Option<Waker>) {
-    /// A panic must not leave the thread deaf.
+    /// Ends the suppression, also on panic.
     struct Until;
     impl Drop for Until {
         fn drop(&mut self) {
@@ -120,7 +120,7 @@ impl Wake for FilteredWaker {
         if HUSHED.get() {
             HEARD.set(Some(self.task.clone()));
         } else {
-            // Before the task is: it looks at it when it is polled.
+            // Before the task is woken, because the task reads it when polled.
             self.woken.store(true, Ordering::Release);
             self.task.wake_by_ref();
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_is_made_anew_for_another_task_alone() {
+    fn waker_is_rebuilt_only_for_another_task() {
         let (one, other) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let mut wake = SelfWake::default();
         let first = wake.waker(&Waker::from(Arc::clone(&one))).clone();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_is_told_once_and_a_hushed_one_not_at_all() {
+    fn wake_is_reported_once_and_a_suppressed_one_never() {
         let (task, other) = (
             Waker::from(Arc::new(Count::default())),
             Waker::from(Arc::new(Count::default())),
@@ -200,7 +200,7 @@ mod tests {
         let cx = &mut Context::from_waker(&task);
         let (mut polls, mut waker) = (0, None::<Waker>);
         let mut wake = SelfWake::default();
-        // Whether the task was woken for it before, and whether it is ready then; how often it was polled.
+        // Whether the future was woken before, whether it is then ready, and the expected number of polls.
         for (woken, ready, expected) in [
             (false, false, 1),
             (false, false, 1),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_leaves_no_thread_deaf() {
+    fn wakes_are_delivered_again_after_a_panic() {
         let count = Arc::new(Count::default());
         let mut wake = SelfWake::default();
         let waker = wake.waker(&Waker::from(Arc::clone(&count))).clone();

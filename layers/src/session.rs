@@ -1,25 +1,24 @@
-//! Which calls belong together, by their caller's own word. A hint: it stands on receipts and decides nothing, so
-//! what is no id is passed over and not refused.
+//! Reads the session that a client gives for a call. It is a hint: it is shown on receipts and decides
+//! nothing, so an invalid id is ignored, not refused.
 
 use http::{HeaderMap, HeaderName};
 pub use tollgate_ledger::session::SessionId;
 
-/// Where tools say it; the first that has an id counts.
+/// Headers that carry a session id, in order; the first valid id counts.
 static HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("x-claude-code-session-id"),
-    // For whoever sets one by hand.
+    // For callers that set a header by hand.
     HeaderName::from_static("x-session-id"),
-    // opencode, and others that have their sessions kept on one machine.
+    // opencode, and clients that use it for sticky sessions on one machine.
     HeaderName::from_static("x-session-affinity"),
     // Codex.
     HeaderName::from_static("session-id"),
 ];
 
-/// The session that a request names, if it does: in `x-claude-code-session-id`, `x-session-id`,
-/// `x-session-affinity` or `session-id`.
+/// Reads the session id from `x-claude-code-session-id`, `x-session-id`, `x-session-affinity` or `session-id`.
 #[must_use]
 pub fn from_headers(headers: &HeaderMap) -> Option<SessionId> {
-    // Most requests name none: to look at each of their names takes less than to look four times for one.
+    // Most requests name no session: one scan over the header names is faster than four look-ups.
     let may_be_one = |name: &HeaderName| {
         let name = name.as_str();
         name.ends_with("session-id") || name.ends_with("session-affinity")
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_names_nothing() {
+    fn invalid_session_id_is_ignored() {
         let (longest, longer) = ("s".repeat(64), "s".repeat(65));
         assert_eq!(
             named(&[("x-session-id", longest.as_bytes())]),

@@ -1,8 +1,7 @@
-//! Server-sent events (WHATWG HTML, section 9.2), cut out of byte chunks as they come.
+//! Splits byte chunks into server-sent events (WHATWG HTML, section 9.2).
 //!
-//! The events keep their raw bytes, line ends and comments included, so that whoever forwards them
-//! forwards what the vendor sent. Events of a chunk are slices of it; only a chunk that ends an event of
-//! earlier ones is copied, behind what there is of that event.
+//! Events keep their raw bytes, with line ends and comments, so that they can be forwarded exactly as the vendor sent
+//! them. Events are slices of their chunk; bytes are copied only if an event spans several chunks.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -11,10 +10,10 @@ use memchr::memchr2;
 
 use crate::format::Format;
 
-/// An event may be this long; a vendor that sends more is broken.
+/// Maximum length of an event, in bytes; a longer one is treated as malformed.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// One line of an event may be this long: room for an image, and half of what an event may be.
+/// Maximum length of a line of an event, in bytes: room for an image, and half the maximum of an event.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// An event grew past [`EVENT_BYTES_MAX`], or a line of it past [`LINE_BYTES_MAX`].
@@ -22,44 +21,44 @@ pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 #[error("an event is longer than {EVENT_BYTES_MAX} bytes, or a line of it than {LINE_BYTES_MAX}")]
 pub struct EventTooLong;
 
-/// Silence of this length is broken: proxies on the way, and clients, take longer ones for a dead stream.
+/// A keep-alive is sent after this much silence: proxies and clients take longer silence for a dead stream.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// What means nothing in a stream of this format but that somebody is there.
+/// A keep-alive that has no meaning in a stream of this format.
 #[must_use]
 pub const fn sign_of_life(format: Format) -> Bytes {
     Bytes::from_static(match format {
-        // A number of ours would collide with the vendor's.
+        // A `sequence_number` of ours would collide with the vendor's.
         Format::Chat | Format::Responses => b": keep-alive\n\n",
         Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
     })
 }
 
-/// Cuts a byte stream into events.
+/// Splits a byte stream into events.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// The event that is not complete yet.
+    /// The incomplete event.
     tail: BytesMut,
-    /// How far into `tail` we have looked.
+    /// Search position in `tail`.
     cursor: Cursor,
 }
 
-/// Where the search for an event's end goes on, so that no byte is looked at twice: a vendor that sends
-/// one endless line in small pieces would cost the square of its length otherwise.
+/// Where the search for an event's end continues, so that no byte is searched twice. Otherwise one endless line sent in
+/// small pieces would cost quadratic time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    /// Where the unfinished line begins.
+    /// Start of the unfinished line.
     line: usize,
-    /// Up to where there is no line end behind that.
+    /// End of the part of that line that was already searched.
     seen: usize,
 }
 
 impl Splitter {
-    /// Takes the next chunk and hands each event that it completes to `each`. Gives back the bytes of these
-    /// events as one piece: a slice of the chunk, unless the first of them had begun before it.
+    /// Takes the next chunk and passes each completed event to `each`. Returns the bytes of these events as one piece,
+    /// which is a slice of the chunk unless the first event began in an earlier chunk.
     ///
     /// # Errors
-    /// The unfinished event is too long, or its last line is.
+    /// When the unfinished event or its last line is too long.
     pub fn push(
         &mut self,
         chunk: &Bytes,
@@ -88,8 +87,7 @@ impl Splitter {
         }
     }
 
-    /// Takes the unfinished event as if the stream had closed it: some vendors leave out the last
-    /// blank line.
+    /// Returns the unfinished event as if a blank line had ended it: some vendors omit the last blank line.
     pub fn finish(&mut self) -> Option<Event> {
         self.cursor = Cursor::default();
         (!self.tail.is_empty()).then(|| Event(self.tail.split().freeze()))
@@ -105,7 +103,7 @@ impl Splitter {
     }
 }
 
-/// The end of the first event: behind its blank line. `cursor` is kept between calls.
+/// End of the first event, after its blank line. `cursor` persists between calls.
 fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     loop {
         let found = memchr2(b'\n', b'\r', &buffer[cursor.seen..]);
@@ -119,8 +117,8 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
         let length = end - cursor.line;
         let next = match (buffer[end], buffer.get(end + 1)) {
             (b'\r', Some(b'\n')) => end + 2,
-            // Whether a line feed follows is not known yet. An empty line ends the event either way:
-            // the line feed would make an empty event of its own, which nobody sees.
+            // It is not known yet if a line feed follows. An empty line ends the event in both cases; the line feed
+            // would form an empty event, which is ignored.
             (b'\r', None) if length > 0 => {
                 cursor.seen = end;
                 return None;
@@ -137,35 +135,35 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     }
 }
 
-/// One event: its raw bytes up to and with the blank line.
+/// One event: its raw bytes, including the blank line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event(Bytes);
 
 impl Event {
-    /// The event of these bytes.
+    /// The event with these raw bytes.
     pub(crate) const fn of(raw: Bytes) -> Self {
         Self(raw)
     }
 
-    /// The bytes as they came.
+    /// The raw bytes, unchanged.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
         &self.0
     }
 
-    /// The event's name, or `""`.
+    /// The event's name; empty if it has none.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.parts().0
     }
 
-    /// The data, its lines joined by line feeds; `None` for an event without data, as comments are.
+    /// The data, its lines joined by line feeds; `None` for an event without data, such as a comment.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         self.parts().1
     }
 
-    /// Its name and its data, by one look at its lines.
+    /// The name and the data, parsed in one pass.
     #[must_use]
     pub fn parts(&self) -> (&[u8], Option<Cow<'_, [u8]>>) {
         let (mut name, mut data) = (&b""[..], None::<Cow<'_, [u8]>>);
@@ -184,7 +182,30 @@ impl Event {
         (name, data)
     }
 
-    /// Field names and values, comments left out.
+    /// The event's bytes with its data replaced by this JSON.
+    #[cfg(feature = "passthrough")]
+    pub(crate) fn with_data(&self, data: &[u8]) -> Bytes {
+        let (name, old) = self.parts();
+        if let Some(Cow::Borrowed(old)) = old {
+            let start = old.as_ptr().addr() - self.0.as_ptr().addr();
+            let (before, after) = (&self.0[..start], &self.0[start + old.len()..]);
+            return [before, data, after].concat().into();
+        }
+        // JSON allows a space instead of a line end.
+        let line = |byte: &u8| if *byte == b'\n' { b' ' } else { *byte };
+        let data: Vec<u8> = data.iter().map(line).collect();
+        let field = if name.is_empty() {
+            &b""[..]
+        } else {
+            b"event: "
+        };
+        let end = if name.is_empty() { &b""[..] } else { b"\n" };
+        [field, name, end, b"data: ", &data, b"\n\n"]
+            .concat()
+            .into()
+    }
+
+    /// Field names and values, without comments.
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
         let lines = std::iter::from_fn(move || {
@@ -216,7 +237,7 @@ mod tests {
         static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Counts the bytes that were searched for a line end.
+    /// Counts bytes searched for a line end.
     pub(super) fn looked_at(bytes: usize) {
         LOOKED_AT.set(LOOKED_AT.get() + bytes);
     }
@@ -253,7 +274,7 @@ mod tests {
     ];
 
     #[test]
-    fn events_are_what_the_standard_says() {
+    fn events_follow_the_standard() {
         let (seen, _) = events(&[STREAMS[1]]);
         assert_eq!(seen, [(b"b".to_vec(), Some(b"1\n2".to_vec()))]);
         let (seen, _) = events(&[STREAMS[2]]);
@@ -271,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_at_every_two_bytes_the_events_and_the_bytes_stay_the_same() {
+    fn stream_cut_at_any_two_bytes_has_the_same_events() {
         for stream in STREAMS {
             let whole = events(&[stream]);
             assert_eq!(whole.1, stream, "every byte is in an event");
@@ -295,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_events_are_one_piece_however_they_are_cut() {
+    fn complete_events_are_one_slice_with_any_cuts() {
         let pushed = |splitter: &mut Splitter, chunk: &Bytes| {
             let mut events = Vec::new();
             let whole = splitter
@@ -336,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_in_ever_so_many_pieces_is_looked_at_once() {
+    fn line_in_many_pieces_is_scanned_once() {
         for piece in [&b"x"[..], b"xyz", b"0123456789"] {
             let mut splitter = Splitter::default();
             let mut bytes = 0;
@@ -357,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn carriage_returns_alone_are_looked_at_once_more_at_most() {
+    fn lone_carriage_returns_are_scanned_at_most_twice() {
         let mut splitter = Splitter::default();
         LOOKED_AT.set(0);
         let mut events = 0;

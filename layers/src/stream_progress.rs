@@ -1,5 +1,5 @@
-//! How far a stream of the responses format has come: whoever has to end it in the middle goes on with its id and
-//! its numbers, since clients of that format check both.
+//! Tracks the position of a responses stream. If the gateway has to end a stream early, its last event must continue
+//! the stream's id and sequence numbers, because clients check both.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,56 +8,57 @@ use serde::Deserialize;
 
 use crate::sse::Event;
 
-/// On an answer that is such a stream: written by who makes its events, read by who writes its error.
+/// Extension of an answer that is a responses stream. The layer that produces the events writes it; the layer that
+/// writes the final error reads it.
 #[derive(Clone, Debug, Default)]
 pub struct StreamProgress(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     created: Option<Created>,
-    /// The next number, as far as it is counted.
+    /// The next sequence number, as far as counted.
     next_number: u64,
-    /// The event of a vendor's that passed last. Its number is only looked for when it is asked for.
+    /// The vendor's last forwarded event. Its number is parsed only when needed.
     passed: Bytes,
 }
 
-/// What `response.created` has told.
+/// Fields of `response.created`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Created {
     /// The answer's id.
     pub id: String,
-    /// When the answer was begun, in Unix seconds.
+    /// When the answer was created, in Unix seconds.
     pub created_at: u64,
-    /// Who answers.
+    /// The model's name.
     pub model: String,
 }
 
-/// What has to be known to go on.
+/// State for continuing the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// `None`: there was no `response.created` yet.
+    /// `None` if `response.created` was not sent yet.
     pub created: Option<Created>,
     /// The `sequence_number` of the next event.
     pub next_number: u64,
 }
 
 impl StreamProgress {
-    /// `response.created` goes out.
+    /// Records that `response.created` was sent.
     pub fn created(&self, created: Created) {
         self.state().created.get_or_insert(created);
     }
 
-    /// The next event has this number.
+    /// Records the number of the next event.
     pub fn number(&self, next_number: u64) {
         self.state().next_number = next_number;
     }
 
-    /// An event of the vendor's that has data goes on as it came.
+    /// Records a vendor's event with data that was forwarded unchanged.
     pub fn passed(&self, event: &Event) {
         self.state().passed = event.raw().clone();
     }
 
-    /// How far it is.
+    /// The current position.
     #[must_use]
     pub fn reached(&self) -> Reached {
         #[derive(Deserialize)]
@@ -79,7 +80,7 @@ impl StreamProgress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done under the lock.
+        // No update under the lock can be left half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +91,7 @@ mod tests {
     use crate::sse::Splitter;
 
     #[test]
-    fn the_next_number_is_behind_the_last_event_that_passed_or_was_made() {
+    fn next_number_follows_the_last_forwarded_or_own_event() {
         let progress = StreamProgress::default();
         assert_eq!(progress.reached(), Reached::default());
         let pass = |event: &'static str| {

@@ -1,5 +1,5 @@
-//! What limits have been asked for a request and have not answered: asked at one place, waited for at another, so that what
-//! stands between them takes its time meanwhile.
+//! Pending rate-limit decisions: `rate_limit` starts them and a layer further down awaits them, so that the ledger
+//! round trip overlaps the layers in between.
 
 use std::{
     pin::Pin,
@@ -10,15 +10,16 @@ use http::Extensions;
 
 use crate::error::Error;
 
-/// A limit's answer, which is on its way.
+/// A pending decision of a limit.
 pub(crate) type Verdict = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// An extension of the request. Inserted by `rate_limit`, taken by whoever is first to do what the limits are for: the
-/// layer below what they need not wait for, or one that answers above it.
+/// Request extension that holds pending decisions. `rate_limit` inserts it. The first layer that does limited work
+/// takes it: the layer below everything that may run before the decision, or a layer above that which answers by
+/// itself.
 #[derive(Clone, Default)]
 struct Undecided(Arc<Mutex<Vec<Verdict>>>);
 
-/// One more has been asked.
+/// Adds a pending decision.
 #[cfg(any(test, feature = "rate-limit"))]
 pub(crate) fn add(extensions: &mut Extensions, verdict: Verdict) {
     let undecided = extensions.get_or_insert_with(Undecided::default);
@@ -26,17 +27,17 @@ pub(crate) fn add(extensions: &mut Extensions, verdict: Verdict) {
     undecided.push(verdict);
 }
 
-/// All that have been asked; `None`: nobody need wait. They are asked once: whoever takes them waits.
+/// Takes all pending decisions; `None` if there are none. They can be taken once, so the taker must await them.
 pub(crate) fn take(extensions: &mut Extensions) -> Option<Vec<Verdict>> {
     let undecided = extensions.remove::<Undecided>()?;
     let mut undecided = undecided.0.lock().unwrap_or_else(PoisonError::into_inner);
     Some(std::mem::take(&mut *undecided))
 }
 
-/// Waits for all of them.
+/// Waits for all decisions.
 ///
 /// # Errors
-/// What the first limit refuses with that does.
+/// The error of the first limit, in order, that refuses.
 pub(crate) async fn decided(verdicts: Option<Vec<Verdict>>) -> Result<(), Error> {
     for verdict in verdicts.into_iter().flatten() {
         verdict.await?;

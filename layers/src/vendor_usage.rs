@@ -1,4 +1,6 @@
-//! Usage as vendors write it: counts that may be missing, null or nonsense.
+//! Reads usage as vendors report it: counts may be missing, null or invalid.
+
+mod of_chat;
 
 use std::collections::HashMap;
 
@@ -7,31 +9,36 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Number, Value};
 
+use self::of_chat::ChatUsage;
+#[cfg(any(feature = "passthrough", feature = "translate"))]
+use crate::price::{Class, Counts};
 use crate::{
     json::members,
-    price::{Class, Counts, Label, Served},
+    price::{Label, Served},
     usage::Usage,
 };
 
-/// What a vendor said that an answer used.
+/// Usage of an answer, as reported by its vendor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VendorUsage {
-    /// By rate class.
+    /// Counts by rate class.
     pub usage: Usage,
-    /// Of `cache_write`, what the vendor said is kept for its usual time.
+    /// Other readings of the counts, if they do not add up.
+    pub others: [Option<Usage>; 2],
+    /// Part of `cache_write` that the vendor reported for its default lifetime.
     pub cache_write_usual: u64,
-    /// How it said that it served the call.
+    /// How the vendor reported that it served the call.
     pub served: Served,
-    /// It counted something that is billed apart and has no class here.
+    /// Whether the vendor counted something that is billed separately and has no class here.
     pub unknown: bool,
-    /// Of the output, what was reasoning, if the vendor says.
+    /// Reasoning tokens within the output, if the vendor reports them.
     pub reasoning: Option<u64>,
-    /// Something is missing or contradicts itself.
+    /// Whether counts are missing or contradict each other.
     pub suspect: bool,
 }
 
 impl VendorUsage {
-    /// With the `service_tier` that stands beside the usage of a chat answer, JSON.
+    /// Adds the `service_tier` that is next to the usage of a chat answer, as JSON.
     #[must_use]
     pub fn served_as(mut self, service_tier: Option<&str>) -> Self {
         if let Some(json) = service_tier {
@@ -41,15 +48,15 @@ impl VendorUsage {
     }
 }
 
-/// A `service_tier`, JSON.
+/// Reads a `service_tier`, given as JSON.
 pub(crate) fn tier(json: &str) -> Label {
     label(json).as_tier()
 }
 
-/// Only the responses format tells calls of tools beside the usage.
+/// Only the responses format reports tool calls outside the usage.
 #[cfg(feature = "passthrough")]
 impl VendorUsage {
-    /// With calls of the vendor's own tools that stand beside the usage.
+    /// Adds calls of the vendor's own tools that were reported outside the usage.
     pub(crate) fn with_calls(mut self, web_searches: u64, unknown: bool) -> Self {
         let searches = self.usage.classes.get_mut(Class::WebSearchCall);
         *searches = (*searches).max(web_searches);
@@ -58,7 +65,7 @@ impl VendorUsage {
     }
 }
 
-/// The word that a JSON string is; nothing of anything else, and of a word that would have to be decoded.
+/// The label in a JSON string; empty for other values and for strings with escapes.
 fn label(json: &str) -> Label {
     let word = json
         .strip_prefix('"')
@@ -66,18 +73,18 @@ fn label(json: &str) -> Label {
     word.map(Label::new).unwrap_or_default()
 }
 
-/// Whether what an answer has as its `error`, in JSON, is one. Some vendors write an empty one into each answer.
+/// Whether an answer's `error`, given as JSON, is an error. Some vendors add an empty one to every answer.
 #[must_use]
 pub fn is_error(error: &str) -> bool {
     !matches!(error, "null" | "\"\"" | "{}" | "false")
 }
 
-/// A count: absent, null, or a number. Anything else is suspect.
+/// A count: absent, null, or a number. Any other value is suspect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
-    /// The number, if it is one of tokens.
+    /// The number, if it can be a number of tokens.
     pub tokens: Option<u64>,
-    /// There is something, and it is no number of tokens.
+    /// Whether there is a value that is not a number of tokens.
     pub suspect: bool,
 }
 
@@ -97,7 +104,7 @@ impl Count {
         suspect: true,
     };
 
-    /// This one, or the other where there is none.
+    /// This count, or the other if this one is absent.
     const fn or(self, other: Self) -> Self {
         if self.tokens.is_some() || self.suspect {
             self
@@ -106,7 +113,7 @@ impl Count {
         }
     }
 
-    /// A value of checked JSON. `None` of a number that no type holds.
+    /// Reads a count from valid JSON. `None` if the number fits no type.
     pub(crate) fn of(json: &str) -> Option<Self> {
         if let Ok(tokens) = json.parse::<u64>() {
             return Some(Self {
@@ -125,7 +132,7 @@ impl Count {
     }
 
     fn of_number(number: &Number) -> Self {
-        // Some write 5.0.
+        // Some vendors write 5.0.
         let text = number.to_string();
         let tokens = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
         Self {
@@ -135,8 +142,8 @@ impl Count {
     }
 }
 
-/// Reads the counts of these names off a JSON object. `None` if it is no object, has one of them twice, or
-/// a number that no type holds.
+/// Reads the counts of these names from a JSON object. `None` if it is not an object, has a name twice, or contains a
+/// number that fits no type.
 #[must_use]
 pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N]> {
     let mut counts = [Count::default(); N];
@@ -148,7 +155,7 @@ pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N
     Some(counts)
 }
 
-/// The same of an object that may be missing, or null.
+/// The same for an object that may be missing or null.
 fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Count; N]> {
     match json {
         None | Some("null") => Some([Count::default(); N]),
@@ -156,15 +163,15 @@ fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Cou
     }
 }
 
-/// Reads the `usage` object of a chat answer, JSON, where cached and cache-written tokens stand inside
-/// the prompt. `None` if it is no such object or counts nothing.
+/// Reads the `usage` object of a chat answer, given as JSON; the prompt includes cached and cache-written tokens.
+/// `None` if it is not such an object or counts nothing.
 #[must_use]
 pub fn chat_usage(json: &str) -> Option<VendorUsage> {
     counted(ChatUsage::of(json, &ChatUsage::CHAT)?)
 }
 
-/// Reads the `usage` object of a responses answer, JSON, where cached and cache-written tokens stand inside the
-/// input, and reasoning inside the output. `None` if it is no such object or counts nothing.
+/// Reads the `usage` object of a responses answer, given as JSON; the input includes cached and cache-written tokens,
+/// and the output includes reasoning. `None` if it is not such an object or counts nothing.
 #[must_use]
 pub fn responses_usage(json: &str) -> Option<VendorUsage> {
     counted(ChatUsage::of(json, &ChatUsage::RESPONSES)?)
@@ -177,8 +184,8 @@ fn counted(usage: ChatUsage) -> Option<VendorUsage> {
     Some(usage.read())
 }
 
-/// Reads the `usage` object of embeddings, JSON: `prompt_tokens`, or `total_tokens` where that stands alone. All of it is
-/// ordinary input. `None` if it is no such object or counts nothing.
+/// Reads the `usage` object of embeddings, given as JSON: `prompt_tokens`, or `total_tokens` if there is nothing else.
+/// All of it is ordinary input. `None` if it is not such an object or counts nothing.
 #[must_use]
 pub fn embeddings_usage(json: &str) -> Option<VendorUsage> {
     let [prompt, total] = counts(json, &["prompt_tokens", "total_tokens"])?;
@@ -193,206 +200,7 @@ pub fn embeddings_usage(json: &str) -> Option<VendorUsage> {
     })
 }
 
-#[derive(Clone, Copy, Debug)]
-struct ChatUsage {
-    prompt_tokens: Count,
-    completion_tokens: Count,
-    total_tokens: Count,
-    cached_tokens: Count,
-    cache_write_tokens: Count,
-    /// Of what is written, what is kept for the usual time, for an hour and for half a day.
-    usual_tokens: Count,
-    hour_tokens: Count,
-    half_day_tokens: Count,
-    input_audio: Count,
-    input_image: Count,
-    reasoning_tokens: Count,
-    output_audio: Count,
-    output_image: Count,
-    tools: Tools,
-}
-
-impl ChatUsage {
-    /// The chat format's names of what is read.
-    const CHAT: [&str; 9] = [
-        "prompt_tokens",
-        "completion_tokens",
-        "total_tokens",
-        "prompt_cache_hit_tokens",
-        "cached_tokens",
-        "prompt_tokens_details",
-        "completion_tokens_details",
-        "server_tool_use",
-        "server_side_tool_usage_details",
-    ];
-
-    /// The same in the responses format, which counts alike.
-    const RESPONSES: [&str; 9] = [
-        "input_tokens",
-        "output_tokens",
-        "total_tokens",
-        "prompt_cache_hit_tokens",
-        "cached_tokens",
-        "input_tokens_details",
-        "output_tokens_details",
-        "server_tool_use",
-        "server_side_tool_usage_details",
-    ];
-
-    fn of(json: &str, names: &[&str; 9]) -> Option<Self> {
-        let [
-            prompt,
-            completion,
-            total,
-            hit,
-            cached,
-            of_prompt,
-            of_completion,
-            tools,
-            tools_of_xai,
-        ] = members(json, names).ok()?;
-        let of_prompt = of_prompt.filter(|json| *json != "null");
-        let of_prompt = of_prompt.map_or(Some([None; 7]), |json| {
-            const NAMES: [&str; 7] = [
-                "cached_tokens",
-                "cache_write_tokens",
-                "audio_tokens",
-                "image_tokens",
-                "cache_write_tokens_details",
-                // In the words of the messages format, as one vendor has it.
-                "cache_creation_input_tokens",
-                "cache_creation",
-            ];
-            members(json, &NAMES).ok()
-        })?;
-        let [
-            of_prompt_cached,
-            written,
-            input_audio,
-            input_image,
-            lives,
-            created,
-            lives_created,
-        ] = of_prompt;
-        let [ttl_30m, half_day_tokens] = details(lives, &["ttl_30m_tokens", "ttl_12h_tokens"])?;
-        let [ttl_5m, hour_tokens] = details(
-            lives_created,
-            &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"],
-        )?;
-        let [reasoning_tokens, output_audio, output_image] = details(
-            of_completion,
-            &["reasoning_tokens", "audio_tokens", "image_tokens"],
-        )?;
-        let count = |value: Option<&str>| value.map_or(Some(Count::default()), Count::of);
-        Some(Self {
-            prompt_tokens: count(prompt)?,
-            completion_tokens: count(completion)?,
-            total_tokens: count(total)?,
-            cached_tokens: count(of_prompt_cached)?.or(count(hit)?).or(count(cached)?),
-            cache_write_tokens: count(written)?.or(count(created)?),
-            usual_tokens: ttl_30m.or(ttl_5m),
-            hour_tokens,
-            half_day_tokens,
-            input_audio: count(input_audio)?,
-            input_image: count(input_image)?,
-            reasoning_tokens,
-            output_audio,
-            output_image,
-            tools: Tools::of(tools).or(Tools::of_xai(tools_of_xai)),
-        })
-    }
-
-    fn read(self) -> VendorUsage {
-        let Self {
-            cached_tokens,
-            cache_write_tokens,
-            ..
-        } = self;
-        let reasoning = self.reasoning_tokens.tokens.filter(|tokens| *tokens > 0);
-        let prompt = self.prompt_tokens.tokens.unwrap_or(0);
-        let completion = self.completion_tokens.tokens.unwrap_or(0);
-        let sum = prompt.saturating_add(completion);
-        let (mut output, contradicted) = match (self.total_tokens.tokens, reasoning) {
-            // What is reasoning is no more than all of the completion, unless it stands beside it.
-            (None, Some(beside)) if beside > completion => {
-                (completion.saturating_add(beside), true)
-            }
-            (None, _) => (completion, false),
-            (Some(total), _) if total == sum => (completion, false),
-            // Some vendors report reasoning beside the completion, or not at all; their total gives it away, and is billed.
-            (Some(total), reasoning) if total > sum && self.prompt_tokens.tokens.is_some() => {
-                let beside = total - sum;
-                (total - prompt, reasoning != Some(beside))
-            }
-            (Some(_), _) => (completion, true),
-        };
-        let cached = cached_tokens.tokens.unwrap_or(0);
-        // Vendors repeat the lifetimes in the total, or leave it out.
-        let [usual, hour, half_day] = [self.usual_tokens, self.hour_tokens, self.half_day_tokens]
-            .map(|count| count.tokens.unwrap_or(0));
-        let longer = hour.saturating_add(half_day);
-        let written = cache_write_tokens
-            .tokens
-            .unwrap_or(0)
-            .max(usual.saturating_add(longer));
-        // Each token once. Sound has a price of its own, so it goes before the cache that it may stand in, too; images
-        // may have one, and go last.
-        let mut input = prompt;
-        let mut take = |count: u64| {
-            let taken = count.min(input);
-            input -= taken;
-            taken
-        };
-        let input_audio = take(self.input_audio.tokens.unwrap_or(0));
-        let (hour, half_day) = (take(hour), take(half_day));
-        let longer = hour + half_day;
-        let cached_input = take(cached);
-        let cache_write = take(written.saturating_sub(longer));
-        let input_image = take(self.input_image.tokens.unwrap_or(0));
-        // What is sound may be in the cache, too.
-        let overlap = input_audio;
-        let mut classes = Counts::default();
-        for (class, count) in [
-            (Class::InputAudio, input_audio),
-            (Class::InputImage, input_image),
-            (Class::CacheWrite1h, hour),
-            (Class::CacheWrite12h, half_day),
-            (Class::WebSearchCall, self.tools.web_searches),
-        ] {
-            *classes.get_mut(class) = count;
-        }
-        for (class, count) in [
-            (Class::OutputAudio, self.output_audio),
-            (Class::OutputImage, self.output_image),
-        ] {
-            let taken = count.tokens.unwrap_or(0).min(output);
-            *classes.get_mut(class) = taken;
-            output -= taken;
-        }
-        VendorUsage {
-            usage: Usage {
-                input,
-                cached_input,
-                cache_write,
-                output,
-                classes,
-            },
-            cache_write_usual: usual.min(cache_write),
-            served: Served::default(),
-            unknown: self.tools.unknown,
-            reasoning,
-            suspect: contradicted
-                || self.prompt_tokens.tokens.is_none()
-                || self.completion_tokens.tokens.is_none()
-                || cached_tokens.suspect
-                || cache_write_tokens.suspect
-                || cached - cached_input > overlap
-                || written - cache_write.saturating_add(longer).min(written) > overlap,
-        }
-    }
-}
-
-/// The `usage` of a messages answer. Cumulative: what a later event repeats replaces what an earlier one said.
+/// The `usage` of a messages answer. Cumulative: a later event replaces the counts of an earlier one.
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MessagesUsage {
@@ -402,24 +210,24 @@ pub(crate) struct MessagesUsage {
     output_tokens: Count,
     written_5m: Count,
     written_1h: Count,
-    /// What stands in no other count.
+    /// Usage that the other counts do not include.
     apart: Apart,
     tools: Tools,
     served: Served,
 }
 
-/// Passes over the conversation that the other counts leave out: summing it up.
+/// Usage of passes that summarize the conversation, which the other counts do not include.
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Apart {
     usage: Usage,
-    /// There was a pass of which nobody knows what it costs.
+    /// Whether there was a pass of unknown cost.
     unknown: bool,
 }
 
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 impl Apart {
-    /// `iterations`.
+    /// Reads `iterations`.
     fn of(json: Option<&str>) -> Option<Self> {
         let mut apart = Self::default();
         let Some(json) = json.filter(|json| *json != "null") else {
@@ -443,7 +251,7 @@ impl Apart {
 
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 impl MessagesUsage {
-    /// Reads the object, JSON; `None` if it is no such object.
+    /// Reads the object, given as JSON; `None` if it is not such an object.
     pub(crate) fn of(json: &str) -> Option<Self> {
         let (usage, iterations) = Self::of_one_pass(json)?;
         Some(Self {
@@ -455,7 +263,7 @@ impl MessagesUsage {
         })
     }
 
-    /// The same without its `iterations`, which stand beside it.
+    /// Reads the object without its `iterations`, which are returned unread.
     fn of_one_pass(json: &str) -> Option<(Self, Option<&str>)> {
         const NAMES: [&str; 10] = [
             "input_tokens",
@@ -511,7 +319,7 @@ impl MessagesUsage {
         self.output_tokens.tokens.is_some()
     }
 
-    /// Takes what a later one says.
+    /// Applies the counts of a later event.
     pub(crate) fn replace_by(&mut self, newer: Self) {
         let inputs = [
             newer.input_tokens,
@@ -532,7 +340,7 @@ impl MessagesUsage {
             (&mut self.written_5m, newer.written_5m),
             (&mut self.written_1h, newer.written_1h),
         ] {
-            // The input was read when the answer began: none behind some says nothing.
+            // The input was counted when the answer began, so a later zero is ignored.
             *old = match new.tokens {
                 Some(0) if old.tokens.is_some() && !says_input => *old,
                 _ => new.or(*old),
@@ -569,7 +377,7 @@ impl MessagesUsage {
         let [input, written, cached_input, output] = all.map(|count| count.tokens.unwrap_or(0));
         let [usual, hour] =
             [self.written_5m, self.written_1h].map(|count| count.tokens.unwrap_or(0));
-        // The split may come without its total; a total beyond it was raised by a later event.
+        // The split by lifetime may come without a total. A total beyond the split was raised by a later event.
         let written = written.max(usual.saturating_add(hour));
         let usage = Usage {
             input,
@@ -582,6 +390,7 @@ impl MessagesUsage {
         };
         Some(VendorUsage {
             usage: usage.plus(&self.apart.usage),
+            others: [None; 2],
             cache_write_usual: usual,
             served: self.served,
             unknown: self.tools.unknown || self.apart.unknown,
@@ -595,23 +404,31 @@ impl MessagesUsage {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tools {
     web_searches: u64,
-    /// There are calls of a tool that nobody knows the price of.
+    /// Whether there are calls of a tool without a price here.
     unknown: bool,
 }
 
 impl Tools {
-    /// `server_tool_use`.
+    /// Reads `server_tool_use`.
     fn of(json: Option<&str>) -> Self {
         // Fetching costs nothing but its tokens.
         Self::named(json, "web_search_requests", "web_fetch_requests")
     }
 
-    /// `server_side_tool_usage_details`, one vendor's name. Whatever else it runs is billed.
+    /// Reads `server_side_tool_usage_details`, one vendor's name. All other tools in it are billed.
     fn of_xai(json: Option<&str>) -> Self {
         Self::named(json, "web_search_calls", "")
     }
 
-    /// With what is told elsewhere, or again.
+    /// Reads `num_search_queries`, another vendor's name.
+    fn searches(count: Count) -> Self {
+        Self {
+            web_searches: count.tokens.unwrap_or(0),
+            unknown: count.suspect,
+        }
+    }
+
+    /// Combines counts of the same calls that were reported twice, or in different places.
     fn or(self, other: Self) -> Self {
         Self {
             web_searches: self.web_searches.max(other.web_searches),
@@ -655,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_the_same_however_it_is_read() {
+    fn every_reader_of_a_count_gives_the_same_result() {
         for json in [
             "0",
             "5",
@@ -686,10 +503,10 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_have_input_alone() {
+    fn embeddings_have_only_input() {
         for (json, input) in [
             (r#"{"prompt_tokens":8,"total_tokens":8}"#, Some((8, false))),
-            // Of vendors that say more, and less.
+            // Vendors that report more, and less.
             (
                 r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":8}}"#,
                 Some((8, false)),
@@ -716,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_that_is_no_object_of_counts_is_none() {
+    fn usage_other_than_an_object_of_counts_is_ignored() {
         for json in [
             "null",
             "[10,5,15]",

@@ -1,10 +1,202 @@
-//! What only the words of a vendor's refusal tell.
+//! Parses a vendor's refusal: its code, its message, and what only the message reveals.
 
-/// Whether a vendor speaks of the operator's key or account. Some refuse an account that is empty, blocked or at its limit,
-/// or a wrong key, as they refuse a faulty request: the words alone tell. Only those that a text begins with: further on it
-/// may repeat the caller's, who could have the key put aside so. And none that a field of the caller's may be named by.
-#[cfg(any(feature = "passthrough", feature = "upstream"))]
-pub(crate) fn is_about_operator(text: &str) -> bool {
+use serde_json::Value;
+
+use crate::error::TOO_LONG;
+
+/// Maximum characters of a vendor's message that are kept.
+const TEXT_CHARS_MAX: usize = 1000;
+/// Maximum nesting of objects, arrays and quoted JSON that is searched for a message.
+const DEPTH_MAX: usize = 8;
+/// Maximum messages of a list of faults that are kept.
+const FAULTS_MAX: usize = 8;
+
+/// The codes and the message of a vendor's refusal, in any vendor's shape.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    /// The code, or else the type, of each object around the message; outermost first.
+    codes: Vec<String>,
+    /// The message; empty if there is none.
+    text: String,
+}
+
+impl Words {
+    /// Reads the body of a refusal: JSON or plain text. An HTML page has no message for callers.
+    pub(crate) fn read(body: &[u8]) -> Self {
+        let mut words = Self::default();
+        let found = match serde_json::from_slice::<Value>(body) {
+            Ok(json) => words.find(&json, 0),
+            Err(_) => std::str::from_utf8(body).ok().and_then(plain),
+        };
+        words.text = found.unwrap_or_default();
+        words
+    }
+
+    /// The outermost code; empty if there is none.
+    #[cfg(any(feature = "passthrough", test))]
+    pub(crate) fn code(&self) -> &str {
+        self.codes.first().map_or("", String::as_str)
+    }
+
+    /// The message; empty if there is none.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the request exceeds the model's context window.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.codes.iter().any(|code| is_too_long(code, "")) || is_too_long("", &self.text)
+    }
+
+    /// Whether the refusal is about the operator's key or account.
+    pub(crate) fn is_about_operator(&self) -> bool {
+        is_about_operator(&self.text)
+    }
+
+    /// Whether the vendor objects to the request's content and not to its sender.
+    pub(crate) fn is_flagged(&self) -> bool {
+        self.codes.iter().any(|code| is_flagged_code(code)) || is_flagged(&self.text)
+    }
+
+    /// Finds the first message in `json`, and collects the codes around it.
+    fn find(&mut self, json: &Value, depth: usize) -> Option<String> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        match json {
+            Value::String(text) => self.of_string(text, depth),
+            Value::Array(items) => {
+                let faults = items.iter().filter_map(|item| self.find(item, depth + 1));
+                let faults: Vec<String> = faults.take(FAULTS_MAX).collect();
+                (!faults.is_empty()).then(|| cut(&faults.join("; ")))
+            }
+            Value::Object(fields) => {
+                let code = [fields.get("code"), fields.get("type")];
+                self.codes.extend(code.into_iter().flatten().find_map(word));
+                // A reseller includes its upstream's message here; its own message is then generic.
+                let raw = fields.get("metadata").and_then(|more| more.get("raw"));
+                let error = fields.get("error");
+                let places = [
+                    raw,
+                    error.filter(|error| !error.is_string()),
+                    fields.get("message"),
+                    fields.get("detail"),
+                    fields.get("errors"),
+                    error,
+                ];
+                let mut places = places.into_iter().flatten();
+                places
+                    .find_map(|place| self.find(place, depth + 1))
+                    .or_else(|| fault(json))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => None,
+        }
+    }
+
+    /// The message in a string, which may itself be JSON.
+    fn of_string(&mut self, text: &str, depth: usize) -> Option<String> {
+        let text = text.trim();
+        let quoted = text
+            .starts_with(['{', '['])
+            .then(|| serde_json::from_str(text));
+        if let Some(Ok(json)) = quoted
+            && let Some(words) = self.find(&json, depth + 1)
+        {
+            return Some(words);
+        }
+        (!text.is_empty()).then(|| cut(text))
+    }
+}
+
+/// The message in a plain-text body.
+fn plain(body: &str) -> Option<String> {
+    let text = body.trim();
+    let is_words = !text.is_empty() && !text.starts_with(['<', '{', '[']);
+    is_words.then(|| cut(text))
+}
+
+/// One of a list of faults: its field, and what is wrong with it.
+fn fault(json: &Value) -> Option<String> {
+    let wrong = json.get("msg")?.as_str()?.trim();
+    let path = json.get("loc").and_then(Value::as_array);
+    let path = path.into_iter().flatten().filter_map(word);
+    let path: Vec<String> = path.skip_while(|step| step == "body").collect();
+    (!wrong.is_empty()).then(|| match path.is_empty() {
+        true => cut(wrong),
+        false => cut(&format!("{}: {wrong}", path.join("."))),
+    })
+}
+
+/// A string or a number, as text.
+fn word(json: &Value) -> Option<String> {
+    match json {
+        Value::String(text) if !text.is_empty() => Some(cut(text)),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+fn is_flagged_code(code: &str) -> bool {
+    const CODES: [&str; 9] = [
+        "content_policy_violation",
+        "image_content_policy_violation",
+        "content_filter",
+        "content_filtered",
+        "content_moderation",
+        "moderation_blocked",
+        "data_inspection_failed",
+        "datainspectionfailed",
+        "responsibleaipolicyviolation",
+    ];
+    CODES.iter().any(|known| code.eq_ignore_ascii_case(known))
+}
+
+/// Some vendors refuse a request's content with the status of a refused key. The phrase that comes first decides: after
+/// a phrase about the input, some messages also mention our key or account.
+fn is_flagged(text: &str) -> bool {
+    const INPUT: [&str; 10] = [
+        "flagged",
+        "moderation",
+        "content policy",
+        "content management policy",
+        "content filter",
+        "content violates",
+        "usage guidelines",
+        "usage policies",
+        "inappropriate content",
+        "safety system",
+    ];
+    const OPERATOR: [&str; 12] = [
+        "account",
+        "organization",
+        "organisation",
+        "api key",
+        "api-key",
+        "subscription",
+        "credit",
+        "billing",
+        "project",
+        "your access",
+        "permission",
+        "you have been",
+    ];
+    let text = text.to_ascii_lowercase();
+    let first = |words: &[&str]| words.iter().filter_map(|words| text.find(words)).min();
+    match (first(&INPUT), first(&OPERATOR)) {
+        (Some(input), Some(operator)) => input < operator,
+        (input, _) => input.is_some(),
+    }
+}
+
+/// Whether the refusal is about the operator's key or account. Some vendors use the status of a faulty request for an
+/// empty, blocked or limited account or a wrong key, so the message decides. Only its beginning counts: later text may
+/// quote the caller, who could otherwise get the key disabled. Phrases that could be a caller's field name do not
+/// count.
+fn is_about_operator(text: &str) -> bool {
     const BEGINNINGS: [&str; 5] = [
         "your credit balance is too low",
         "this organization has been disabled",
@@ -18,10 +210,9 @@ pub(crate) fn is_about_operator(text: &str) -> bool {
     !text.contains(OF_A_FIELD) && BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
-/// Whether a request has more tokens than its model reads. Clients that are told so by [`TOO_LONG`] leave out what came
-/// first, or sum it up, and ask again. Of vendors some have that code, the others words of their own.
-#[cfg(any(feature = "passthrough", feature = "upstream"))]
-pub(crate) fn is_too_long(code: &str, text: &str) -> bool {
+/// Whether a request exceeds the model's context window. On the code [`TOO_LONG`], clients drop or summarise the
+/// beginning of the conversation and retry. Some vendors send that code, others only a message.
+fn is_too_long(code: &str, text: &str) -> bool {
     const WORDS: [&str; 22] = [
         "prompt is too long",
         "input is too long",
@@ -46,21 +237,20 @@ pub(crate) fn is_too_long(code: &str, text: &str) -> bool {
         "range of input length should be",
         "`inputs` tokens + `max_new_tokens` must be",
     ];
-    code == TOO_LONG || {
+    code == TOO_LONG || code == "exceed_context_size_error" || {
         let text = text.to_ascii_lowercase();
         WORDS.iter().any(|words| text.contains(words))
     }
 }
 
-/// The code of such a refusal in the chat and the responses format.
-pub(crate) const TOO_LONG: &str = "context_length_exceeded";
-
-#[cfg(all(test, any(feature = "passthrough", feature = "upstream")))]
+#[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn too_many_tokens_are_told_by_the_code_or_the_words() {
+    fn too_many_tokens_are_recognised_by_code_or_words() {
         for (code, text) in [
             (TOO_LONG, ""),
             ("", "prompt is too long: 201234 tokens > 200000 maximum"),
@@ -101,6 +291,124 @@ mod tests {
         }
         for text in ["max_tokens: 99 > 64", "messages: too long", ""] {
             assert!(!is_too_long("invalid_value", text), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_a_refusal_are_found_in_every_vendors_shape() {
+        const LONG: &str = "prompt is too long: 9 tokens > 8 maximum";
+        let raw = json!({"error": {"message": LONG}}).to_string();
+        for (body, code, text) in [
+            (
+                json!({"error": {"message": "bad", "code": "c", "type": "t"}}),
+                "c",
+                "bad",
+            ),
+            (
+                json!({"type": "error", "error": {"type": "t", "message": "bad"}}),
+                "error",
+                "bad",
+            ),
+            (json!({"error": "bad"}), "", "bad"),
+            (
+                json!({"error": {"message": " \n"}, "message": "bad"}),
+                "",
+                "bad",
+            ),
+            (
+                json!([{"error": {"code": 400, "message": "bad"}}]),
+                "400",
+                "bad",
+            ),
+            // The status's short name next to the message.
+            (
+                json!({"statusCode": 400, "error": "Bad Request", "message": "bad"}),
+                "",
+                "bad",
+            ),
+            (
+                json!({"code": "InvalidParameter", "message": "bad"}),
+                "InvalidParameter",
+                "bad",
+            ),
+            (json!({"detail": "bad"}), "", "bad"),
+            (json!({"detail": [{"msg": "bad"}]}), "", "bad"),
+            (
+                json!({"detail": [{"loc": ["body", "messages", 0], "msg": "bad"}, {"loc": ["body"], "msg": "worse"}]}),
+                "",
+                "messages.0: bad; worse",
+            ),
+            (
+                json!({"object": "error", "type": "invalid_request_error", "message": {"detail": [
+                    {"type": "extra_forbidden", "loc": ["body", "n"], "msg": "Extra inputs are not permitted"},
+                ]}}),
+                "invalid_request_error",
+                "n: Extra inputs are not permitted",
+            ),
+            (
+                json!({"success": false, "errors": [{"code": 7003, "message": "bad"}]}),
+                "7003",
+                "bad",
+            ),
+            (
+                json!({"error": {"code": 400, "message": "Provider returned error", "metadata": {"raw": raw}}}),
+                "400",
+                LONG,
+            ),
+            (
+                json!({"error": {"code": 400, "message": "Provider returned error", "metadata": {"raw": LONG}}}),
+                "400",
+                LONG,
+            ),
+            (json!({"error": {"message": raw}}), "", LONG),
+            (json!("bad"), "", "bad"),
+            (json!({"error": {"message": "{no JSON"}}), "", "{no JSON"),
+        ] {
+            let words = Words::read(body.to_string().as_bytes());
+            assert_eq!((words.code(), words.text()), (code, text), "{body}");
+            assert_eq!(words.is_too_long(), text == LONG, "{body}");
+        }
+        for (body, text) in [
+            ("Request too large\n", "Request too large"),
+            ("<html>bad gateway</html>", ""),
+            ("", ""),
+            ("{\"error\":", ""),
+        ] {
+            assert_eq!(Words::read(body.as_bytes()).text(), text, "{body}");
+        }
+        let deep = format!("{}\"bad\"{}", "[".repeat(100), "]".repeat(100));
+        assert_eq!(Words::read(deep.as_bytes()).text(), "");
+        let long = json!({"detail": "x".repeat(5000)}).to_string();
+        assert_eq!(Words::read(long.as_bytes()).text().len(), TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn flagged_input_is_distinguished_from_a_refused_account() {
+        for (code, text, flagged) in [
+            ("403", "the input was flagged by moderation", true),
+            (
+                "403",
+                "Content violates usage guidelines. Team: t, API key ID: k, Failed check: SAFETY_CHECK_TYPE_BIO",
+                true,
+            ),
+            ("content_policy_violation", "no", true),
+            ("DataInspectionFailed", "no", true),
+            (
+                "403",
+                "Your account was flagged for violating our usage policies",
+                false,
+            ),
+            ("403", "You do not have permission to use this model", false),
+            (
+                "403",
+                "This API key may not call the moderation endpoint",
+                false,
+            ),
+            ("403", "Forbidden", false),
+            ("", "", false),
+        ] {
+            let body = json!({"error": {"code": code, "message": text}}).to_string();
+            assert_eq!(Words::read(body.as_bytes()).is_flagged(), flagged, "{body}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Accounts: opened, renamed, suspended; payments and corrections.
+//! Endpoints for accounts: open, rename, suspend; book payments and corrections.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,11 +13,12 @@ use super::{
     Admin, Answer, Operator, Right,
     answer::{AccountAnswer, EnteredAnswer},
     change::changes,
-    fields::{self, Fields},
+    fields::Fields,
     ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
+use crate::api::fields;
 
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/accounts", |admin, _| {
@@ -117,7 +118,7 @@ impl Admin {
         let id = fields.required("id", fields::words)?;
         let amount = fields.required("amount_rub", fields::amount)?;
         if amount <= MicroRub::ZERO {
-            let problem = "must be more than 0; to take money off, send an adjustment";
+            let problem = "must be more than 0; to reduce the balance, send an adjustment";
             return Err(Refusal::invalid("amount_rub", problem));
         }
         let reason = None;
@@ -149,7 +150,8 @@ impl Admin {
             |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
         let before = self.store.account(account).await.map_err(of_ledger)?;
         let known = self.store.entry(account, &entry.id).await;
-        // Logged as soon as it is booked, and again where it is repeated: whoever booked it may not have lived to log it.
+        // Logged when it is booked, and again when it is repeated, because the process that booked it may have died
+        // before it logged.
         let log = |entry: &Entry, repeated: bool, balance: MicroRub| {
             let what = match entry.reason {
                 Some(_) => "account.adjust",
@@ -174,7 +176,7 @@ impl Admin {
                 error => Refusal::of_change(&error, &format!("account {account}")),
             })?;
         log(&entry, false, view.balance_rub);
-        // Somebody else may have booked something under this id meanwhile.
+        // Another request may have booked an entry under this id in the meantime.
         let booked = self.store.entry(account, &entry.id).await;
         let booked =
             booked.map_err(|error| Refusal::of_change(&error, &format!("account {account}")))?;
@@ -185,7 +187,7 @@ impl Admin {
     }
 }
 
-/// Whether what was booked is what is asked for again.
+/// Checks that an entry already booked under this id equals the requested one.
 fn is_the_same(account: &AccountId, booked: &Entry, asked: &Entry) -> Result<(), Refusal> {
     let otherwise = match (&booked.reason, &asked.reason) {
         _ if booked.amount != asked.amount => "with another amount",
@@ -199,8 +201,8 @@ fn is_the_same(account: &AccountId, booked: &Entry, asked: &Entry) -> Result<(),
 
 fn booked_before(account: &AccountId, id: &str, otherwise: &str) -> Refusal {
     Refusal::Conflict(format!(
-        "id: {id:?} was booked on account {account} before, {otherwise}; send the same again to repeat it, or a new id \
-         to book another"
+        "id: {id:?} was booked on account {account} before, {otherwise}; send the same request to repeat it, or a new \
+         id to book another"
     ))
 }
 

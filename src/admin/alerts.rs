@@ -1,4 +1,5 @@
-//! Alerts: at what balance, and at what is left under the ceilings of a key or a group, somebody wants to know.
+//! Endpoints for alerts: levels of an account's balance, and of what is left under the ceilings of a key or a group, at
+//! which an event is sent.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,11 +16,12 @@ use tollgate_ledger::{
 use super::{
     Admin, Answer, Right,
     accounts::account_id,
-    fields::{self, Fields},
+    fields::Fields,
     ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
+use crate::api::fields;
 
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/accounts/{account}/alerts", |admin, asked| {
@@ -49,7 +51,7 @@ pub(super) const ROUTES: &[Route] = &[
 
 const FIELDS: &[&str] = &["levels_rub"];
 
-/// The levels of an account, and of those of its keys and groups that have some.
+/// Alert levels of an account, and of its keys and groups that have any.
 #[derive(Serialize)]
 struct AlertsAnswer<'a> {
     account: &'a AccountId,
@@ -58,7 +60,7 @@ struct AlertsAnswer<'a> {
     groups: BTreeMap<&'a str, Levels>,
 }
 
-/// The levels of a group.
+/// Alert levels of a group.
 #[derive(Serialize)]
 struct GroupAlertsAnswer<'a> {
     account: &'a AccountId,
@@ -66,7 +68,7 @@ struct GroupAlertsAnswer<'a> {
     levels_rub: Levels,
 }
 
-/// The levels of a key.
+/// Alert levels of a key.
 #[derive(Serialize)]
 struct KeyAlertsAnswer<'a> {
     account: &'a AccountId,
@@ -219,7 +221,7 @@ fn levels(body: &[u8]) -> Result<Levels, Refusal> {
     let mut fields = Fields::parse(body, FIELDS)?;
     let amounts = fields.list("levels_rub", fields::amount)?;
     let Some(amounts) = amounts else {
-        let problem = "required; an empty list: nothing is told";
+        let problem = "required; an empty list emits no events";
         return Err(Refusal::invalid("levels_rub", problem));
     };
     Levels::new(&amounts).map_err(|_| {

@@ -1,5 +1,4 @@
-//! What the admin API shows of accounts, keys and receipts. In a list an account is shown as the ledger
-//! gives it.
+//! Answers of the admin API about accounts, keys and receipts. Lists show an account as the ledger returns it.
 
 use std::borrow::Cow;
 
@@ -12,27 +11,23 @@ use tollgate_layers::{
     usage::End,
 };
 
-use crate::text::time::rfc3339;
+use crate::{api::ceilings::Spending, text::time::rfc3339};
 
 /// A key, without its digest.
 #[derive(Serialize)]
 pub(super) struct KeyAnswer<'a> {
-    /// The secret itself: in the answer that made it, and never again.
+    /// The secret: only in the answer that created the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     id: &'a KeyId,
     account: &'a AccountId,
-    /// What it is there for: `caller` or `owner`.
+    /// Purpose of the key: `caller` or `owner`.
     kind: &'static str,
     prefix: &'a str,
     name: &'a str,
     status: KeyStatus,
-    ceiling_rub: Option<MicroRub>,
-    spent_rub: MicroRub,
-    ceiling_month_rub: Option<MicroRub>,
-    spent_month_rub: MicroRub,
-    ceiling_day_rub: Option<MicroRub>,
-    spent_day_rub: MicroRub,
+    #[serde(flatten)]
+    spending: Spending,
     held_rub: MicroRub,
     free_rub: MicroRub,
     models: &'a [String],
@@ -59,12 +54,7 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             prefix: &record.prefix,
             name: &record.name,
             status: record.status,
-            ceiling_rub: view.ceiling_rub,
-            spent_rub: view.spent_rub,
-            ceiling_month_rub: view.month.ceiling_rub,
-            spent_month_rub: view.month.spent_rub,
-            ceiling_day_rub: view.day.ceiling_rub,
-            spent_day_rub: view.day.spent_rub,
+            spending: Spending::from(view),
             held_rub: view.held_rub,
             free_rub: view.free_rub,
             models: record.models_named(),
@@ -83,7 +73,7 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
 }
 
 impl<'a> KeyAnswer<'a> {
-    /// A key just made, with its secret.
+    /// A key that was just created, with its secret.
     pub(super) fn with_secret(view: &'a KeyView, secret: &'a str) -> Self {
         Self {
             key: Some(secret),
@@ -92,18 +82,14 @@ impl<'a> KeyAnswer<'a> {
     }
 }
 
-/// A group of keys, in the words of a key.
+/// A group of keys, with the same fields as a key.
 #[derive(Serialize)]
 pub(super) struct GroupAnswer<'a> {
     id: &'a GroupId,
     name: &'a str,
     status: &'static str,
-    ceiling_rub: Option<MicroRub>,
-    spent_rub: MicroRub,
-    ceiling_month_rub: Option<MicroRub>,
-    spent_month_rub: MicroRub,
-    ceiling_day_rub: Option<MicroRub>,
-    spent_day_rub: MicroRub,
+    #[serde(flatten)]
+    spending: Spending,
     held_rub: MicroRub,
     free_rub: MicroRub,
 }
@@ -117,19 +103,14 @@ impl<'a> From<&'a GroupView> for GroupAnswer<'a> {
                 true => "removed",
                 false => "active",
             },
-            ceiling_rub: view.ceiling_rub,
-            spent_rub: view.spent_rub,
-            ceiling_month_rub: view.month.ceiling_rub,
-            spent_month_rub: view.month.spent_rub,
-            ceiling_day_rub: view.day.ceiling_rub,
-            spent_day_rub: view.day.spent_rub,
+            spending: Spending::from(view),
             held_rub: view.held_rub,
             free_rub: view.free_rub,
         }
     }
 }
 
-/// An account with its keys, what they spent in the current day and month of UTC, and what it owes for refunds.
+/// An account with its keys, their spending in the current UTC day and month, and its debt for refunds.
 #[derive(Serialize)]
 pub(super) struct AccountAnswer<'a> {
     #[serde(flatten)]
@@ -157,12 +138,12 @@ impl<'a> AccountAnswer<'a> {
     }
 }
 
-/// An account behind a payment or a correction.
+/// An account after a payment or a correction.
 #[derive(Serialize)]
 pub(super) struct EnteredAnswer<'a> {
     #[serde(flatten)]
     view: &'a AccountView,
-    /// It had been booked before: nothing was now.
+    /// Whether the entry had already been booked, so that this request changed nothing.
     repeated: bool,
 }
 
@@ -180,7 +161,7 @@ impl<'a> EnteredAnswer<'a> {
     }
 }
 
-/// A receipt, with its time as text too, and what is left of the charge behind the vendor's cost, where that is known.
+/// A receipt with its time as text, and the margin if the vendor's cost is known.
 #[derive(Serialize)]
 pub(super) struct ReceiptAnswer<'a> {
     at: String,
@@ -201,7 +182,8 @@ pub(super) struct TimelineAnswer<'a> {
     attempts: Vec<AttemptAnswer<'a>>,
     first_byte_ms: Option<u32>,
     whole_ms: u32,
-    /// What its client was told: a vendor's answer, or how the last attempt failed. Null where it had left by then.
+    /// Status sent to the client: of the vendor's answer or of the last failed attempt. Null if the client had
+    /// disconnected.
     status: Option<u16>,
     code: Option<&'a str>,
 }
@@ -210,10 +192,10 @@ pub(super) struct TimelineAnswer<'a> {
 struct AttemptAnswer<'a> {
     vendor: &'a str,
     at_ms: u32,
-    /// To its first byte, or its failure.
+    /// Milliseconds to the first byte or to the failure.
     took_ms: u32,
     status: u16,
-    /// Why it failed; null of the one that answered.
+    /// Error code of a failed attempt; null for the attempt that answered.
     code: Option<&'a str>,
 }
 
@@ -254,7 +236,7 @@ impl<'a> TimelineAnswer<'a> {
     }
 }
 
-/// Without its timeline, which is shown in words of its own.
+/// The receipt without its timeline, which is shown in a separate form.
 fn without_timeline(receipt: &Receipt) -> Cow<'_, Receipt> {
     let mut receipt = Cow::Borrowed(receipt);
     if receipt.item.timeline.is_some() {
@@ -289,26 +271,13 @@ mod tests {
 
     #[test]
     fn a_key_shows_its_secret_once_and_its_digest_never() {
+        let (id, account) = ("k1".parse().unwrap(), "acme".parse().unwrap());
+        let mut record = KeyRecord::new(id, account, KeyDigest::new([0xa5; 32]));
+        record.prefix = "tg-AbC123".into();
+        record.name = "build server".into();
+        record.expires_at_ms = Some(1_801_353_600_000);
         let view = KeyView {
-            record: KeyRecord {
-                id: "k1".parse().unwrap(),
-                account: "acme".parse().unwrap(),
-                digest: KeyDigest::new([0xa5; 32]),
-                prefix: "tg-AbC123".into(),
-                name: "build server".into(),
-                status: KeyStatus::Active,
-                models: Vec::new(),
-                addresses: Vec::new(),
-                requests_per_second: None,
-                requests_per_minute: None,
-                tokens_per_minute: None,
-                group: None,
-                concurrency: None,
-                idempotency: false,
-                expires_at_ms: Some(1_801_353_600_000),
-                created_at_ms: 0,
-                changed_at_ms: 0,
-            },
+            record,
             ceiling_rub: Some(MicroRub::rubles(10)),
             spent_rub: MicroRub::ZERO,
             held_rub: MicroRub::ZERO,

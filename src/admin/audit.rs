@@ -1,4 +1,4 @@
-//! The audit of the whole ledger.
+//! Endpoint that audits the whole ledger.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 
 pub(super) const ROUTES: &[Route] = &[Route::post("/admin/v1/audit", |admin, asked| {
@@ -42,7 +42,7 @@ impl Admin {
         ok(&audit)
     }
 
-    /// The same breaches are told once, whoever finds them again.
+    /// Emits an event for the breaches. The event's id is derived from them, so that repeated audits emit it once.
     async fn tell_breaches(&self, breaches: &[String]) {
         let Some(first) = breaches.first() else {
             return;
@@ -58,7 +58,7 @@ impl Admin {
             },
         };
         if let Err(error) = self.store.tell(&telling).await {
-            tracing::warn!(%error, "the breaches are not told as an event");
+            tracing::warn!(%error, "no event could be emitted for the breaches");
         }
     }
 }

@@ -1,34 +1,133 @@
-//! Lets only whoever shows the admin key through to what needs it.
+//! Requires the admin key for routes that need it.
 
 use std::{
     fmt,
     future::{Ready, ready},
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use futures_util::future::Either;
-use http::{HeaderMap, Request, header};
-use secrecy::{ExposeSecret, SecretString};
+use http::{HeaderMap, HeaderValue, Request, Uri, header};
+use prometheus_client::metrics::counter::Counter;
+use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use tollgate_layers::Error;
+use tollgate_layers::{
+    facts::ClientAddr,
+    rate_limit::{Limiter, PostPaid, Quota},
+};
 use tower::{Layer, Service};
 
 use super::{refusal::Refusal, routes::needs_key};
+use crate::{
+    config::AdminConfig,
+    edge::server::Seat,
+    observe::record::{RefusalLines, Source},
+};
 
-/// Refuses calls without the admin key, and takes it off those that have it. A refusal leaves a line for the audit.
+/// Wrong keys per address: a burst of ten, and one more every six seconds.
+const GUESSES: Quota = Quota::per_minute(10).with_burst(9);
+/// Maximum number of addresses whose wrong keys are counted.
+const ADDRESSES_MAX: usize = 10_000;
+
+/// Refuses requests without the admin key, and removes the key from the others. Refusals are written to the audit log,
+/// at most ten in ten seconds per address. An address with too many wrong keys gets 429 for every request, except on
+/// connections that have shown the right key before.
 #[derive(Clone)]
 pub struct AdminAuthLayer {
-    /// SHA-256 of the admin key: digests are of one length, so comparing them tells nothing.
+    /// SHA-256 of the admin key. Digests have equal lengths, so a comparison reveals nothing about the key.
     key_digest: [u8; 32],
+    /// Whether `/metrics` needs the key, too.
+    metrics_key: bool,
+    /// Further host names of the listener.
+    hosts: Arc<[String]>,
+    guesses: PostPaid<IpAddr>,
+    limited: Counter,
+    lines: RefusalLines,
 }
 
 impl AdminAuthLayer {
-    /// Lets the holder of `key` through.
+    /// Admits the holder of the key. Each 429 is counted in `limited`.
     #[must_use]
-    pub fn new(key: &SecretString) -> Self {
+    pub fn new(config: &AdminConfig, limited: Counter) -> Self {
+        // Browsers come back to this host.
+        let redirect_url = config
+            .oidc
+            .as_ref()
+            .map(|oidc| oidc.redirect_url.parse::<Uri>());
+        let redirect_host = redirect_url
+            .and_then(Result::ok)
+            .and_then(|url| url.host().map(str::to_ascii_lowercase));
         Self {
-            key_digest: digest(key.expose_secret().as_bytes()),
+            limited,
+            key_digest: digest(config.key.expose_secret().as_bytes()),
+            metrics_key: config.metrics_key,
+            hosts: config.hosts.iter().cloned().chain(redirect_host).collect(),
+            guesses: PostPaid::new(ADDRESSES_MAX),
+            lines: RefusalLines::default(),
+        }
+    }
+
+    fn check<B>(&self, req: &Request<B>) -> Result<(), Refusal> {
+        let address = req.extensions().get().map(ClientAddr::block);
+        let seat = req.extensions().get::<Arc<Seat>>();
+        let is_known = seat.is_some_and(|seat| seat.has_signed_in());
+        if let Some(address) = address.filter(|_| !is_known)
+            && let Some(Err(wait)) = self.guesses.admit_now(&address, GUESSES)
+        {
+            self.limited.inc();
+            self.log("admin.guessed", Some(address), req);
+            let seconds = wait.as_secs() + 1;
+            return Err(Refusal::TooManyGuesses { seconds });
+        }
+        if shows_key(req.headers(), &self.key_digest) {
+            if let Some(seat) = seat {
+                seat.sign_in();
+            }
+            return Ok(());
+        }
+        if let Some(address) = address
+            && req.headers().contains_key(header::AUTHORIZATION)
+        {
+            self.guesses.take(&address, 1);
+        }
+        self.log("admin.refused", address, req);
+        Err(Refusal::KeyRefused)
+    }
+
+    /// Admits a request with the admin key if its route needs the key. Other routes are protected from DNS rebinding: a
+    /// page under a foreign name that resolves to this address must not read them, so without the key the host must be
+    /// one that an attacker cannot register. Probes reveal nothing and are answered for any host.
+    fn admit<B>(&self, req: &Request<B>) -> Result<(), Refusal> {
+        let path = req.uri().path();
+        if matches!(path, "/livez" | "/readyz") {
+            return Ok(());
+        }
+        let host = req.headers().get(header::HOST).map(HeaderValue::as_bytes);
+        let host = host.or_else(|| Some(req.uri().authority()?.as_str().as_bytes()));
+        let is_ours = host.is_none_or(|host| is_ours(host, &self.hosts));
+        let shows_key = req.headers().contains_key(header::AUTHORIZATION);
+        if needs_key(req) || (path == "/metrics" && self.metrics_key) || (!is_ours && shows_key) {
+            return self.check(req);
+        }
+        if is_ours {
+            Ok(())
+        } else {
+            Err(Refusal::HostUnknown)
+        }
+    }
+
+    fn log<B>(&self, what: &'static str, address: Option<IpAddr>, req: &Request<B>) {
+        let source = Source {
+            address,
+            account: None,
+            cause: what,
+        };
+        if self.lines.admit(source) {
+            let address = address.map(tracing::field::display);
+            tracing::warn!(target: "audit", what, address, method = %req.method(), path = req.uri().path());
         }
     }
 }
@@ -59,33 +158,46 @@ pub struct AdminAuth<S> {
 
 impl<S, B> Service<Request<B>> for AdminAuth<S>
 where
-    S: Service<Request<B>, Error = Error>,
+    S: Service<Request<B>, Error = Refusal>,
 {
     type Response = S::Response;
-    type Error = Error;
-    type Future = Either<S::Future, Ready<Result<S::Response, Error>>>;
+    type Error = Refusal;
+    type Future = Either<S::Future, Ready<Result<S::Response, Refusal>>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
-        if needs_key(&req) && !shows_key(req.headers(), &self.layer.key_digest) {
-            tracing::warn!(
-                target: "audit", what = "admin.refused", method = %req.method(), path = req.uri().path()
-            );
-            return Either::Right(ready(Err(Refusal::KeyRefused.into())));
+        if let Err(refusal) = self.layer.admit(&req) {
+            return Either::Right(ready(Err(refusal)));
         }
         req.headers_mut().remove(header::AUTHORIZATION);
         Either::Left(self.inner.call(req))
     }
 }
 
+/// Whether a host is an address, a name without a dot, a name of this machine, or one of `hosts`.
+fn is_ours(host: &[u8], hosts: &[String]) -> bool {
+    let host = String::from_utf8_lossy(host).to_ascii_lowercase();
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) => name,
+        _ => &host,
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name.starts_with('[')
+        || name.parse::<Ipv4Addr>().is_ok()
+        || !name.contains('.')
+        || name.ends_with(".localhost")
+        || hosts.iter().any(|known| known == name)
+}
+
 fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Whether the one `authorization` header is the bearer form of the key with this digest.
+/// Whether the single `authorization` header has the bearer key with this digest.
 fn shows_key(headers: &HeaderMap, key_digest: &[u8; 32]) -> bool {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
@@ -100,12 +212,10 @@ fn shows_key(headers: &HeaderMap, key_digest: &[u8; 32]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]
-    fn only_the_admin_key_is_let_in() {
+    fn only_the_admin_key_is_accepted() {
         let key_digest = digest(b"correct horse");
         let cases: [(&[&'static str], bool); 10] = [
             (&["Bearer correct horse"], true),
@@ -126,5 +236,135 @@ mod tests {
             }
             assert_eq!(shows_key(&headers, &key_digest), let_in, "{values:?}");
         }
+    }
+
+    fn layer(key: &str, metrics_key: bool, hosts: &[&str]) -> AdminAuthLayer {
+        let config = AdminConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            key: key.to_owned().into(),
+            operators_file: None,
+            oidc: None,
+            hosts: hosts.iter().map(|name| (*name).to_owned()).collect(),
+            metrics_key,
+            connections_max: 8,
+        };
+        AdminAuthLayer::new(&config, Counter::default())
+    }
+
+    #[test]
+    fn routes_are_served_to_own_hosts_or_with_the_admin_key() {
+        let (open, closed) = (
+            layer("correct horse", false, &["console.example"]),
+            layer("correct horse", true, &[]),
+        );
+        let of = |path: &'static str, host: &'static str, key: Option<&'static str>| {
+            let mut req = Request::get(path).header("host", host);
+            if let Some(key) = key {
+                req = req.header("authorization", format!("Bearer {key}"));
+            }
+            req.body(()).unwrap()
+        };
+        let asks = |host, key| of("/metrics", host, key);
+        for (host, ours) in [
+            ("127.0.0.1:8081", true),
+            ("10.1.2.3", true),
+            ("[::1]:8081", true),
+            ("localhost:8081", true),
+            ("a.localhost", true),
+            ("tollgate:8081", true),
+            ("Console.example.:8081", true),
+            ("console.example", true),
+            ("evil.example:8081", false),
+            ("console.example.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("localhost.evil.example:8081", false),
+        ] {
+            let expected = if ours {
+                Ok(())
+            } else {
+                Err(Refusal::HostUnknown)
+            };
+            for path in ["/metrics", "/", "/console/sign-in", "/openapi.yaml"] {
+                assert_eq!(open.admit(&of(path, host, None)), expected, "{host} {path}");
+                let with_key = of(path, host, Some("correct horse"));
+                assert_eq!(open.admit(&with_key), Ok(()), "{host} {path}");
+            }
+            for path in ["/livez", "/readyz"] {
+                assert_eq!(open.admit(&of(path, host, None)), Ok(()), "{host} {path}");
+            }
+            let wrong = of("/", host, Some("wrong"));
+            let expected = if ours {
+                Ok(())
+            } else {
+                Err(Refusal::KeyRefused)
+            };
+            assert_eq!(open.admit(&wrong), expected, "{host}");
+        }
+        // HTTP/2 has the host in its target.
+        let target = Request::get("http://evil.example:8081/").body(()).unwrap();
+        assert_eq!(open.admit(&target), Err(Refusal::HostUnknown));
+        assert_eq!(
+            closed.admit(&asks("localhost", None)),
+            Err(Refusal::KeyRefused)
+        );
+        assert_eq!(
+            closed.admit(&asks("localhost", Some("wrong"))),
+            Err(Refusal::KeyRefused)
+        );
+        assert_eq!(
+            closed.admit(&asks("localhost", Some("correct horse"))),
+            Ok(())
+        );
+    }
+
+    fn asks(key: &str, address: &str) -> Request<()> {
+        let address: IpAddr = address.parse().unwrap();
+        let path = "/admin/v1/accounts";
+        let req = Request::get(path).header("authorization", format!("Bearer {key}"));
+        let mut req = req.body(()).unwrap();
+        req.extensions_mut().insert(ClientAddr(address));
+        req
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn admin_key_guesses_are_limited_to_ten_and_then_one_in_six_seconds() {
+        const RIGHT: &str = "correct horse";
+        let layer = layer(RIGHT, false, &[]);
+        let (here, elsewhere) = ("192.0.2.1", "192.0.2.2");
+        let refused = |key, from| layer.check(&asks(key, from)).unwrap_err();
+        for _ in 0..100 {
+            assert_eq!(
+                layer.check(&asks(RIGHT, here)),
+                Ok(()),
+                "good keys are not counted"
+            );
+        }
+        for _ in 0..10 {
+            assert_eq!(refused("wrong", here), Refusal::KeyRefused);
+        }
+        for key in ["wrong", RIGHT] {
+            let refusal = refused(key, here);
+            assert_eq!(refusal, Refusal::TooManyGuesses { seconds: 7 });
+            assert_eq!(refusal.answer().headers()["retry-after"], "7");
+        }
+        assert_eq!(layer.limited.get(), 2);
+        assert_eq!(
+            layer.check(&asks(RIGHT, elsewhere)),
+            Ok(()),
+            "others are not concerned"
+        );
+        tokio::time::advance(std::time::Duration::from_secs(7)).await;
+        assert_eq!(layer.check(&asks(RIGHT, here)), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn request_without_a_key_does_not_count_as_a_guess() {
+        let layer = layer("correct horse", false, &[]);
+        let mut req = asks("", "192.0.2.1");
+        req.headers_mut().clear();
+        for _ in 0..100 {
+            assert_eq!(layer.check(&req), Err(Refusal::KeyRefused));
+        }
+        assert_eq!(layer.check(&asks("correct horse", "192.0.2.1")), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! Automatic top-up: by which rules accounts are topped up by cards that providers keep.
+//! Endpoints for automatic top-ups: the rules by which accounts are topped up by saved cards.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,13 +7,16 @@ use tollgate_layers::key::AccountId;
 use super::{
     Admin, Answer, Right,
     accounts::account_id,
-    fields::{self, Fields},
+    fields::Fields,
     ok,
     payments::{email, not_made, refusal},
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
-use crate::payments::{AutoShown, IntentId, NewAutoTopup, PaymentError};
+use crate::{
+    api::fields,
+    payments::{AutoShown, IntentId, NewAutoTopup, PaymentError},
+};
 
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/auto_topups", |admin, _| {

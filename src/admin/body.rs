@@ -1,4 +1,4 @@
-//! The body of an answer: whole, or made while it is read.
+//! Body of an answer: complete, or generated while it is sent.
 
 use std::{
     fmt,
@@ -21,8 +21,7 @@ enum Kind {
 }
 
 impl AnswerBody {
-    /// A body that is made piece by piece, each when the one before has been taken. An error breaks
-    /// the answer off.
+    /// A body that is generated piece by piece, each after the previous one was sent. An error aborts the answer.
     pub(crate) fn stream(
         pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
     ) -> Self {
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_whole_body_says_its_length_and_a_stream_ends_with_its_error() {
+    async fn complete_body_has_its_length_and_a_stream_ends_with_its_error() {
         let whole = AnswerBody::from(Bytes::from_static(b"abc"));
         assert_eq!(whole.size_hint().exact(), Some(3));
         assert_eq!(whole.collect().await.unwrap().to_bytes(), "abc");

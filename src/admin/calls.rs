@@ -1,4 +1,4 @@
-//! Calls that have no receipt: what this gateway still knows of them.
+//! Endpoint for calls without a receipt: the records that this gateway still has of them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tollgate_layers::facts::RequestNumber;
 use super::{
     Admin, Answer, NOT_A_NUMBER, ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{
     observe::record::{How, UNBOOKED_MAX, Unbooked},
@@ -27,8 +27,8 @@ impl Admin {
             .map_err(|_| Refusal::NotFound(format!("no call: {NOT_A_NUMBER}")))?;
         let Some(call) = self.scrape.calls().unbooked(number) else {
             return Err(Refusal::NotFound(format!(
-                "this gateway remembers no call {number} without a receipt: it knows the latest {UNBOOKED_MAX} since it \
-                 was started, and others know their own. Was it charged, GET /admin/v1/receipts/{number} has its receipt"
+                "this gateway has no record of call {number} without a receipt: it keeps the latest {UNBOOKED_MAX} since \
+                 its start; other gateways keep their own. If charged, GET /admin/v1/receipts/{number} has its receipt"
             )));
         };
         ok(&CallAnswer::from(&call))
@@ -38,9 +38,9 @@ impl Admin {
 #[derive(Serialize)]
 struct CallAnswer<'a> {
     number: String,
-    /// When it came in.
+    /// When the call arrived.
     at: String,
-    /// `running`, `refused` before money was held, or `released`: it ended for nothing.
+    /// `running`, `refused` before money was held, or `released`: it ended without a charge.
     state: &'static str,
     path: &'a str,
     account: Option<&'a str>,

@@ -1,9 +1,9 @@
-//! What a change came to, for the audit log.
+//! Formats the effect of a change for the audit log.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Those of the fields `names` that differ, in JSON's words: `ceiling_rub: null → "100.00", …`.
+/// The fields in `names` that differ, as JSON: `ceiling_rub: null → "100.00", …`.
 pub(super) fn changes<T: Serialize>(names: &[&str], before: &T, after: &T) -> String {
     let (before, after) = (json(before), json(after));
     let differing = names.iter().filter(|name| before[**name] != after[**name]);
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_told_and_nothing_else() {
+    fn only_fields_that_differ_are_listed() {
         let before = json!({ "name": "a", "status": "active", "models": [], "secret": "x" });
         let after = json!({ "name": "a", "status": "disabled", "models": ["m"], "secret": "y" });
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Events, as they were told: by pages, or as they come.
+//! Endpoints for events: in pages, or as a stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,9 +18,12 @@ use super::{
     ok,
     query::{self, Query},
     refusal::{Refusal, response},
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
-use crate::events::{Filter, Page, Shown, Tail, kind};
+use crate::{
+    config::kind,
+    events::{Filter, Page, Shown, Tail},
+};
 
 pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/events", |admin, asked| {
     Box::pin(admin.list_events(asked))
@@ -30,9 +33,9 @@ pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/events", |admin, ask
 const PARAMETERS: &[&str] = &["after", "limit", "account", "kind", "wait"];
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 1000;
-/// How long an answer may wait for an event: below the patience of what stands between.
+/// Maximum time that an answer waits for an event; below the timeouts of common proxies.
 const WAIT_SECONDS_MAX: u64 = 50;
-/// How often a stream says that it is there.
+/// Interval of keep-alive comments in a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: &str = "last-event-id";
 
@@ -51,7 +54,7 @@ impl Admin {
             let view = self.store.account(account).await;
             view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
         }
-        // What has happened before this question is to be seen by it.
+        // Events up to the time of this request must be visible to it.
         let last = self
             .dispatcher
             .tail()
@@ -62,7 +65,7 @@ impl Admin {
             if wait.is_some() {
                 return Err(Refusal::invalid(
                     "wait",
-                    "a stream waits by itself; leave it out",
+                    "a stream waits for events by itself; remove it",
                 ));
             }
             let after = last_seen(asked.headers())?.unwrap_or(after);
@@ -90,7 +93,7 @@ fn refusal(error: &BookError) -> Refusal {
     Refusal::of_ledger(error, "events")
 }
 
-/// The next events; where there are none, those that come within a time.
+/// The next events; if there are none yet, waits for them up to a time limit.
 async fn next_page(
     tail: &Tail,
     after: u64,
@@ -117,8 +120,8 @@ async fn next_page(
     Ok(page)
 }
 
-/// A stream of events behind a place. It ends where the ledger is out of reach: whoever reads it comes again, with the
-/// last place that it saw.
+/// A stream of events after a position. It ends if the ledger cannot be reached: the client reconnects with the last
+/// position it received.
 fn pieces(
     tail: Tail,
     filter: Filter,
@@ -127,7 +130,7 @@ fn pieces(
     let begin = (tail, filter, after, true);
     stream::unfold(begin, |(tail, filter, mut after, begins)| async move {
         if begins {
-            // So that the head is on its way, and who reads is back soon.
+            // Sends the head at once, and makes the client reconnect soon.
             let piece = Bytes::from_static(b"retry: 1000\n\n");
             return Some((Ok(piece), (tail, filter, after, false)));
         }
@@ -138,7 +141,7 @@ fn pieces(
             let page = match tail.read(after, LIMIT, &filter).await {
                 Ok(page) => page,
                 Err(error) => {
-                    tracing::warn!(%error, "a stream of events ends");
+                    tracing::warn!(%error, "a stream of events ended");
                     return None;
                 }
             };
@@ -151,7 +154,7 @@ fn pieces(
             }
             tokio::select! {
                 () = &mut alive => {
-                    // What was passed over need not be looked at again.
+                    // Events that were skipped need not be read again.
                     piece.extend_from_slice(format!(": alive\nid: {after}\n\n").as_bytes());
                     break;
                 }
@@ -163,7 +166,7 @@ fn pieces(
 }
 
 fn write(piece: &mut Vec<u8>, event: &Event) {
-    let data = serde_json::to_string(&Shown::from(event)).expect("an event is JSON");
+    let data = serde_json::to_string(&Shown::from(event)).expect("an event serializes to JSON");
     let (number, kind) = (event.number, event.what.kind());
     let lines = format!("id: {number}\nevent: {kind}\ndata: {data}\n\n");
     piece.extend_from_slice(lines.as_bytes());
@@ -210,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_accepts_a_stream_gets_one() {
+    fn accept_event_stream_is_answered_by_a_stream() {
         for (accept, wants) in [
             ("text/event-stream", true),
             ("application/json, text/event-stream;q=0.9", true),

@@ -1,11 +1,11 @@
-//! The whole ledger as lines of JSON, written while they are read: nothing grows with the number of
-//! receipts. Each account is exported as it stood at one moment of its own.
+//! The whole ledger as lines of JSON, written while it is read: memory use does not grow with the number of receipts.
+//! Each account is exported at one moment of its own.
 //!
 //! ```text
 //! {"kind":"header","format":"tollgate-export","version":1,"made_at":…}
 //! {"kind":"account",…}         an account with its keys and holds, at one moment
 //! {"kind":"entry"|"call",…}    its journal up to that moment, oldest first
-//! {"kind":"end","accounts":…,"lines":…}      lines counts all, this one too
+//! {"kind":"end","accounts":…,"lines":…}      lines counts all lines, including this one
 //! ```
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::{
     now_ms,
     query::{self, Query},
     refusal::{Refusal, response},
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
@@ -39,12 +39,12 @@ pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/export", |admin, ask
 })
 .with_query()];
 
-/// The version of the lines.
+/// Version of the line format.
 pub(crate) const VERSION: u64 = 1;
-/// What the header's `format` says.
+/// Value of the header's `format`.
 pub(crate) const FORMAT: &str = "tollgate-export";
 
-/// A piece of the answer is sent when it has grown to this.
+/// Size in bytes at which a piece of the answer is sent.
 const PIECE_BYTES: usize = 64 * 1024;
 
 impl Admin {
@@ -102,14 +102,14 @@ impl Export {
         }
     }
 
-    /// The lines in pieces. Where the ledger cannot be read on, the last item is the error.
+    /// The lines in pieces. If reading the ledger fails, the last item is the error.
     fn pieces(self) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static {
         stream::unfold(self, |mut export| async move {
             match export.next_piece().await {
                 Ok(None) => None,
                 Ok(Some(piece)) => Some((Ok(piece), export)),
                 Err(error) => {
-                    tracing::error!(%error, lines = export.lines, "export broken off");
+                    tracing::error!(%error, lines = export.lines, "export cut off");
                     export.stage = Stage::Done;
                     export.piece.clear();
                     Some((Err(error), export))
@@ -190,7 +190,7 @@ struct End {
     lines: u64,
 }
 
-/// An account's books with its keys as the API shows them: without their digests.
+/// An account with its keys as the API shows them: without digests.
 #[derive(Serialize)]
 struct AccountLine<'a> {
     kind: &'static str,
@@ -205,7 +205,7 @@ struct AccountLine<'a> {
     journal_complete: bool,
 }
 
-/// A group of keys with what the audit needs beside what the API shows of it.
+/// A group of keys as the API shows it, with further fields that the audit needs.
 #[derive(Serialize)]
 struct GroupLine<'a> {
     #[serde(flatten)]

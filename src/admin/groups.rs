@@ -1,4 +1,4 @@
-//! Groups of an account's keys: made, limited, removed.
+//! Endpoints for groups of an account's keys: create, limit, remove.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,11 +13,12 @@ use super::{
     accounts::account_id,
     answer::GroupAnswer,
     change::changes,
-    fields::{self, Fields},
+    fields::Fields,
     ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
+use crate::api::{ceilings, fields};
 
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/accounts/{account}/groups", |admin, asked| {
@@ -39,19 +40,15 @@ pub(super) const ROUTES: &[Route] = &[
     .needs(Right::Support),
 ];
 
-const FIELDS: &[&str] = &[
-    "id",
-    "name",
-    "ceiling_rub",
-    "ceiling_month_rub",
-    "ceiling_day_rub",
-];
-const CHANGE_FIELDS: &[&str] = &[
-    "name",
-    "ceiling_rub",
-    "ceiling_month_rub",
-    "ceiling_day_rub",
-];
+/// The fields of a group that can be changed.
+fn change_fields() -> Vec<&'static str> {
+    ["name"].into_iter().chain(ceilings::fields()).collect()
+}
+
+/// The fields of a new group.
+fn new_fields() -> Vec<&'static str> {
+    ["id"].into_iter().chain(change_fields()).collect()
+}
 
 impl Admin {
     async fn list_groups(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
@@ -66,7 +63,7 @@ impl Admin {
     async fn create_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let account = account_id(asked.named())?;
         let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, FIELDS)?;
+        let mut fields = Fields::parse(&asked.body().await?, &new_fields())?;
         let id: GroupId = fields.required("id", fields::id)?;
         let wish = wish(&mut fields)?;
         let record = GroupRecord {
@@ -87,7 +84,7 @@ impl Admin {
         unlimited.ceiling_rub = None;
         (unlimited.month.ceiling_rub, unlimited.day.ceiling_rub) = (None, None);
         let limits = changes(
-            FIELDS,
+            &new_fields(),
             &GroupAnswer::from(&unlimited),
             &GroupAnswer::from(&view),
         );
@@ -101,12 +98,12 @@ impl Admin {
     async fn change_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let named = [asked.named(), asked.second_named()].map(str::to_owned);
         let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, CHANGE_FIELDS)?;
+        let mut fields = Fields::parse(&asked.body().await?, &change_fields())?;
         let change = wish(&mut fields)?;
         if change == GroupChange::default() {
             let problem = format!(
                 "nothing to change: send one of {}",
-                CHANGE_FIELDS.join(", ")
+                change_fields().join(", ")
             );
             return Err(Refusal::invalid("", problem));
         }
@@ -141,24 +138,20 @@ impl Admin {
         let before = before.ok_or_else(none)?;
         if before.record.removed && !change.remove {
             return Err(Refusal::Conflict(format!(
-                "group {id} was removed and stays so; make another"
+                "group {id} was removed and cannot be restored; create another"
             )));
         }
         let view = self.store.change_group(&account, &id, change).await;
         let view = view.map_err(of_ledger)?;
         let [was, is] = [&before, &view].map(GroupAnswer::from);
-        let change = changes(&[CHANGE_FIELDS, &["status"]].concat(), &was, &is);
+        let change = changes(&[&change_fields()[..], &["status"]].concat(), &was, &is);
         tracing::info!(target: "audit", who, what, account = %account, group = %id, change);
         ok(&GroupAnswer::from(&view))
     }
 }
 
 fn wish(fields: &mut Fields) -> Result<GroupChange, Refusal> {
-    Ok(GroupChange {
-        name: fields.optional("name", fields::line)?,
-        ceiling: fields.nullable("ceiling_rub", fields::ceiling)?,
-        ceiling_month: fields.nullable("ceiling_month_rub", fields::ceiling)?,
-        ceiling_day: fields.nullable("ceiling_day_rub", fields::ceiling)?,
-        remove: false,
-    })
+    let name = fields.optional("name", fields::line)?;
+    let ceilings = ceilings::of_group(|field| fields.nullable(field, fields::ceiling))?;
+    Ok(GroupChange { name, ..ceilings })
 }

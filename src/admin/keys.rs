@@ -1,10 +1,9 @@
-//! Keys: made or taken over, limited, disabled, deleted.
+//! Endpoints for keys: create or import, limit, disable, delete.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 use tollgate_layers::{
-    Error,
     auth::SecretKey,
     ceiling::Ceilings,
     key::{KeyDigest, KeyId, KeyRecord, KeyStatus, KeyStore},
@@ -17,12 +16,13 @@ use super::{
     accounts::account_id,
     answer::KeyAnswer,
     change::changes,
-    fields::{self, Fields},
+    fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{
+    api::{ceilings, fields, new_key_id},
     config::PaymentsConfig,
     text::{causes::chain, similar::nearest},
 };
@@ -48,30 +48,8 @@ pub(super) const ROUTES: &[Route] = &[
     .needs(Right::Support),
 ];
 
-const KEY_FIELDS: &[&str] = &[
-    "kind",
-    "sha256",
-    "prefix",
-    "name",
-    "ceiling_rub",
-    "ceiling_month_rub",
-    "ceiling_day_rub",
-    "models",
-    "addresses",
-    "requests_per_second",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "group",
-    "concurrency",
-    "idempotency",
-    "expires_at",
-];
-const KEY_CHANGE_FIELDS: &[&str] = &[
-    "status",
-    "name",
-    "ceiling_rub",
-    "ceiling_month_rub",
-    "ceiling_day_rub",
+/// The limits of a key other than its ceilings.
+const LIMITS: [&str; 9] = [
     "models",
     "addresses",
     "requests_per_second",
@@ -83,7 +61,7 @@ const KEY_CHANGE_FIELDS: &[&str] = &[
     "expires_at",
 ];
 const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave it out";
-/// How many models are named to whoever has named another one.
+/// Maximum number of models listed in the error for an unknown model.
 const MODELS_NAMED_MAX: usize = 5;
 
 impl Admin {
@@ -101,18 +79,10 @@ impl Admin {
         let who = asked.who();
         let body = asked.body().await?;
         let now_ms = now_ms();
-        let mut fields = Fields::parse(&body, KEY_FIELDS)?;
+        let mut fields = Fields::parse(&body, &new_fields())?;
         let shown = Shown::read(&mut fields)?;
         let is_owner = fields.optional("kind", key_kind)?.unwrap_or(false);
-        // Its holder has the account paid by a card, or not any more.
-        let pays = || {
-            self.payments
-                .config()
-                .is_some_and(PaymentsConfig::is_offered)
-        };
-        if is_owner && !who.role().may(Right::Money) && pays() {
-            return Err(Refusal::RoleRefused(who.role()));
-        }
+        self.check_owner(is_owner, &who)?;
         let wish = key_change(&mut fields, now_ms)?;
         self.check_models(wish.models.as_deref())?;
         if is_owner
@@ -133,54 +103,22 @@ impl Admin {
             )));
         }
         let (digest, prefix) = shown.parts();
-        let mut record = KeyRecord {
-            id: new_key_id().map_err(|error| {
-                tracing::error!(%error, "no random bytes from the operating system");
-                Refusal::Internal
-            })?,
-            account,
-            digest,
-            prefix,
-            name: String::new(),
-            status: KeyStatus::Active,
-            models: Vec::new(),
-            addresses: Vec::new(),
-            requests_per_second: None,
-            requests_per_minute: None,
-            tokens_per_minute: None,
-            group: None,
-            concurrency: None,
-            idempotency: false,
-            expires_at_ms: None,
-            created_at_ms: now_ms,
-            changed_at_ms: 0,
-        };
+        let id = new_key_id().map_err(|error| {
+            tracing::error!(%error, "no random bytes from the operating system");
+            Refusal::Internal
+        })?;
+        let mut record = KeyRecord::new(id, account, digest);
+        record.prefix = prefix;
+        record.created_at_ms = now_ms;
         wish.apply(&mut record);
         if is_owner {
             record.models = vec![OWNER_MARK.to_owned()];
         }
-        let view = self.store.create_key(&record, ceilings).await.map_err(|error| match error {
-            BookError::Unavailable(source) => {
-                tracing::warn!(error = chain(&*source), account = %record.account, "ledger out of reach");
-                Refusal::LedgerOutOfReach(match &shown {
-                    Shown::Made(_) => format!(
-                        "the ledger is out of reach and may have made key {}: delete it if the account lists it, \
-                         then create another",
-                        record.id
-                    ),
-                    Shown::Issued { .. } => {
-                        "the ledger is out of reach; the key may have been made: send the same again".into()
-                    }
-                })
-            }
-            BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
-            // Our own are never the same twice.
-            BookError::Exists => Refusal::Conflict("sha256: there is a key with this digest already".into()),
-            error => Refusal::of_ledger(&error, &format!("key {}", record.id)),
-        })?;
+        let view = self.store.create_key(&record, ceilings).await;
+        let view = view.map_err(|error| not_created(&error, &record, &shown))?;
         let (account, unlimited) = (&record.account, unlimited(&view));
         let limits = changes(
-            KEY_FIELDS,
+            &new_fields(),
             &KeyAnswer::from(&unlimited),
             &KeyAnswer::from(&view),
         );
@@ -194,7 +132,7 @@ impl Admin {
         }
     }
 
-    /// Of the key with this id, or of the one whose SHA-256 stands there: no id is so long.
+    /// Shows the key with this id, or with this SHA-256: no id is as long as a digest.
     async fn show_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let text = asked.named();
         let id = match text.strip_prefix("sha256-").map(str::parse::<KeyDigest>) {
@@ -221,7 +159,7 @@ impl Admin {
     async fn change_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let id = &key_id(asked.named())?;
         let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, KEY_CHANGE_FIELDS)?;
+        let mut fields = Fields::parse(&asked.body().await?, &change_fields())?;
         let status = fields.optional("status", key_status)?;
         let now_ms = now_ms();
         let mut change = KeyChange {
@@ -231,7 +169,7 @@ impl Admin {
         if change == KeyChange::default() {
             let problem = format!(
                 "nothing to change: send one of {}",
-                KEY_CHANGE_FIELDS.join(", ")
+                change_fields().join(", ")
             );
             return Err(Refusal::invalid("", problem));
         }
@@ -246,6 +184,7 @@ impl Admin {
             .models
             .as_ref()
             .is_some_and(|models| !models.is_empty());
+        self.check_owner(before.record.is_owner(), &who)?;
         if before.record.is_owner() && named {
             return Err(Refusal::invalid("models", OWNER_CALLS_NONE));
         }
@@ -254,7 +193,7 @@ impl Admin {
             .change_key(id, &change)
             .await
             .map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
-        // Deleted since it was looked at: the ledger has left it so.
+        // The key was deleted after it was read; the ledger left it unchanged.
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }
@@ -266,6 +205,7 @@ impl Admin {
         let id = &key_id(asked.named())?;
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
         let before = self.store.key(id).await.map_err(of_ledger)?;
+        self.check_owner(before.record.is_owner(), &asked.who())?;
         let is_new = before.record.status != KeyStatus::Deleted;
         let change = KeyChange {
             status: Some(KeyStatus::Deleted),
@@ -278,7 +218,20 @@ impl Admin {
         ok(&KeyAnswer::from(&view))
     }
 
-    /// Refuses models that the catalog does not have: under a misspelt name a key could call nothing.
+    /// Refuses an owner key to roles that may not create one: its holder can start and stop payments by card.
+    fn check_owner(&self, is_owner: bool, who: &Operator) -> Result<(), Refusal> {
+        let pays = || {
+            self.payments
+                .config()
+                .is_some_and(PaymentsConfig::is_offered)
+        };
+        if is_owner && !who.role().may(Right::Money) && pays() {
+            return Err(Refusal::RoleRefused(who.role()));
+        }
+        Ok(())
+    }
+
+    /// Refuses models that are not in the catalog: a key limited to a misspelt name could not call anything.
     fn check_models(&self, models: Option<&[String]>) -> Result<(), Refusal> {
         let snapshot = self.live.snapshot();
         let known = || snapshot.models().map(|(model, _)| model.id.as_str());
@@ -308,41 +261,45 @@ impl Admin {
 }
 
 fn deleted(id: &KeyId) -> Refusal {
-    Refusal::Conflict(format!("key {id} was deleted and stays so; create another"))
+    Refusal::Conflict(format!(
+        "key {id} was deleted and cannot be restored; create another"
+    ))
 }
 
 fn log_key(who: &Operator, what: &str, before: &KeyView, after: &KeyView) {
     let KeyRecord { id, account, .. } = &after.record;
     let [before, after] = [before, after].map(KeyAnswer::from);
-    let change = changes(KEY_CHANGE_FIELDS, &before, &after);
+    let change = changes(&change_fields(), &before, &after);
     tracing::info!(target: "audit", who = who.name(), what, account = %account, key = %id, change);
 }
 
-/// The same key as it would have been made without a name and without limits.
+/// The same key as if it had been created without a name and without limits.
 fn unlimited(key: &KeyView) -> KeyView {
     let mut key = key.clone();
     (key.ceiling_rub, key.month.ceiling_rub, key.day.ceiling_rub) = (None, None, None);
-    key.record = KeyRecord {
-        name: String::new(),
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: None,
-        ..key.record
-    };
+    let KeyRecord {
+        id,
+        account,
+        digest,
+        prefix,
+        status,
+        created_at_ms,
+        changed_at_ms,
+        ..
+    } = key.record;
+    key.record = KeyRecord::new(id, account, digest);
+    key.record.prefix = prefix;
+    key.record.status = status;
+    key.record.created_at_ms = created_at_ms;
+    key.record.changed_at_ms = changed_at_ms;
     key
 }
 
-/// What a new key is known by.
+/// How a new key is identified.
 enum Shown {
-    /// We make it, and show it once.
+    /// Generated here and shown once.
     Made(SecretKey),
-    /// Its caller has it; we get to know its digest alone.
+    /// Issued elsewhere: only its digest is known here.
     Issued { digest: KeyDigest, prefix: String },
 }
 
@@ -354,7 +311,7 @@ impl Shown {
             (None, None) => Ok(Self::Made(SecretKey::generate())),
             (None, Some(_)) => Err(Refusal::invalid(
                 "prefix",
-                "goes with sha256; a key that is made here has a prefix of its own",
+                "valid only with sha256; a new key has a prefix of its own",
             )),
             (Some(digest), prefix) => Ok(Self::Issued {
                 prefix: prefix.unwrap_or_else(|| format!("sha256:{}…", &digest.to_string()[..6])),
@@ -371,14 +328,52 @@ impl Shown {
     }
 }
 
-/// The fields that making and changing a key have in common.
+/// Why a key was not created, or may have been.
+fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal {
+    match error {
+        BookError::Unavailable(source) => {
+            tracing::warn!(error = chain(&**source), account = %record.account, "ledger out of reach");
+            Refusal::LedgerOutOfReach(match shown {
+                Shown::Made(_) => format!(
+                    "the ledger is out of reach and may have made key {}: delete it if the account lists it, \
+                     then create another",
+                    record.id
+                ),
+                Shown::Issued { .. } => {
+                    "the ledger is out of reach; the key may have been created: repeat the request"
+                        .into()
+                }
+            })
+        }
+        BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
+        // Keys generated here never collide.
+        BookError::Exists => {
+            Refusal::Conflict("sha256: there is a key with this digest already".into())
+        }
+        error => Refusal::of_ledger(error, &format!("key {}", record.id)),
+    }
+}
+
+/// The fields of a key after these.
+fn fields_after(first: &[&'static str]) -> Vec<&'static str> {
+    let first = first.iter().copied().chain(["name"]);
+    first.chain(ceilings::fields()).chain(LIMITS).collect()
+}
+
+fn new_fields() -> Vec<&'static str> {
+    fields_after(&["kind", "sha256", "prefix"])
+}
+
+fn change_fields() -> Vec<&'static str> {
+    fields_after(&["status"])
+}
+
+/// Reads the fields that creating and changing a key have in common.
 fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
+    let name = fields.optional("name", fields::line)?;
+    let ceilings = ceilings::of_key(|field| fields.nullable(field, fields::ceiling))?;
     Ok(KeyChange {
-        name: fields.optional("name", fields::line)?,
-        status: None,
-        ceiling: fields.nullable("ceiling_rub", fields::ceiling)?,
-        ceiling_month: fields.nullable("ceiling_month_rub", fields::ceiling)?,
-        ceiling_day: fields.nullable("ceiling_day_rub", fields::ceiling)?,
+        name,
         models: fields.list("models", fields::words)?,
         addresses: fields.list("addresses", fields::address)?,
         requests_per_second: fields.nullable("requests_per_second", fields::requests)?,
@@ -388,29 +383,8 @@ fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
         concurrency: fields.nullable("concurrency", fields::calls)?,
         idempotency: fields.optional("idempotency", fields::flag)?,
         expires_at_ms: fields.nullable("expires_at", fields::time_after(now_ms))?,
-        changed_at_ms: None,
+        ..ceilings
     })
-}
-
-/// `k` and 15 random letters and digits: 89 bits, so that two never meet.
-///
-/// # Errors
-/// The operating system gives no random bytes.
-pub(crate) fn new_key_id() -> Result<KeyId, Error> {
-    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-
-    let mut id = String::from("k");
-    while id.len() < 16 {
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|error| Error::Internal(error.into()))?;
-        // 248 = 4 × 62: bytes above it would make some letters likelier than others.
-        let letters = bytes
-            .iter()
-            .filter(|byte| **byte < 248)
-            .map(|byte| char::from(LETTERS[usize::from(*byte % 62)]));
-        id.extend(letters.take(16 - id.len()));
-    }
-    Ok(id.parse().expect("letters and digits make an id"))
 }
 
 fn key_id(text: &str) -> Result<KeyId, Refusal> {
@@ -418,7 +392,7 @@ fn key_id(text: &str) -> Result<KeyId, Refusal> {
         .map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
 }
 
-/// Whether it is an owner's.
+/// Whether the kind is `owner`.
 fn key_kind(value: &Value) -> Result<bool, String> {
     match value.as_str() {
         Some("caller") => Ok(false),
@@ -445,27 +419,27 @@ mod tests {
     fn a_misspelt_field_of_a_key_is_refused_by_name() {
         for (known, body, begins) in [
             (
-                KEY_FIELDS,
+                &new_fields(),
                 r#"{"ceiling":"10"}"#,
                 "ceiling: unknown field; this call takes kind, sha256, prefix, name, ceiling_rub,",
             ),
             (
-                KEY_FIELDS,
+                &new_fields(),
                 r#"{"status":"active"}"#,
                 "status: unknown field",
             ),
             (
-                KEY_FIELDS,
+                &new_fields(),
                 r#"{"ceiling_rub":10}"#,
                 "ceiling_rub: must be a string of decimal rubles",
             ),
             (
-                KEY_FIELDS,
+                &new_fields(),
                 r#"{"expires_at":"2001-01-01"}"#,
-                "expires_at: lies in the past",
+                "expires_at: is in the past",
             ),
             (
-                KEY_CHANGE_FIELDS,
+                &change_fields(),
                 r#"{"name":null}"#,
                 "name: must be a string",
             ),
@@ -483,10 +457,10 @@ mod tests {
     }
 
     #[test]
-    fn null_takes_a_limit_of_a_key_away() {
+    fn null_removes_a_limit_of_a_key() {
         let body =
             br#"{"ceiling_rub":null,"models":null,"addresses":["10.0.0.1"],"expires_at":null}"#;
-        let mut fields = Fields::parse(body, KEY_CHANGE_FIELDS).unwrap();
+        let mut fields = Fields::parse(body, &change_fields()).unwrap();
         let change = KeyChange {
             ceiling: Some(None),
             models: Some(Vec::new()),
@@ -495,11 +469,5 @@ mod tests {
             ..KeyChange::default()
         };
         assert_eq!(key_change(&mut fields, 0), Ok(change));
-    }
-
-    #[test]
-    fn key_ids_are_ids_and_differ() {
-        let (one, other) = (new_key_id().unwrap(), new_key_id().unwrap());
-        assert!(one.len() == 16 && one.starts_with('k') && one != other);
     }
 }

@@ -1,4 +1,4 @@
-//! Leases: what gateways hold by themselves.
+//! Endpoints for leases: money that gateways have reserved.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
     Admin, Answer, ok,
     query::{self, Query},
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::text::time::rfc3339;
 

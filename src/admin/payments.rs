@@ -1,4 +1,5 @@
-//! Payments at providers: asked for, listed and looked after. What came in and went back stands in the journal.
+//! Endpoints for payments at providers: create, list, resolve. Received and refunded amounts are entries of the
+//! journal.
 
 use std::sync::Arc;
 
@@ -8,13 +9,14 @@ use tollgate_layers::{key::AccountId, money::MicroRub};
 
 use super::{
     Admin, Answer, Right,
-    fields::{self, Fields},
+    fields::Fields,
     ok,
     query::Query,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{
+    api::fields,
     config::is_email,
     payments::{Intent, IntentId, NewPayment, PaymentError, State},
     text::time::rfc3339,
@@ -39,10 +41,10 @@ pub(super) const ROUTES: &[Route] = &[
 ];
 
 const FIELDS: &[&str] = &["id", "account", "amount_rub", "provider", "email"];
-/// Of how many payments one answer tells.
+/// Maximum number of payments in an answer.
 const LISTED_MAX: usize = 1000;
 
-/// An intent, with its times as text and what the account owes for it.
+/// An intent with its times as text, and the debt of its account.
 #[derive(Serialize)]
 struct PaymentAnswer<'a> {
     created_at: String,
@@ -61,13 +63,13 @@ impl<'a> From<&'a Intent> for PaymentAnswer<'a> {
     }
 }
 
-/// The latest payments.
+/// The latest payments, newest first.
 #[derive(Serialize)]
 struct PaymentsAnswer<'a> {
     payments: Vec<PaymentAnswer<'a>>,
-    /// How many older ones there are.
+    /// Number of older payments that are not in the answer.
     left_out: usize,
-    /// What accounts owe for refunds, in all.
+    /// Total debt of all accounts for refunds.
     debt_rub: MicroRub,
 }
 
@@ -161,11 +163,12 @@ pub(super) fn email(value: &Value) -> Result<String, String> {
         .ok_or_else(|| "must be an address like name@example.com".to_owned())
 }
 
-/// A payment that its provider did not make is kept, and asked for again by its id.
+/// The error for a payment that the provider did not create. Its intent is kept, and the request can be repeated with
+/// the intent's id.
 pub(super) fn not_made(error: PaymentError, id: IntentId, account: &AccountId) -> Refusal {
     match &error {
         PaymentError::Provider(_, cause) if cause.may_pass() => Refusal::ProviderFailed(format!(
-            "{error}; to ask for the same payment again, name its id (--id {id})"
+            "{error}; to repeat the request for the same payment, name its id (--id {id})"
         )),
         _ => refusal(error, Some(account)),
     }

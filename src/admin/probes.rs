@@ -1,5 +1,4 @@
-//! What anybody may ask, without a key: whether the process runs, whether it takes calls, what it counts, and what
-//! all of the API looks like.
+//! Endpoints without a key: liveness, readiness, metrics, and the OpenAPI document.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::{
     body::AnswerBody,
     ok,
     refusal::{Refusal, json_response, response},
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{endpoints::openapi, observe::metrics::text::Format};
 
@@ -22,7 +21,7 @@ pub(super) const ROUTES: &[Route] = &[
     })
     .open(),
     Route::get("/readyz", |admin, _| Box::pin(admin.ready())).open(),
-    // No name of a customer is in it.
+    // Metrics contain no customer names.
     Route::get("/metrics", |admin, asked| Box::pin(admin.metrics(asked))).open(),
     Route::get("/openapi.yaml", |_, _| Box::pin(described())).open(),
 ];

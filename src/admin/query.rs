@@ -1,15 +1,15 @@
-//! Parameters of the admin API, read one by one, so that every error names its parameter and nothing
-//! is ignored.
+//! Query parameters of the admin API, read one by one, so that every error names its parameter and no parameter is
+//! ignored.
 
 use super::refusal::Refusal;
 use crate::text::{percent::decoded, time::parse_rfc3339_ms};
 
-/// The parameters of a request that have not been read yet.
+/// Parameters of a request that have not been read yet.
 #[derive(Debug)]
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads a query that has no other parameters than the `known` ones, and none of them twice.
+    /// Parses a query. Refuses parameters other than `known` and repeated parameters.
     pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
         let mut parameters: Vec<(String, String)> = Vec::new();
         for pair in query.unwrap_or_default().split('&') {
@@ -22,7 +22,7 @@ impl Query {
                 return Err(Refusal::unknown("parameter", "none", &name, known));
             }
             if parameters.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(Refusal::invalid(name, "stands there twice; send it once"));
+                return Err(Refusal::invalid(name, "occurs twice; send it once"));
             }
             match decoded(value) {
                 Some(value) if !value.is_empty() => parameters.push((name, value)),
@@ -37,7 +37,7 @@ impl Query {
         Ok(Self(parameters))
     }
 
-    /// A parameter that may be left out.
+    /// An optional parameter.
     pub(super) fn optional<T>(
         &mut self,
         name: &str,
@@ -54,7 +54,7 @@ impl Query {
     }
 }
 
-/// One of our own id types.
+/// Any of the gateway's id types.
 pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|error| error.to_string())
 }
@@ -91,8 +91,8 @@ mod tests {
                 "acount=a",
                 "acount: unknown parameter; this call takes account, model, since",
             ),
-            ("account=a&account=b", "account: stands there twice"),
-            ("account=a&%61ccount=b", "account: stands there twice"),
+            ("account=a&account=b", "account: occurs twice"),
+            ("account=a&%61ccount=b", "account: occurs twice"),
             ("account=", "account: is empty"),
             ("account", "account: is empty"),
             ("account=a/b", "account: an id is"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_taken() {
+    fn valid_parameters_are_accepted() {
         let (account, model, since) =
             read("account=acme&&model=%D0%BC%20a+b&since=1970-01-01T03:00:01+03:00").unwrap();
         assert_eq!(account.as_deref(), Some("acme"));

@@ -1,4 +1,4 @@
-//! Receipts: what a call cost, and the latest of an account or of all.
+//! Endpoints for receipts: the receipt of a call, and the latest of an account or of all accounts.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::{
     ok,
     query::{self, Query},
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{
-    latest::{LOOK_IN_ALL_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
+    ledger::latest::{LOOK_IN_ALL_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
     observe::record::How,
     text::time::rfc3339,
 };
@@ -36,22 +36,22 @@ pub(super) const ROUTES: &[Route] = &[
     }),
 ];
 
-/// How many receipts an answer has, and at most.
+/// Default and maximum number of receipts in an answer.
 const RECEIPTS: usize = 50;
 const RECEIPTS_MAX: usize = 500;
 
-/// What stands in a list, latest first.
+/// A page of receipts, latest first.
 #[derive(Serialize)]
 struct ReceiptsAnswer<'a> {
     receipts: Vec<ReceiptAnswer<'a>>,
-    /// For `after`; null behind the last.
+    /// Cursor for `after`; null on the last page.
     next: Option<String>,
-    /// From when on all was looked through, here and in the answers before; missing behind the last.
+    /// Every receipt since this time was searched by this request and those for earlier pages; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }
 
-/// Which of all, of an account's or of a key's.
+/// Filter: all accounts, an account or a key.
 #[derive(Debug)]
 struct ReceiptsQuery {
     account: Option<AccountId>,
@@ -87,7 +87,7 @@ impl ReceiptsQuery {
         })
     }
 
-    /// What the sums know of it.
+    /// The same filter in the form for the roll-up's sums.
     fn sought(&self) -> Sought<'_> {
         Sought {
             key: self.key.as_ref(),
@@ -120,7 +120,7 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 impl Admin {
-    /// The latest of one account, where one is named: the books of another are not looked at then.
+    /// If an account is named, only its journal is read.
     async fn list_receipts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let wish = ReceiptsQuery::parse(asked.query())?;
         let accounts = match (&wish.account, &wish.key) {

@@ -1,4 +1,4 @@
-//! Receivers of events: who they are, how they stand, and what they did not take.
+//! Endpoints for receivers of events: their state, and events that could not be delivered.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{
     events::{Receiver, Replayed, Shown, Standing},
@@ -118,7 +118,7 @@ impl Admin {
             }
             Replayed::NotIts => {
                 let problem = format!(
-                    "event {number} is of no account or kind that {} has",
+                    "event {number} is excluded by the filter of {}",
                     receiver.name
                 );
                 return Err(Refusal::invalid("number", problem));
@@ -145,7 +145,7 @@ impl Admin {
 struct ReceiverAnswer<'a> {
     name: &'a str,
     way: &'static str,
-    /// Its host, or what else may be told.
+    /// Host, or another part of the address that is not secret.
     to: String,
     status: &'static str,
     kinds: &'a [&'static str],

@@ -1,51 +1,81 @@
-//! Every way the operator's API says no, and its HTTP form.
+//! All refusals of the operators' API and their HTTP form.
 
 use std::fmt;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
-use tollgate_layers::{Error, facts::RequestNumber, reserve::ledger::BookError};
+use tollgate_layers::{facts::RequestNumber, reserve::ledger::BookError};
 
 use super::Role;
-use crate::text::{causes::chain, similar::hint};
+use crate::{
+    edge::body_limit::BodyError,
+    text::{causes::chain, similar::hint},
+};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Why a call was not carried out. The texts are for the operator and end in what to do next.
+/// Why a request was refused. The texts are for operators and end with what to do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// 404: no such path.
     PathUnknown,
     /// 405: the path takes other methods.
-    MethodNotAllowed { allow: String },
-    /// 401: not the admin key.
+    MethodNotAllowed {
+        /// Its methods, for the header `allow`.
+        allow: String,
+    },
+    /// 401: no admin key, or a wrong one.
     KeyRefused,
-    /// 403: somebody of this role may not.
+    /// 429: too many wrong admin keys from the address.
+    TooManyGuesses {
+        /// Seconds until the next request is admitted.
+        seconds: u64,
+    },
+    /// 403: `/metrics` for a host name that is not configured.
+    HostUnknown,
+    /// 403: the role lacks the right.
     RoleRefused(Role),
     /// 413: the body is too large.
-    BodyTooLarge { bytes_max: usize },
-    /// 408: the body came too slowly.
+    BodyTooLarge {
+        /// The largest size that is read.
+        bytes_max: usize,
+    },
+    /// 408: the body arrived too slowly.
     BodyTooSlow,
-    /// 400: the body broke off.
+    /// 400: the connection ended before the whole body arrived.
     BodyBroken,
-    /// 400: a field, or the body where `field` is empty.
-    Invalid { field: String, problem: String },
+    /// 400: an invalid field, or the body if `field` is empty.
+    Invalid {
+        /// Name of the field.
+        field: String,
+        /// The mistake in it.
+        problem: String,
+    },
     /// 404: no such account, key or receipt.
     NotFound(String),
-    /// 409: the ledger stands against it.
+    /// 409: the state of the ledger does not allow it.
     Conflict(String),
-    /// 503: the ledger could not be asked, or its answer was lost.
+    /// 503: the ledger could not be reached, or its answer was lost.
     LedgerOutOfReach(String),
-    /// 502: a provider of payments did not do it.
+    /// 502: the payment provider failed.
     ProviderFailed(String),
-    /// 500: our own fault.
+    /// 500: an internal error.
     Internal,
-    /// 500: the same, and nobody knows how far it came.
-    Panicked { number: RequestNumber },
+    /// 500: an internal error at an unknown point of the request.
+    Panicked {
+        /// Number of the request, for the log.
+        number: RequestNumber,
+    },
 }
 
 impl Refusal {
+    /// A fault of the gateway; only the log has its cause.
+    pub(crate) fn fault(cause: impl fmt::Display) -> Self {
+        tracing::error!(%cause, "internal error of the admin API");
+        Self::Internal
+    }
+
     pub(super) fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Invalid {
             field: field.into(),
@@ -53,7 +83,7 @@ impl Refusal {
         }
     }
 
-    /// A name that is not one of the `known` ones: of which kind it is, and how to say that the call takes none.
+    /// A name that is not in `known`: `kind` names the kind, and `none` is the text if the request takes no such names.
     pub(super) fn unknown(kind: &str, none: &str, name: &str, known: &[&str]) -> Self {
         let name: String = name.chars().take(64).collect();
         let takes = if known.is_empty() {
@@ -68,18 +98,18 @@ impl Refusal {
         )
     }
 
-    /// What the ledger said of a change to `subject`: where its answer was lost, it may have been made.
+    /// Error of the ledger for a change of `subject`. If its answer was lost, the change may have been made.
     pub(super) fn of_change(error: &BookError, subject: &str) -> Self {
         match Self::of_ledger(error, subject) {
             Self::LedgerOutOfReach(_) => Self::LedgerOutOfReach(
-                "the ledger is out of reach; the change may have been made: send the same again, with the same id"
+                "the ledger is out of reach; the change may have been made: repeat the request with the same id"
                     .into(),
             ),
             refusal => refusal,
         }
     }
 
-    /// What the ledger said of `subject`, like `account acme`, when it was asked.
+    /// Error of the ledger for a query about `subject`, like `account acme`.
     pub(super) fn of_ledger(error: &BookError, subject: &str) -> Self {
         match error {
             BookError::NotFound => Self::NotFound(format!("no {subject}")),
@@ -102,7 +132,7 @@ impl Refusal {
             )),
             BookError::Unavailable(source) => {
                 tracing::warn!(error = chain(&**source), subject, "ledger out of reach");
-                let text = "the ledger is out of reach; ask again. Where it stays so, `tollgate health` says why";
+                let text = "the ledger is out of reach; try again. If this persists, `tollgate health` gives the reason";
                 Self::LedgerOutOfReach(text.into())
             }
             other => {
@@ -112,12 +142,13 @@ impl Refusal {
         }
     }
 
-    pub(super) fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::PathUnknown | Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::KeyRefused => StatusCode::UNAUTHORIZED,
-            Self::RoleRefused(_) => StatusCode::FORBIDDEN,
+            Self::TooManyGuesses { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::RoleRefused(_) | Self::HostUnknown => StatusCode::FORBIDDEN,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::BodyBroken | Self::Invalid { .. } => StatusCode::BAD_REQUEST,
@@ -128,31 +159,41 @@ impl Refusal {
         }
     }
 
-    pub(super) fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::PathUnknown => "no such path; the admin API is under /admin/v1/".into(),
-            Self::MethodNotAllowed { allow } => format!("the path takes {allow} only"),
+            Self::MethodNotAllowed { allow } => format!("this path allows only {allow}"),
             Self::KeyRefused => {
                 "the admin key is missing or wrong; send it as \"Authorization: Bearer <key>\""
                     .into()
             }
+            Self::TooManyGuesses { seconds } => {
+                format!(
+                    "too many wrong admin keys from your address; send the right one in {seconds} s"
+                )
+            }
+            Self::HostUnknown => {
+                "this listener does not serve this host: use the listener's address, name the host in admin.hosts, or send \
+                 the admin key"
+                    .into()
+            }
             Self::RoleRefused(role) => {
-                format!("the role {role} may not do this; ask somebody who may")
+                format!("the role {role} may not do this; ask an operator with another role")
             }
             Self::BodyTooLarge { bytes_max } => {
                 format!("the body is larger than {bytes_max} bytes")
             }
-            Self::BodyTooSlow => "the body came too slowly; send the same again".into(),
-            Self::BodyBroken => "the body broke off; send the same again".into(),
+            Self::BodyTooSlow => "the body arrived too slowly; repeat the request".into(),
+            Self::BodyBroken => "the body was incomplete; repeat the request".into(),
             Self::Invalid { field, problem } if field.is_empty() => problem.clone(),
             Self::Invalid { field, problem } => format!("{field}: {problem}"),
             Self::NotFound(text)
             | Self::Conflict(text)
             | Self::LedgerOutOfReach(text)
             | Self::ProviderFailed(text) => text.clone(),
-            Self::Internal => "our own fault; the log says more".into(),
+            Self::Internal => "an internal error; see the log".into(),
             Self::Panicked { number } => format!(
-                "our own fault, and a change may have been made; the log says more ({number})"
+                "an internal error, and a change may have been made; see the log ({number})"
             ),
         }
     }
@@ -161,7 +202,8 @@ impl Refusal {
         match self {
             Self::PathUnknown | Self::NotFound(_) => "not_found_error",
             Self::KeyRefused => "authentication_error",
-            Self::RoleRefused(_) => "permission_error",
+            Self::TooManyGuesses { .. } => "rate_limit_error",
+            Self::RoleRefused(_) | Self::HostUnknown => "permission_error",
             Self::MethodNotAllowed { .. }
             | Self::BodyTooLarge { .. }
             | Self::BodyTooSlow
@@ -199,17 +241,21 @@ impl Refusal {
         let (name, value) = match self {
             Self::MethodNotAllowed { allow } => (header::ALLOW, HeaderValue::try_from(allow)),
             Self::KeyRefused => (header::WWW_AUTHENTICATE, HeaderValue::try_from("Bearer")),
+            Self::TooManyGuesses { seconds } => (
+                header::RETRY_AFTER,
+                HeaderValue::try_from(seconds.to_string()),
+            ),
             Self::LedgerOutOfReach(_) => (header::RETRY_AFTER, HeaderValue::try_from("1")),
             Self::Panicked { number } => (X_REQUEST_ID, HeaderValue::try_from(number.to_string())),
             _ => return response,
         };
-        let value = value.expect("letters, digits and commas");
+        let value = value.expect("letters, digits and commas are a valid header value");
         response.headers_mut().insert(name, value);
         response
     }
 }
 
-/// In the words of its answer.
+/// The text of the answer.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message())
@@ -218,28 +264,17 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// On its way up it is the cause of an internal error, which the operators' shape knows.
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        Self::Internal(refusal.into())
+impl From<BodyError> for Refusal {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLarge { bytes_max } => Self::BodyTooLarge { bytes_max },
+            BodyError::TooSlow => Self::BodyTooSlow,
+            BodyError::Broken => Self::BodyBroken,
+        }
     }
 }
 
-/// The status and the words of what the API said no with, for pages.
-///
-/// # Errors
-/// It was another error: our own fault.
-pub(crate) fn refusal_of(error: Error) -> Result<(StatusCode, String), Error> {
-    let said = match &error {
-        Error::Internal(cause) => cause
-            .downcast_ref::<Refusal>()
-            .map(|refusal| (refusal.status(), refusal.message())),
-        _ => None,
-    };
-    said.ok_or(error)
-}
-
-/// An answer in JSON that nothing on the way keeps.
+/// An answer in JSON that must not be cached.
 pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<Bytes> {
     let bytes = serde_json::to_vec(body).expect("answers have string keys and no failing parts");
     let mut response = response(Bytes::from(bytes), "application/json");
@@ -247,7 +282,7 @@ pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Respon
     response
 }
 
-/// An answer that nothing on the way keeps.
+/// An answer that must not be cached.
 pub(super) fn response<B>(body: B, content_type: &'static str) -> Response<B> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -263,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_of_a_change_it_is_said_that_it_may_have_been_made() {
+    fn only_lost_changes_may_have_been_made() {
         let lost = BookError::Unavailable("down".into());
         let read = Refusal::of_ledger(&lost, "account a").message();
         assert!(!read.contains("made"), "{read}");

@@ -1,21 +1,24 @@
-//! Paths and methods of the operators' listener: each room has the routes of what it answers.
+//! Paths and methods of the operators' listener. Each module declares the routes that it answers.
 
 use std::{
-    sync::Arc,
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use http::{HeaderMap, Method, Request};
-use tollgate_layers::Error;
+use http::{Method, Request};
 use tower::Service;
 
 use super::{
-    Admin, Answer, Operator, Right, accounts, alerts, audit, auto_topups, body_limit::UnreadBody,
-    calls, events, export, groups, keys, leases, payments, probes, query::Query, receipts,
-    receivers, refusal::Refusal, statements, tariffs, usage, vendors,
+    Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, events, export, groups,
+    keys, leases, payments, probes,
+    query::Query,
+    receipts, receivers,
+    refusal::Refusal,
+    route::{Access, Answering, Asked, Route},
+    statements, tariffs, usage, vendors,
 };
+use crate::edge::body_limit::UnreadBody;
 
 const ROOMS: &[&[Route]] = &[
     probes::ROUTES,
@@ -38,189 +41,58 @@ const ROOMS: &[&[Route]] = &[
     receivers::ROUTES,
 ];
 
-/// A path and a method, and what answers them.
-pub(super) struct Route {
-    method: &'static str,
-    /// A segment in braces stands for any one; there are two at most.
-    path: &'static str,
-    access: Access,
-    right: Right,
-    answer: fn(Arc<Admin>, Asked) -> Answering,
-}
-
-pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
-
-/// What a request must show, and may bring.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    /// Nothing: there is nothing in the answer that a stranger may not know, and nothing else is looked at.
-    Open,
-    /// The admin key.
-    WithKey,
-    /// The admin key; and parameters, which whoever answers reads. All others refuse them.
-    WithKeyAndQuery,
-}
-
-impl Route {
-    pub(super) const fn get(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
-        Self::new("GET", path, answer).needs(Right::Read)
-    }
-
-    pub(super) const fn post(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
-        Self::new("POST", path, answer)
-    }
-
-    pub(super) const fn put(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
-        Self::new("PUT", path, answer)
-    }
-
-    pub(super) const fn patch(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
-        Self::new("PATCH", path, answer)
-    }
-
-    pub(super) const fn delete(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
-        Self::new("DELETE", path, answer)
-    }
-
-    /// Whoever calls it needs this right. Until it is said, what changes something needs all of them.
-    pub(super) const fn needs(self, right: Right) -> Self {
-        Self { right, ..self }
-    }
-
-    /// Needs no key.
-    pub(super) const fn open(self) -> Self {
-        Self {
-            access: Access::Open,
-            ..self
-        }
-    }
-
-    /// Takes parameters.
-    pub(super) const fn with_query(self) -> Self {
-        Self {
-            access: Access::WithKeyAndQuery,
-            ..self
-        }
-    }
-
-    const fn new(
-        method: &'static str,
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
-        Self {
-            method,
-            path,
-            access: Access::WithKey,
-            right: Right::Everything,
-            answer,
-        }
-    }
-
-    /// What stands in `path` for the segments in braces, or nothing where there is none. `None`: it is another path.
-    fn matches<'p>(&self, path: &'p str) -> Option<[&'p str; 2]> {
-        let (mut wanted, mut given) = (self.path.split('/'), path.split('/'));
-        let (mut named, mut count) = ([""; 2], 0);
-        loop {
-            match (wanted.next(), given.next()) {
-                (None, None) => return Some(named),
-                (Some(any), Some(segment)) if any.starts_with('{') => {
-                    *named.get_mut(count)? = segment;
-                    count += 1;
-                }
-                (Some(wanted), Some(segment)) if wanted == segment => {}
-                _ => return None,
-            }
-        }
-    }
-}
-
-/// A request, for whoever answers it.
-pub(super) struct Asked {
-    named: [String; 2],
-    query: Option<String>,
-    headers: HeaderMap,
-    operator: Operator,
-    body: UnreadBody,
-}
-
-impl Asked {
-    /// Who asks, for the audit.
-    pub(super) fn who(&self) -> Operator {
-        self.operator.clone()
-    }
-
-    /// What the path names, unchecked.
-    pub(super) fn named(&self) -> &str {
-        &self.named[0]
-    }
-
-    /// What it names behind that.
-    pub(super) fn second_named(&self) -> &str {
-        &self.named[1]
-    }
-
-    pub(super) fn query(&self) -> Option<&str> {
-        self.query.as_deref()
-    }
-
-    pub(super) const fn headers(&self) -> &HeaderMap {
-        &self.headers
-    }
-
-    /// The whole body, within its limits.
-    pub(super) async fn body(self) -> Result<Bytes, Refusal> {
-        self.body.whole().await
-    }
-}
-
-/// Whether only the holder of the admin key is answered. What is no route at all is for everybody not found.
+/// Whether a request needs the admin key. A path that is not a route needs none and gets a 404.
 pub(crate) fn needs_key<B>(req: &Request<B>) -> bool {
     find(req.method(), req.uri().path()).is_ok_and(|(route, _)| route.access != Access::Open)
 }
 
-/// Finds what answers, and what its path names. HEAD is answered like GET.
+/// The routes of each path.
+static TABLE: LazyLock<matchit::Router<Vec<&'static Route>>> = LazyLock::new(|| {
+    let mut paths = BTreeMap::<&str, Vec<&'static Route>>::new();
+    for route in ROOMS.iter().copied().flatten() {
+        paths.entry(route.path).or_default().push(route);
+        // A missing last segment is an empty name, which no account and no key has.
+        if let Some((path, _)) = route
+            .path
+            .rsplit_once('{')
+            .filter(|_| route.path.ends_with('}'))
+        {
+            paths.entry(path).or_default().push(route);
+        }
+    }
+    let mut table = matchit::Router::new();
+    for (path, routes) in paths {
+        (table.insert(path, routes)).expect("no two routes have the same path and method");
+    }
+    table
+});
+
+/// Finds the route and its matched segments. HEAD uses the route of GET.
 fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, [&'p str; 2]), Refusal> {
+    let found = TABLE.at(path).map_err(|_| Refusal::PathUnknown)?;
     let verb = match method.as_str() {
         "HEAD" => "GET",
         verb => verb,
     };
-    let mut allow = Vec::new();
-    for route in ROOMS.iter().copied().flatten() {
-        let Some(named) = route.matches(path) else {
-            continue;
-        };
-        if route.method == verb {
-            return Ok((route, named));
-        }
-        allow.push(match route.method {
-            "GET" => "GET, HEAD",
-            method => method,
-        });
+    if let Some(route) = found
+        .value
+        .iter()
+        .copied()
+        .find(|route| route.method == verb)
+    {
+        let mut segments = found.params.iter().map(|(_, segment)| segment);
+        let named = [(); 2].map(|()| segments.next().unwrap_or_default());
+        return Ok((route, named));
     }
-    if allow.is_empty() {
-        return Err(Refusal::PathUnknown);
-    }
-    let allow = allow.join(", ");
+    let allow = found.value.iter().map(|route| match route.method {
+        "GET" => "GET, HEAD",
+        method => method,
+    });
+    let allow = allow.collect::<Vec<_>>().join(", ");
     Err(Refusal::MethodNotAllowed { allow })
 }
 
-/// Answers whatever has a route. The admin key is asked for above.
+/// Answers requests by their routes. A layer above checks the admin key.
 #[derive(Clone, Debug)]
 pub struct Routes {
     admin: Arc<Admin>,
@@ -238,10 +110,10 @@ impl Routes {
 
 impl Service<Request<UnreadBody>> for Routes {
     type Response = Answer;
-    type Error = Error;
-    type Future = BoxFuture<'static, Result<Answer, Error>>;
+    type Error = Refusal;
+    type Future = Answering;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
         Poll::Ready(Ok(()))
     }
 
@@ -260,7 +132,7 @@ impl Service<Request<UnreadBody>> for Routes {
                     target: "audit", who = operator.name(), what = "admin.refused",
                     method = %head.method, path = head.uri.path()
                 );
-                return Err(Refusal::RoleRefused(operator.role()).into());
+                return Err(Refusal::RoleRefused(operator.role()));
             }
             let asked = Asked {
                 named: named.map(str::to_owned),
@@ -269,14 +141,17 @@ impl Service<Request<UnreadBody>> for Routes {
                 operator,
                 body,
             };
-            Ok((route.answer)(admin, asked).await?)
+            (route.answer)(admin, asked).await
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::{edge::routes::tests::described, operators::Right};
 
     const KEY: Access = Access::WithKey;
     const QUERY: Access = Access::WithKeyAndQuery;
@@ -292,7 +167,7 @@ mod tests {
             ("POST", "accounts", "accounts", "", KEY),
             ("GET", "accounts/acme", "accounts/{account}", "acme", KEY),
             ("PATCH", "accounts/acme", "accounts/{account}", "acme", KEY),
-            // A closing slash leaves an empty id, which no account has.
+            // A trailing slash leaves an empty id, which no account has.
             ("GET", "accounts/", "accounts/{account}", "", KEY),
             (
                 "POST",
@@ -369,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_may_name_two_things() {
+    fn path_pattern_may_have_two_parameters() {
         let path = "/admin/v1/accounts/acme/statements/2026-11";
         let (route, named) = find(&Method::GET, path).ok().unwrap();
         assert_eq!(named, ["acme", "2026-11"]);
@@ -380,7 +255,18 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_open_but_what_a_stranger_may_know() {
+    fn the_description_for_operators_has_each_path_and_method_of_the_table() {
+        let mut table = BTreeMap::<String, BTreeSet<String>>::new();
+        for route in ROOMS.iter().copied().flatten() {
+            let methods = table.entry(route.path.to_owned()).or_default();
+            methods.insert(route.method.to_owned());
+        }
+        let document = include_str!("../../docs/openapi-admin.yaml");
+        assert_eq!(described(document), table);
+    }
+
+    #[test]
+    fn only_public_routes_need_no_admin_key() {
         let open = ROOMS.iter().copied().flatten();
         let open: Vec<&str> = open
             .filter(|route| route.access == Access::Open)
@@ -389,9 +275,9 @@ mod tests {
         assert_eq!(open, ["/livez", "/readyz", "/metrics", "/openapi.yaml"]);
     }
 
-    /// A new route that nobody thought of needs all rights.
+    /// A new changing route without a right requires all rights.
     #[test]
-    fn what_changes_something_needs_a_right_of_its_own() {
+    fn every_changing_route_names_a_right() {
         let changing = ROOMS.iter().copied().flatten();
         let changing = changing.filter(|route| route.method != "GET");
         let rights: Vec<_> = changing
@@ -477,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn other_methods_are_told_which_are_allowed() {
+    fn other_methods_get_the_allowed_ones() {
         for (method, path, allow) in [
             ("POST", "/livez", "GET, HEAD"),
             ("POST", "/metrics", "GET, HEAD"),

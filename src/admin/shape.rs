@@ -1,4 +1,4 @@
-//! What the operators' answers look like where layers refuse that callers have too, and where a call panics.
+//! Form of the operators' answers for refusals of layers shared with the callers' stack, and for panics.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
@@ -12,27 +12,21 @@ use tollgate_layers::{
 use super::refusal::Refusal;
 use crate::edge::panics::{Panicked, Witness};
 
-/// Errors in the operators' words, which name what to do next. Only an answer that sends its reader to the log has
-/// a number.
+/// Writes errors in the form for operators, with what to do next. Only an answer that refers to the log contains a
+/// request number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OperatorsShape;
 
 impl Shape for OperatorsShape {
     fn answer(&self, refused: &Refused<'_>) -> Response<Bytes> {
         match refused.error() {
-            Error::Internal(cause) => match cause.downcast_ref::<Refusal>() {
-                Some(refusal) => refusal.answer(),
-                None if cause.is::<Panicked>() => {
-                    let number = refused.number();
-                    Refusal::Panicked { number }.answer()
-                }
-                None => {
-                    tracing::error!(%cause, "the admin API is at fault");
-                    Refusal::Internal.answer()
-                }
-            },
+            Error::Internal(cause) if cause.is::<Panicked>() => {
+                let number = refused.number();
+                Refusal::Panicked { number }.answer()
+            }
+            Error::Internal(cause) => Refusal::fault(cause).answer(),
             Error::Invalid { field, problem } => match of_head(problem) {
-                // HTTP/2 has the host elsewhere.
+                // HTTP/2 carries the host in `:authority`.
                 Some(text) if field == ":authority" => Refusal::invalid("host", text).answer(),
                 Some(text) => Refusal::invalid(&**field, text).answer(),
                 None => refused.usual(),
@@ -44,21 +38,21 @@ impl Shape for OperatorsShape {
     fn stamp(&self, _: RequestNumber, _: &mut HeaderMap) {}
 }
 
-/// What an operator's client should do about its head.
+/// Advice for a client whose request head is invalid.
 fn of_head(problem: &Problem) -> Option<&'static str> {
     Some(match problem {
         Problem::HeaderMissing => "a header that HTTP/1.1 requires: send it",
-        Problem::Duplicate => "stands there twice: send it once",
+        Problem::Duplicate => "occurs twice: send it once",
         Problem::NotAHost => "not a host: send a name, IPv4 or [IPv6], and :port where needed",
-        Problem::Contradicts(":authority") => "another one than :authority says: send one of them",
+        Problem::Contradicts(":authority") => "differs from :authority: send one of them",
         Problem::Contradicts("transfer-encoding") => {
-            "stands beside transfer-encoding: send one of them"
+            "is sent together with transfer-encoding: send one of them"
         }
         _ => return None,
     })
 }
 
-/// Which call of the admin API it was.
+/// The route of a request, for the log of a panic.
 #[derive(Clone, Debug)]
 pub struct WhichCall {
     number: Option<RequestNumber>,

@@ -1,4 +1,4 @@
-//! Statements: an account's month for its accountant.
+//! Endpoint for statements: an account's month for its accountant.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::{
     now_ms,
     query::Query,
     refusal::{Refusal, response},
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{
     config::SellerConfig,
@@ -26,7 +26,7 @@ use crate::{
     statement::{About, Document, Kept, Month},
 };
 
-/// How often a month is asked for anew where another gateway keeps it meanwhile.
+/// Maximum number of attempts if another gateway stores the month at the same time.
 const TRIES_MAX: usize = 3;
 
 pub(super) const ROUTES: &[Route] = &[Route::get(
@@ -35,7 +35,7 @@ pub(super) const ROUTES: &[Route] = &[Route::get(
 )
 .with_query()];
 
-/// What a statement comes as.
+/// Format of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
@@ -74,7 +74,7 @@ impl Admin {
         Ok(answer)
     }
 
-    /// The statement and the language that it is in: of a closed month those that it had first.
+    /// The statement and its language. A closed month keeps the content and language of its first statement.
     async fn statement_of(
         &self,
         account: &AccountId,
@@ -125,7 +125,7 @@ impl Admin {
             }
         }
         Err(Refusal::LedgerOutOfReach(
-            "the month is kept and forgotten at the same time; ask again".into(),
+            "the month is being stored and deleted at the same time; try again".into(),
         ))
     }
 }
@@ -153,8 +153,8 @@ fn refusal(error: &StatementError, account: &AccountId, kept: Option<&Kept>) -> 
     match error {
         StatementError::Ledger(error) => Refusal::of_ledger(error, &format!("account {account}")),
         StatementError::Forgotten => Refusal::Conflict(format!(
-            "the journal of account {account} may not reach back to the beginning of that month, so its sums cannot be \
-             told; take them from the statement that was made while it did{}, or from an export",
+            "the journal of account {account} may not reach back to the beginning of that month, so its sums may be \
+             incomplete; take them from the statement that was made while it did{}, or from an export",
             kept.map(|kept| format!(" (its sha256 is {})", kept.sha256()))
                 .unwrap_or_default()
         )),

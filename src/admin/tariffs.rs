@@ -1,10 +1,10 @@
-//! Tariff versions: what was in force when.
+//! Endpoint for tariff versions and when they came into force.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Admin, Answer, ok, refusal::Refusal, routes::Route};
+use super::{Admin, Answer, ok, refusal::Refusal, route::Route};
 use crate::{
     catalog::tariffs::{self, Tariff},
     text::time::rfc3339,
@@ -14,7 +14,7 @@ pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/tariffs", |admin, _|
     Box::pin(admin.list_tariffs())
 })];
 
-/// How many are shown, the newest.
+/// Maximum number of versions in an answer, the newest first.
 const SHOWN_MAX: usize = 50;
 
 #[derive(Serialize)]

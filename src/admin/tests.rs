@@ -1,4 +1,4 @@
-//! The operators' API as a whole, beneath its layers.
+//! Tests of the operators' API as a whole, below its layers.
 
 use std::{
     cell::RefCell,
@@ -38,20 +38,21 @@ use crate::{
     console::ConsoleLayer,
     edge::{head::FramingFault, panics::PanicsLayer, server::OpenConnections},
     events::Tail,
-    observe::{Sources, metrics::Metrics, record::Calls},
+    observe::{metrics::Metrics, record::Calls},
     payments::Payments,
     stack,
+    state::scrape::Sources,
 };
 
 thread_local! {
     static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is logged on this thread, each time since the last time.
+/// Lines logged on this thread since the last call.
 ///
-/// One subscriber hears all threads. With one for this thread alone, a line is lost when another test's thread comes
-/// to it first: while a process has a single subscriber, `tracing` asks only the thread that it is on whether anybody
-/// wants the line, and remembers the answer for all.
+/// One subscriber receives the lines of all threads. With a subscriber per thread a line can be lost: while a process
+/// has a single subscriber, `tracing` queries only the current thread's subscriber for interest, and caches the
+/// answer for all threads.
 pub(crate) struct Log;
 
 impl Log {
@@ -79,7 +80,7 @@ struct ThreadLog;
 
 impl Write for ThreadLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A thread that ends has no log any more.
+        // A thread that is ending no longer has a log.
         let _ = LOG.try_with(|log| log.borrow_mut().extend_from_slice(bytes));
         Ok(bytes.len())
     }
@@ -104,13 +105,12 @@ fn admin_over(
     let (live, health) = (Arc::new(live()), Health::new());
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
-    let key = SecretString::from("correct horse".to_owned());
     let (metrics, readiness) = (Arc::new(Metrics::new("tollgate")), Readiness::default());
     let sources = Sources {
         calls: Calls::new(Arc::clone(&metrics)),
         live: Arc::clone(&live),
         store: store.clone(),
-        rates: crate::node::rates::KeyRates::of(&store).0,
+        rates: crate::state::rates::KeyRates::of(&store).0,
         health: health.clone(),
         readiness: readiness.clone(),
         connections: OpenConnections::default(),
@@ -118,25 +118,27 @@ fn admin_over(
     let scrape = Scrape::new(Arc::clone(&metrics), sources);
     let config = AdminConfig {
         listen: ([127, 0, 0, 1], 0).into(),
-        key: key.clone(),
+        key: SecretString::from("correct horse".to_owned()),
         operators_file: None,
         oidc: None,
+        hosts: Vec::new(),
+        metrics_key: false,
         connections_max: 1,
     };
     let console = ConsoleLayer::new(&config, Arc::clone(&live));
     let payments = Payments::new(store.clone(), payments, Language::En);
-    let dispatcher = Dispatcher::new(Tail::new(store.clone()), metrics);
-    // Nothing is sent but what is asked for.
+    let dispatcher = Dispatcher::new(Tail::new(store.clone()), Arc::clone(&metrics));
+    // Nothing is delivered unless a test requests it.
     drop(dispatcher.replace(receivers));
     let admin = Admin::new(store, live, health, readiness, scrape, dispatcher, payments);
-    BoxCloneService::new(stack::operators(&key, admin, console))
+    BoxCloneService::new(stack::operators(&config, &metrics, admin, console))
 }
 
 async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {
     asked_by(&Operator::default(), admin, method, path, body).await
 }
 
-/// Asks as the console does, in somebody's name.
+/// Sends a request as the console does, on behalf of an operator.
 async fn asked_by(
     who: &Operator,
     admin: &Api,
@@ -158,7 +160,7 @@ async fn asked_by(
     (status, serde_json::from_slice(&body).unwrap_or_default())
 }
 
-/// Somebody who takes whatever comes, and says the same to all: where it is.
+/// A server that accepts any request and gives every request the same answer.
 #[allow(
     clippy::disallowed_methods,
     reason = "a test owns the task that it spawns"
@@ -170,7 +172,7 @@ async fn answering(body: &'static str) -> String {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut read = Vec::new();
-            // With the body, which ends a request that has one.
+            // Reads until the end of the body, which ends a request with a body.
             while !read.ends_with(b"\r\n\r\n") && !read.ends_with(b"}") {
                 stream.read_buf(&mut read).await.unwrap();
             }
@@ -184,11 +186,11 @@ async fn answering(body: &'static str) -> String {
     url
 }
 
-/// A payment that is waited for, at YooKassa.
+/// An unpaid payment at YooKassa.
 const PENDING: &str = r#"{"id":"p-1","status":"pending","amount":{"value":"500.00","currency":"RUB"},
     "confirmation":{"type":"redirect","confirmation_url":"https://pay.example/p-1"},"metadata":{}}"#;
 
-/// With a shop for payments, a receiver `crm`, and the event 1.
+/// With a payment provider, a receiver `crm`, and the event 1.
 async fn whole_admin() -> Api {
     let url = answering(PENDING).await;
     let payments = PaymentsConfig {
@@ -235,7 +237,7 @@ async fn whole_admin() -> Api {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_repeat_books_nothing_says_so_in_its_line_and_is_the_same_in_kind_amount_and_reason() {
+async fn repetition_books_nothing_and_is_logged_as_one() {
     let log = Log::listen();
     let admin = admin();
     let entered = async |what: &str, body: Value| {
@@ -256,7 +258,7 @@ async fn a_repeat_books_nothing_says_so_in_its_line_and_is_the_same_in_kind_amou
         for repeated in [false, true] {
             let (status, answer, audited) = entered(what, body.clone()).await;
             assert_eq!(status, 200, "{answer}");
-            // Whoever booked it first may not have lived to log it.
+            // A repeated request is logged, too, because the first process may have died before it logged.
             let said = format!("repeated={repeated}");
             assert!(audited.is_some_and(|line| line.contains(&said)), "{said}");
             assert_eq!(answer["repeated"], repeated, "{answer}");
@@ -292,7 +294,7 @@ async fn a_repeat_books_nothing_says_so_in_its_line_and_is_the_same_in_kind_amou
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what() {
+async fn every_change_leaves_one_audit_line_with_actor_and_values() {
     let log = Log::listen();
     let admin = whole_admin().await;
     let anna = &Operator::new("anna", Role::Finance);
@@ -408,13 +410,13 @@ async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what()
     audited(&lines, vera, "usage.rebuild", &[]);
     let (_, lines) = made(anna, post, "audit", "").await;
     audited(&lines, anna, "audit", &["breaches=0"]);
-    // Whoever has the admin key has no other name.
+    // The holder of the admin key has no name.
     let key = &Operator::default();
     let (_, lines) = made(key, post, "audit", "").await;
     audited(&lines, key, "audit", &["breaches=0"]);
     assert_eq!(key.name(), "admin");
 
-    // Whoever only looks leaves none, and neither does what was refused; what a role may not is noted.
+    // Reads and refused requests leave no line; a request that the role does not allow does.
     let looks = ["accounts", "accounts/acme", "accounts/acme/keys", "vendors"];
     for path in looks.into_iter().chain([path.as_str()]) {
         let (_, lines) = made(anna, &Method::GET, path, "").await;
@@ -428,7 +430,7 @@ async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what()
     audited(&log.take(), anna, "admin.refused", &["PATCH", &path]);
 }
 
-/// One line, of this target, of this person's, about this, with these words in it.
+/// Asserts one line of the audit target by this operator about this object, with these words.
 fn audited(lines: &[String], who: &Operator, what: &str, words: &[&str]) {
     let [line] = lines else {
         panic!("{what}: {lines:?}");
@@ -444,7 +446,7 @@ fn audited(lines: &[String], who: &Operator, what: &str, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_model_that_is_not_in_the_catalog_is_refused_with_the_one_that_was_meant() {
+async fn unknown_model_is_refused_with_a_suggestion() {
     let admin = admin();
     asked(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
     let keys = "accounts/acme/keys";
@@ -495,10 +497,10 @@ async fn a_head_that_leaves_something_open_is_refused_in_the_operators_words() {
     for (req, says) in [
         (
             two_lengths,
-            "content-length: stands beside transfer-encoding: send one of them",
+            "content-length: is sent together with transfer-encoding: send one of them",
         ),
         (host(&[]), "host: a header that HTTP/1.1 requires: send it"),
-        (host(&["h", "h"]), "host: stands there twice: send it once"),
+        (host(&["h", "h"]), "host: occurs twice: send it once"),
         (
             host(&["a b"]),
             "host: not a host: send a name, IPv4 or [IPv6], and :port where needed",
@@ -509,7 +511,7 @@ async fn a_head_that_leaves_something_open_is_refused_in_the_operators_words() {
         ),
         (
             other_authority,
-            "host: another one than :authority says: send one of them",
+            "host: differs from :authority: send one of them",
         ),
     ] {
         let Ok(res) = admin.clone().oneshot(req).await;
@@ -525,7 +527,7 @@ async fn a_head_that_leaves_something_open_is_refused_in_the_operators_words() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_call_that_panics_is_told_its_number_and_the_log_which_call_it_was() {
+async fn panicked_call_returns_its_number_and_the_log_names_the_call() {
     let log = Log::listen();
     let broken = service_fn(async |req: Request<()>| {
         assert_ne!(req.uri().path(), "/call", "a panic of the test's");
@@ -548,7 +550,7 @@ async fn a_call_that_panics_is_told_its_number_and_the_log_which_call_it_was() {
     let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
     let body = res.into_body().collect().await.unwrap().to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap();
-    let text = "our own fault, and a change may have been made; the log says more";
+    let text = "an internal error, and a change may have been made; see the log";
     assert_eq!(body["error"]["message"], format!("{text} ({number})"));
     let logged = |words: &[&str]| {
         let lines = log.take();

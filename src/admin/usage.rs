@@ -1,8 +1,8 @@
-//! What was used and charged in a time: receipts added up by account, key, group, model, vendor, session, endpoint,
-//! month, day or hour.
+//! Endpoint for usage: sums of receipts over a period, by account, key, group, model, vendor, session, endpoint, month,
+//! day or hour.
 //!
-//! Out of the roll-up, unless sessions are asked for or an account's hours: of these it knows nothing, and the journal
-//! is read.
+//! Read from the roll-up, except for sessions and for an account's hours, which are computed from the journal because
+//! the roll-up does not have them.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -22,11 +22,10 @@ use super::{
     ok,
     query::{self, Query},
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::{
-    latest::charged,
-    ledger::AnyLedger,
+    ledger::{AnyLedger, latest::charged},
     text::{
         rubles::Rubles,
         time::{day, rfc3339},
@@ -44,10 +43,10 @@ pub(super) const ROUTES: &[Route] = &[
     .needs(Right::Everything),
 ];
 
-/// How many rows an answer has at most.
+/// Maximum number of rows in an answer.
 const ROWS_MAX: usize = 100_000;
 const HOUR_MS: u64 = 3_600_000;
-/// Of a day, the year and the month.
+/// Length of the year and month at the beginning of a day.
 const MONTH_CHARS: usize = "2026-01".len();
 
 impl Admin {
@@ -57,7 +56,7 @@ impl Admin {
             .await?)
     }
 
-    /// Forgets the sums. The gateways make them anew, and until then reports read the journals.
+    /// Deletes the sums. The gateways rebuild them; until then reports read the journals.
     async fn rebuild_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let who = asked.who();
         let body = asked.body().await?;
@@ -71,7 +70,7 @@ impl Admin {
     }
 }
 
-/// What is asked for.
+/// The parameters of a report.
 #[derive(Debug)]
 struct UsageQuery {
     account: Option<AccountId>,
@@ -84,21 +83,21 @@ struct UsageQuery {
     group: Vec<Dimension>,
 }
 
-/// What a row stands for.
+/// The grouping of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Dimension {
     Account,
     Key,
-    /// The group of keys that was charged. Without a word where the key was in none.
+    /// Group of the charged key. Empty if the key had none.
     #[serde(rename = "group")]
     KeyGroup,
     Model,
-    /// Who answered.
+    /// The vendor that answered.
     Vendor,
-    /// Without a word where the caller named none.
+    /// Empty if the caller named no session.
     Session,
-    /// Without a word where the receipt does not say it.
+    /// Empty if the receipt does not have it.
     Endpoint,
     Month,
     Day,
@@ -126,13 +125,13 @@ impl UsageQuery {
         };
         match (wish.since_ms, wish.until_ms) {
             (Some(since), Some(until)) if until <= since => {
-                Err(Refusal::invalid("until", "must lie after since"))
+                Err(Refusal::invalid("until", "must be after since"))
             }
             _ => Ok(wish),
         }
     }
 
-    /// Adds up what the ledger has.
+    /// Computes the report.
     async fn fulfil(self, store: &AnyLedger) -> Result<Report, Refusal> {
         let mut report = Report::of(&self);
         let by_account = self.account.is_some()
@@ -170,7 +169,7 @@ impl UsageQuery {
         self.since_ms.unwrap_or(0)..self.until_ms.unwrap_or(u64::MAX)
     }
 
-    /// Adds what the roll-up has, and what came since.
+    /// Adds the sums of the roll-up, and the receipts after it.
     async fn read(
         &self,
         store: &AnyLedger,
@@ -254,12 +253,12 @@ impl UsageQuery {
             if after.is_none() {
                 return Ok(());
             }
-            // The embedded ledgers answer at once: others want to be served too.
+            // The embedded ledgers answer without waiting; yield so that other tasks can run.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Sessions apart.
+    /// Whether a part passes the filters other than the session.
     fn asks_for(&self, part: &Part<'_>) -> bool {
         self.key.as_ref().is_none_or(|key| Some(key) == part.key)
             && (self.model.as_ref()).is_none_or(|model| *model == part.model)
@@ -288,7 +287,7 @@ fn groups(text: &str) -> Result<Vec<Dimension>, String> {
             "hour" => Dimension::Hour,
             _ => {
                 return Err(
-                    "must be words out of account, key, group, model, vendor, session, endpoint, month, day, hour, with \
+                    "must be a comma-separated list of account, key, group, model, vendor, session, endpoint, month, day, hour, with \
                      commas between"
                         .into(),
                 );
@@ -302,7 +301,7 @@ fn groups(text: &str) -> Result<Vec<Dimension>, String> {
     Ok(groups)
 }
 
-/// The answer.
+/// The answer with all rows and totals.
 #[derive(Debug, Serialize)]
 struct Report {
     since: Option<String>,
@@ -314,40 +313,40 @@ struct Report {
     total: rollup::Sums,
 }
 
-/// Sums by the words of the group, in its order.
+/// Sums by the values of the grouping, in its order.
 type Rows = BTreeMap<Vec<(Dimension, String)>, rollup::Sums>;
 
-/// Sums as they are told.
+/// Sums in the form of the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Sums {
     calls: u64,
-    /// Of the calls, those that a vendor cut or failed in.
+    /// Number of calls that a vendor aborted or failed.
     failed_calls: u64,
     usage: Usage,
     charged_rub: Rubles,
     loss_rub: Rubles,
-    /// Of the calls, those whose usage is an estimate.
+    /// Number of calls whose usage is estimated.
     estimated_calls: u64,
-    /// Of the calls, those of which it is known what the vendor takes. The next two are of these alone.
+    /// Number of calls with a known vendor cost. The next two fields cover only these.
     cost_known_calls: u64,
-    /// What the vendors take; null where that is known of no call.
+    /// Vendor cost; null if no call has a known one.
     vendor_cost_rub: Option<Rubles>,
-    /// What was charged for the same calls, less that.
+    /// Charges for the same calls less their vendor cost.
     margin_rub: Option<Rubles>,
-    /// How long they took, from the request to the end; null where no receipt says it.
+    /// Time from the request to the end; null if no receipt has it.
     whole: Option<Latency>,
-    /// The same to the first byte of the answer.
+    /// Time from the request to the first byte of the answer; null if no receipt has it.
     first_byte: Option<Latency>,
 }
 
-/// How long calls took, in milliseconds.
+/// Distribution of durations, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Latency {
-    /// Of so many of the calls.
+    /// Number of calls with a known duration.
     calls: u64,
-    /// What half of them did not take longer than; at most an eighth more than exact.
+    /// Median; at most an eighth above the exact value.
     p50_ms: Option<u32>,
-    /// The same of 99 in a hundred.
+    /// 99th percentile; at most an eighth above the exact value.
     p99_ms: Option<u32>,
 }
 
@@ -372,7 +371,7 @@ impl Report {
         }
     }
 
-    /// With the total of its rows. There are fewer of them than of what they are made of.
+    /// Adds the totals, computed from the rows because those are fewer than the parts.
     fn added_up(mut self) -> Self {
         for sums in self.rows.values() {
             self.total.add(sums);
@@ -414,7 +413,7 @@ impl Report {
             return Err(Refusal::invalid(
                 "group",
                 format!(
-                    "gives more than {ROWS_MAX} rows; ask for fewer words, one account or a shorter time"
+                    "has more than {ROWS_MAX} rows; group by fewer fields, or choose one account or a shorter period"
                 ),
             ));
         }
@@ -445,7 +444,7 @@ fn total<S: Serializer>(sums: &rollup::Sums, serializer: S) -> Result<S::Ok, S::
     Sums::from(sums).serialize(serializer)
 }
 
-/// A row has a field for each word of the group, and the sums.
+/// Serializes each row with a field per grouping and the sums.
 fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Default, Serialize)]
     struct Row<'a> {
@@ -453,17 +452,17 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         account: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         key: Option<&'a str>,
-        /// Null where the key was in none.
+        /// Null if the key had no group.
         #[serde(skip_serializing_if = "Option::is_none")]
         group: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         model: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         vendor: Option<&'a str>,
-        /// Null where none was named.
+        /// Null if the caller named no session.
         #[serde(skip_serializing_if = "Option::is_none")]
         session: Option<Option<&'a str>>,
-        /// Null where it is not known.
+        /// Null if it is not known.
         #[serde(skip_serializing_if = "Option::is_none")]
         endpoint: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -534,9 +533,9 @@ mod tests {
             ),
             (
                 "group=week",
-                "group: must be words out of account, key, group, model, vendor, session, endpoint, month, day, hour",
+                "group: must be a comma-separated list of account, key, group, model, vendor, session, endpoint, month, day, hour",
             ),
-            ("group=day,", "group: must be words"),
+            ("group=day,", "group: must be a comma-separated list"),
             ("group=day,day", "group: has day twice"),
             ("account=a/b", "account: an id is"),
             (
@@ -546,7 +545,7 @@ mod tests {
             ("since=31.01.2026", "since: must be a date"),
             (
                 "since=2026-02-01&until=2026-02-01",
-                "until: must lie after since",
+                "until: must be after since",
             ),
         ] {
             let message = UsageQuery::parse(Some(query)).unwrap_err().message();

@@ -1,4 +1,4 @@
-//! Vendors: what the admin API shows of them, their switch, and their names in its paths.
+//! Endpoints for vendors: their state, a switch to disable them, and their names in paths.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    routes::{Asked, Route},
+    route::{Asked, Route},
 };
 use crate::text::{percent, time::rfc3339};
 
@@ -39,7 +39,7 @@ impl Admin {
         ok(&BTreeMap::from([("vendors", vendors)]))
     }
 
-    /// On this node, until it is restarted: a vendor is left out for good in the config.
+    /// Disables a vendor on this node until it restarts. To remove a vendor permanently, change the configuration.
     async fn change_vendor(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let none = || {
             Refusal::NotFound(
@@ -69,7 +69,7 @@ impl Admin {
     }
 }
 
-/// A vendor as this node knows it.
+/// A vendor's state on this node.
 #[derive(Serialize)]
 struct VendorAnswer<'a> {
     name: &'a str,
@@ -97,7 +97,7 @@ struct RouteAnswer<'a> {
 struct ErrorAnswer {
     at: String,
     status: Option<u16>,
-    /// In words, for people.
+    /// Description for people.
     text: String,
 }
 
@@ -148,18 +148,22 @@ impl<'a> RouteAnswer<'a> {
     }
 }
 
-/// What it does with calls of a vendor that is not disabled, in an operator's words: it answers them, gets after
-/// failures none that have another route, gets one to see whether it is back, or rests.
+/// State of a route whose vendor is not disabled, for operators: it gets calls; after failures it gets only calls
+/// without another route; it gets a single probe call; or it gets none. A route that gets calls and has not answered any
+/// is not reported as answering.
 const fn state(route: &RouteState) -> &'static str {
     match route.breaker {
         BreakerState::Open => "shut",
         BreakerState::HalfOpen => "trying",
         _ if route.rests_for.is_some() => "resting",
+        // A first byte was never measured, so the vendor never answered a call.
+        _ if route.first_byte.is_none() && route.last_error.is_some() => "failing",
+        _ if route.first_byte.is_none() => "untried",
         _ => "answering",
     }
 }
 
-/// What a vendor did instead of answering. A mistyped model is not to look like an outage.
+/// Describes a vendor's failure. A misspelt model must not look like an outage.
 fn words(status: Option<StatusCode>) -> String {
     let Some(status) = status else {
         return "no answer".into();
@@ -186,12 +190,12 @@ fn enabled(value: &Value) -> Result<bool, String> {
     }
 }
 
-/// A vendor's name as one segment of a path (RFC 3986, section 2): the config takes any text for one.
+/// A vendor's name as one path segment (RFC 3986, section 2): the configuration allows any text as a name.
 pub(crate) fn path_segment(name: &str) -> String {
     percent::encoded(name)
 }
 
-/// The name that a segment of a path stands for, if it is one.
+/// The vendor's name in a path segment; `None` if the segment is not valid.
 fn name_of(segment: &str) -> Option<String> {
     percent::decoded(segment)
 }
@@ -225,6 +229,11 @@ mod tests {
         assert_eq!(state(&route), "answering");
         route.rests_for = Some(Duration::from_secs(1));
         assert_eq!(state(&route), "resting");
+        (route.rests_for, route.first_byte) = (None, None);
+        assert_eq!(state(&route), "failing", "our key was refused");
+        let refused = route.last_error.take();
+        assert_eq!(state(&route), "untried");
+        (route.last_error, route.first_byte) = (refused, Some(Duration::from_micros(1_234_567)));
         (route.breaker, route.rests_for) = (BreakerState::Open, None);
         let mut vendor = VendorState {
             name: "a".into(),
@@ -256,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_said_in_words() {
+    fn error_is_shown_as_text() {
         for (status, said) in [
             (Some(404), "model not found (404)"),
             (Some(429), "at its limit (429)"),
@@ -271,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn any_name_goes_through_a_path() {
+    fn any_name_can_be_a_path_segment() {
         for (name, segment) in [
             ("openai-eu_2.b~c", "openai-eu_2.b~c"),
             ("a b/c%?#", "a%20b%2Fc%25%3F%23"),

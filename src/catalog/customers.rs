@@ -1,4 +1,4 @@
-//! Prices of some customers, as a snapshot keeps them: whose are which.
+//! Customers' own prices in a snapshot: which account pays which prices.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,7 +8,7 @@ use tollgate_layers::{key::AccountId, price::PriceList, reserve::ledger::TariffV
 use super::prices::{Markup, ModelUsdt};
 use crate::config::{LiveConfig, Row};
 
-/// Prices of a model by a customers' rule.
+/// A model's prices by a customers' price rule.
 #[derive(Clone, Debug)]
 pub(super) struct OwnPrices {
     pub(super) usdt: Arc<ModelUsdt>,
@@ -16,17 +16,18 @@ pub(super) struct OwnPrices {
     pub(super) prices: Option<PriceList>,
 }
 
-/// Which of a model's own prices are whose.
+/// Which of a model's own prices apply to which account.
 #[derive(Debug)]
 pub(super) struct Customers {
-    /// By model. Operators alone say who is in it.
+    /// By account: for each model, the index of its own prices. Only the operator adds accounts, so the map cannot be
+    /// filled by callers.
     rows: HashMap<AccountId, Row, FixedState>,
     others: Row,
 }
 
 impl Customers {
-    /// `None` where everybody pays the same. `add` takes the prices that some customer pays for a model, and says where
-    /// among that model's they stand.
+    /// `None` if everybody pays the same. `add` stores the prices that some customers pay for a model, and returns
+    /// their index among that model's own prices.
     pub(super) fn new(
         config: &LiveConfig,
         version: TariffVersion,
@@ -50,7 +51,7 @@ impl Customers {
             };
             slots.insert((rule, model), add(model, own));
         }
-        // Accounts share their rows here as there.
+        // Accounts that share a row in the configuration share it here.
         let mut made: HashMap<*const Option<usize>, Row> = HashMap::new();
         let mut placed = |row: &Row| {
             let make = || {
@@ -69,7 +70,7 @@ impl Customers {
         })
     }
 
-    /// Where each model's prices for an account stand; `None`: everybody's.
+    /// For each model, the index of the account's own prices; `None` means everybody's prices.
     pub(super) fn row(&self, payer: &AccountId) -> &[Option<usize>] {
         self.rows.get(payer).unwrap_or(&self.others)
     }
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_customers_price_lives_as_long_as_everybodys() {
+    async fn customer_price_expires_with_the_general_price() {
         let live = live_of(RULES);
         assert_eq!(price(&live, "acme", "z-first"), None);
         live.set_rate(RateReading::measured(decimal("90.50")));
@@ -145,9 +146,9 @@ mod tests {
         assert!(price(&live, "acme", "z-first").is_some() && listed(&live));
     }
 
-    /// Everybody's would be another price than the one that was agreed on.
+    /// The account must not pay everybody's price instead of the agreed one.
     #[tokio::test(start_paused = true)]
-    async fn a_customers_price_past_what_money_can_be_is_no_price() {
+    async fn customer_price_out_of_range_is_unpriced() {
         let live = live_of(RULES);
         live.set_rate(RateReading::fixed(decimal("100000")));
         assert_eq!(price(&live, "acme", "a-second"), None);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// `usdt × rate × multiplier`, rounded up at the sixth digit, by the rule's multiplier and not the tariff's.
+        /// `usdt × rate × multiplier`, rounded up at the sixth digit, with the rule's multiplier and not the tariff's.
         #[test]
         fn a_customers_price_is_the_models_times_the_rules_multiplier(
             multiplier in 1u64..=1_000_000_000, rate in 1u64..1_000_000,

@@ -1,7 +1,7 @@
-//! What there is to say of a snapshot, and what endpoints have made of it.
+//! The catalog as it is shown to callers, and the documents that endpoints render of it.
 //!
-//! Documents are made when a snapshot is, not when somebody asks, and are swapped with it: no answer shows a price
-//! that is not charged. How they look is the endpoints' alone.
+//! Documents are rendered together with a snapshot, not when they are requested, and are swapped with it: so no answer
+//! shows a price that is not charged. Their form is up to the endpoints.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use tollgate_layers::{
 
 use crate::config::UsdtRates;
 
-/// How documents are made.
+/// The functions that render documents.
 #[derive(Clone, Copy, Debug)]
 pub struct Renderers {
-    /// Of what no price changes: made once for each configuration.
+    /// Renders the OpenAPI document, which has no prices: once per configuration.
     pub openapi: fn(&PublicUrls) -> Document,
-    /// The same: the page of a key's holder, in each language.
+    /// Renders the page for a key's holder in each language, which has no prices: once per configuration.
     pub usage_page: fn(&PublicUrls) -> ByLanguage,
-    /// Of the prices: made again whenever they change.
+    /// Renders the documents with prices: again whenever prices change.
     pub prices: fn(&CatalogView<'_>) -> PriceDocuments,
 }
 
-/// A snapshot as it is shown: all models, and their prices or none.
+/// A snapshot as it is shown: all models, with their prices if they have any.
 #[derive(Clone, Debug)]
 pub struct CatalogView<'a> {
-    /// Where it is shown.
+    /// The addresses and texts of this installation.
     pub urls: &'a PublicUrls,
     /// The tariff version in force.
     pub version: TariffVersion,
-    /// What stands between the exchange rate and the price.
+    /// The factor between the vendor's base price at the exchange rate and the price.
     pub sell_rate_multiplier: Decimal,
     /// Whether there are prices now.
     pub priced: bool,
@@ -44,60 +44,60 @@ pub struct CatalogView<'a> {
 /// A model as it is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelView<'a> {
-    /// The model.
+    /// The model in the snapshot.
     pub model: &'a Model,
-    /// Its prices now; those of a model whose price is out of range are absent beside those of others.
+    /// The model's prices now. A model whose price is out of range has none, even if others have.
     pub prices: Option<&'a PriceList>,
-    /// What is asked for it in dollars, for clients that reckon in them.
+    /// The model's base prices times the multiplier, in dollars, for clients that compute in dollars.
     pub usd_mtok: Option<UsdtRates>,
 }
 
-/// What callers are told beside models and prices.
+/// Contents of documents for callers besides models and prices.
 #[derive(Clone, Debug)]
 pub struct PublicUrls {
-    /// The path segment of the service.
+    /// The service's name, a segment of its paths: `/v1/<service>/models`.
     pub service: String,
-    /// Ends in `/v1`.
+    /// The public base address; ends in `/v1`.
     pub base_url: String,
-    /// Of texts for people.
+    /// Language of texts for people.
     pub language: Language,
-    /// Whether the holder of a key may ask for a payment.
+    /// Whether the holder of a key may create payments.
     pub pays: bool,
 }
 
 impl PublicUrls {
-    /// The base address of clients that append `/v1` themselves.
+    /// The base address for clients that append `/v1` themselves.
     #[must_use]
     pub fn root_url(&self) -> &str {
         self.base_url.strip_suffix("/v1").unwrap_or(&self.base_url)
     }
 }
 
-/// Answers that show prices, ready to be sent.
+/// Answers that show prices, ready to send.
 #[derive(Clone, Debug)]
 pub struct PriceDocuments {
     /// For programs: specification 2.6.
     pub json: Document,
-    /// For people.
+    /// The page for people.
     pub html: Document,
-    /// For clients, ready-made.
+    /// Configurations for clients.
     pub connect: Arc<ConnectDocuments>,
-    /// Whether they show prices.
+    /// Whether the documents contain prices.
     pub priced: bool,
 }
 
-/// Set-up of clients, ready to be sent.
+/// Configurations for clients, ready to send.
 #[derive(Clone, Debug)]
 pub struct ConnectDocuments {
-    /// The list of clients for programs.
+    /// The list of clients, for programs.
     pub index: Document,
-    /// And for people.
+    /// The list of clients, as a page for people.
     pub html: Document,
-    /// What each client takes, in the order of the list.
+    /// Each client's configuration, in the order of the list.
     pub clients: Vec<Document>,
 }
 
-/// A page in both languages, ready to be sent.
+/// A page in both languages, ready to send.
 #[derive(Clone, Debug)]
 pub struct ByLanguage {
     /// In Russian.
@@ -106,17 +106,17 @@ pub struct ByLanguage {
     pub en: Document,
 }
 
-/// Bytes and the name that clients keep them under.
+/// The bytes of an answer and their ETag, under which clients cache them.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// What is sent.
+    /// Body of the answer.
     pub bytes: Bytes,
-    /// Strong: the same tag means the same bytes.
+    /// A strong tag: the same tag means the same bytes.
     pub etag: HeaderValue,
 }
 
 impl Document {
-    /// These bytes, named by their digest.
+    /// A document of these bytes, tagged with their digest.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);

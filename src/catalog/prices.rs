@@ -1,27 +1,30 @@
-//! From base prices to prices: `usdt × exchange rate × multiplier`, rounded up once.
+//! Computes prices from base prices: `usdt × exchange rate × multiplier`, rounded up once.
 //!
-//! The only place that multiplies a price. A price under a condition, or of a list for some customers, is computed
-//! here too, by the [`Markup`] that holds for it.
+//! This is the only place that multiplies a price. Prices under a condition and those of a price list for some
+//! customers are computed here too, with the [`Markup`] that applies to them.
 
 use std::sync::Arc;
 
-use rust_decimal::Decimal;
-use tollgate_layers::price::{Condition, Price, PriceList, Rate, Rates, RouteCost};
+use rust_decimal::{Decimal, RoundingStrategy, prelude::ToPrimitive};
+use tollgate_layers::{
+    money::{MICRO, MicroRub},
+    price::{Condition, Price, PriceList, Rate, Rates, RouteCost},
+};
 
 use crate::config::{CustomerRule, ModelConfig, RouteCostConfig, UsdtRates};
 
-/// What stands between base prices and what is asked for them.
+/// The factor from base prices to prices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markup {
     /// `tariff.sell_rate_multiplier`.
     pub multiplier: Decimal,
-    /// The tariff version that it is of.
+    /// The tariff version that it belongs to.
     pub version: u64,
 }
 
 impl Markup {
-    /// All prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth digit. `None` past what
-    /// money can be.
+    /// All prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth digit. `None` if a price
+    /// exceeds what money can hold.
     #[must_use]
     pub fn rubles(&self, usdt: &ModelUsdt, exchange_rate: Decimal) -> Option<PriceList> {
         let cost = Self {
@@ -88,10 +91,10 @@ impl Markup {
         let product = usdt
             .checked_mul(exchange_rate)?
             .checked_mul(self.multiplier)?;
-        Rate::from_decimal_rounded_up(product)
+        rounded_up(product)
     }
 
-    /// In dollars. `None` past what a decimal can be.
+    /// The prices in dollars. `None` if one exceeds what a decimal can hold.
     #[must_use]
     pub fn dollars(&self, usdt: &UsdtRates) -> Option<UsdtRates> {
         let times = |usdt: Decimal| Some(usdt.checked_mul(self.multiplier)?.normalize());
@@ -111,25 +114,25 @@ impl Markup {
     }
 }
 
-/// What a search of the web costs that came without being asked for and that the model has no price for: what the two
-/// vendors that sell them take, 10 USD for a thousand.
+/// Base price of a web search that the caller did not request and that the model has no price for: 10 USD per thousand,
+/// which both vendors that sell searches charge.
 const UNPRICED_CALL_USDT: Decimal = Decimal::from_parts(1, 0, 0, false, 2);
 
 /// All base prices of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelUsdt {
-    /// Of a usual call.
+    /// Without a condition.
     pub usual: UsdtRates,
     /// Under conditions.
     pub rules: Vec<(Condition, UsdtRates)>,
-    /// What the vendors take.
+    /// The vendors' charges, by route.
     pub costs: Vec<RouteCostConfig>,
-    /// The customers' rule that they are of; `None`: everybody's.
+    /// The customers' rule that they belong to; `None` for everybody's prices.
     pub rule: Option<Arc<str>>,
 }
 
 impl ModelUsdt {
-    /// Those of a model by a customers' rule.
+    /// A model's base prices by a customers' rule.
     #[must_use]
     pub fn by_rule(config: &ModelConfig, rule: &CustomerRule) -> Self {
         let mut usdt = Self::from(config);
@@ -151,6 +154,14 @@ impl From<&ModelConfig> for ModelUsdt {
             rule: None,
         }
     }
+}
+
+/// The rate in rubles, rounded up at the sixth digit. `None` if it is negative or exceeds what money can hold.
+fn rounded_up(rubles: Decimal) -> Option<Rate> {
+    let micro = rubles.checked_mul(Decimal::from(MICRO))?;
+    let micro = micro.round_dp_with_strategy(0, RoundingStrategy::ToPositiveInfinity);
+    let micro = micro.to_u64()?;
+    (micro <= MicroRub::MAX.micro().unsigned_abs()).then(|| Rate::new(micro))
 }
 
 #[cfg(test)]
@@ -180,6 +191,19 @@ mod tests {
         Markup {
             multiplier: multiplier.parse().unwrap(),
             version: 7,
+        }
+    }
+
+    #[test]
+    fn rates_round_up_at_the_sixth_digit() {
+        let rate = |text: &str| rounded_up(text.parse().unwrap());
+        assert_eq!(rate("26.01875001"), Some(Rate::new(26_018_751)));
+        assert_eq!(
+            rate("9007199254.740991"),
+            Some(Rate::new(9_007_199_254_740_991))
+        );
+        for none in ["-1", "9007199254.7409911"] {
+            assert_eq!(rate(none), None, "{none}");
         }
     }
 
@@ -219,17 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn past_what_money_can_be_there_is_no_price() {
+    fn price_out_of_range_is_unpriced() {
         let rate = "100000000000".parse().unwrap();
         assert!(markup("1").rubles(&usdt(None), rate).is_none());
-        // One class out of range takes the model's price away: what has no price is never free.
+        // If one class is out of range, the model has no price at all: a class without a price must never be free.
         let dear = usdt(Some("1000000"));
         let rate = "100000000".parse().unwrap();
         assert!(markup("1000").rubles(&usdt(None), Decimal::ONE).is_some());
         assert!(markup("1000").rubles(&dear, rate).is_none());
     }
 
-    /// What vendors publish, with the source of each price.
+    /// Prices that vendors publish, each with its source.
     const PUBLISHED: &str = include_str!("../../layers/src/vendor_usage/prices.json");
 
     /// A decimal text in billionths.
@@ -239,11 +263,11 @@ mod tests {
         format!("{whole}{fraction:0<9}").parse().unwrap()
     }
 
-    /// Micro-rubles: the product of three decimal texts, exact, rounded up once.
+    /// In micro-rubles: the exact product of three decimal texts, rounded up once.
     fn reckoned(usd: &str, exchange_rate: &str, multiplier: &str) -> u64 {
         let product = [usd, exchange_rate, multiplier].map(billionths);
         let exact: u128 = product.iter().product();
-        // 10⁻²⁷ of a ruble; a micro-ruble has 10²¹ of them.
+        // In 10⁻²⁷ rubles; a micro-ruble is 10²¹ of them.
         u64::try_from(exact.div_ceil(10_u128.pow(21))).unwrap()
     }
 
@@ -272,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn published_prices_are_sold_at_what_anyone_reckons_them_to_be() {
+    fn published_prices_are_sold_at_their_exact_product() {
         let lists: serde_json::Value = serde_json::from_str(PUBLISHED).unwrap();
         let mut seen = 0;
         for (name, list) in lists.as_object().unwrap() {

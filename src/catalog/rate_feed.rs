@@ -1,4 +1,4 @@
-//! The exchange rate: its sources, asked in order, and what is believed of their answers.
+//! The exchange rate: reads it from the configured sources, in their order, and checks what they answer.
 
 use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -11,38 +11,35 @@ use rust_decimal::Decimal;
 use tollgate_layers::error::BoxError;
 
 use crate::{
-    catalog::{
-        select_json::SelectError,
-        snapshot::{Live, RateReading},
-    },
+    catalog::snapshot::{Live, RateReading},
     config::{HttpSource, RateConfig, RateSource},
     edge::panics::catch_round,
-    node::https::{self, HttpsClient},
-    text::causes::chain,
+    net::https::{self, HttpsClient},
+    text::{causes::chain, select_json::SelectError},
 };
 
-/// Time for a whole answer of a source.
+/// Time limit for a source's whole answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of an answer.
+/// Largest answer of a source, in bytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Digits behind the point that are kept of a rate, so that prices are computed exactly.
+/// How many decimal places of a rate are kept, so that prices can be computed exactly.
 const RATE_DIGITS: u32 = 6;
 
 const JSON: &str = "application/json";
 
-/// Asks the sources of the exchange rate.
+/// Reads the exchange rate from its sources.
 pub struct RateFeed {
     sources: Vec<RateSource>,
     step_max_percent: Decimal,
     refresh: Duration,
     client: HttpsClient,
-    /// The last measured rate that was believed. A fixed one is not compared with it and does not
-    /// become it: it is the operator's own word.
+    /// The last accepted rate that was measured. A fixed rate is neither compared with it nor stored in it: it is the
+    /// operator's own setting.
     last: Option<Decimal>,
 }
 
 impl RateFeed {
-    /// A feed of the sources of `config`.
+    /// A feed with the sources of `config`.
     #[must_use]
     pub fn new(config: &RateConfig) -> Self {
         Self {
@@ -54,8 +51,8 @@ impl RateFeed {
         }
     }
 
-    /// The rate of the first source that gives a believable one. `None`: none did, and the log says
-    /// why of each.
+    /// The rate of the first source whose answer is acceptable. `None` if no answer is; the log has the reason for
+    /// each source.
     pub async fn refresh(&mut self) -> Option<RateReading> {
         for source in &self.sources {
             let source = match source {
@@ -85,7 +82,7 @@ impl RateFeed {
         None
     }
 
-    /// Asks once and hands the answer to `live`: before serving, so that the first call has a price.
+    /// Refreshes once and stores the rate in `live`. Used before serving, so that the first call has a price.
     pub async fn refresh_into(&mut self, live: &Live) {
         let round = async {
             let reading = self.refresh().await;
@@ -95,13 +92,13 @@ impl RateFeed {
             return;
         }
         if live.expire_rate() {
-            tracing::error!("exchange rate too old: prices are taken away until a source answers");
+            tracing::error!("exchange rate too old: there are no prices until a source answers");
         } else {
-            tracing::error!("no source gave an exchange rate");
+            tracing::error!("no source returned an exchange rate");
         }
     }
 
-    /// Asks again and again, until `shutdown` is done.
+    /// Refreshes periodically until `shutdown` completes.
     pub async fn run(mut self, live: Arc<Live>, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let mut wait = if live.snapshot().rate().is_some() {
@@ -168,7 +165,7 @@ impl RateFeed {
         }
     }
 
-    /// The interval, a tenth more or less, so that many nodes do not ask at once.
+    /// The interval, varied by up to a tenth, so that many nodes do not send requests at the same time.
     fn wait(&self) -> Duration {
         let permille = 900 + getrandom::u32().unwrap_or(100) % 201;
         self.refresh * permille / 1000
@@ -184,7 +181,7 @@ impl fmt::Debug for RateFeed {
     }
 }
 
-/// Why a source's rate is not taken.
+/// Why a source's rate is rejected.
 #[derive(Debug)]
 enum RateError {
     Timeout,
@@ -249,7 +246,7 @@ mod tests {
         config::Config,
     };
 
-    /// A server that gives each of `answers` once, in order, and then hangs up.
+    /// A server that sends each of `answers` once, in order, and then closes.
     struct Source {
         url: String,
         heads: Arc<Mutex<Vec<String>>>,
@@ -274,7 +271,7 @@ mod tests {
                 seen.lock()
                     .unwrap()
                     .push(String::from_utf8_lossy(&head).to_lowercase());
-                // The client may have had enough before the end; it is the one that closes.
+                // The client may stop reading before the end, and closes the connection itself.
                 let _ = stream.write_all(answer.as_bytes()).await;
                 let _ = stream.shutdown().await;
                 let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -347,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_may_be_asked_by_post() {
+    async fn source_can_be_read_with_post() {
         let source = source(vec![rate("\"81.5\"")]).await;
         let mut feed = feed(&http(
             &source.url,
@@ -367,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_cannot_be_believed_are_passed_over() {
+    async fn implausible_answers_are_skipped() {
         for bad in [
             answer("500 Internal Server Error", r#"{"data":[{"symbol":"USDT/RUB","askPrice":80}]}"#),
             "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
@@ -389,11 +386,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_believable_source_there_is_no_rate() {
+    async fn without_a_plausible_source_there_is_no_rate() {
         let source = source(vec![rate("0")]).await;
         let mut feed = feed(&http(&source.url, ""));
         assert_eq!(refreshed(&mut feed).await, None);
-        // The server is gone.
+        // The server has closed.
         assert_eq!(refreshed(&mut feed).await, None);
     }
 
@@ -425,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_step_leaves_the_last_rate_as_the_measure() {
+    async fn refused_step_keeps_the_last_rate_for_comparison() {
         let source = source(["100", "130", "110"].map(rate).to_vec()).await;
         let mut feed = feed(&http(&source.url, ""));
         for believed in [Some("100"), None, Some("110")] {
@@ -434,12 +431,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_round_that_panics_leaves_the_rate_in_force_and_the_next_one_is_asked() {
+    async fn panicking_refresh_keeps_the_rate_and_the_next_one_runs() {
         let source = source(["80", "81"].map(rate).to_vec()).await;
         let (live, mut feed) = (live(), feed(&http(&source.url, "")));
         let in_force = || live.snapshot().rate().map(|reading| reading.rate);
         live.set_rate(RateReading::measured(decimal("79")));
-        // The step from here is more than a decimal can hold, and the subtraction panics.
+        // From this rate, the step does not fit into a decimal, so the subtraction panics.
         feed.last = Some(Decimal::MIN);
         feed.refresh_into(&live).await;
         assert_eq!(in_force(), Some(decimal("79")));
@@ -449,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_loop_asks_at_once_and_ends_with_the_process() {
+    async fn refresh_runs_at_once_and_ends_at_shutdown() {
         let live = Arc::new(live());
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(feed("[[rate.source]]\nfixed = \"90.5\"").run(
@@ -458,7 +455,7 @@ mod tests {
                 let _ = stopped.await;
             },
         ));
-        // Time is paused: this returns once the loop has nothing to do but wait.
+        // Time is paused: this returns when the loop is idle.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(
             live.snapshot().rate().map(|reading| reading.rate),
@@ -469,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_do_not_ask_all_at_once() {
+    fn refresh_intervals_vary_between_nodes() {
         let feed = feed("[rate]\nrefresh_seconds = 100\n[[rate.source]]\nfixed = \"90.5\"");
         for _ in 0..100 {
             assert!((Duration::from_secs(90)..=Duration::from_secs(110)).contains(&feed.wait()));

@@ -1,7 +1,7 @@
-//! What is sold right now: models with their prices, and the documents that say so.
+//! The current offer: models with their prices, and the documents that show them.
 //!
-//! A [`Snapshot`] is swapped whole. Whoever reads it decides by its own clock whether the exchange
-//! rate is still fresh, so prices end in time even if nothing swaps them out.
+//! A [`Snapshot`] is swapped as a whole. Every read checks by the clock whether the exchange rate is still fresh, so
+//! prices end in time even if nothing swaps the snapshot.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     text::similar::nearest,
 };
 
-/// The snapshot in force.
+/// Holds the snapshot in force.
 #[derive(Debug)]
 pub struct Live {
     snapshot: ArcSwap<Snapshot>,
 }
 
 impl Live {
-    /// The models of `config` without prices: those come with the first [`Live::set_rate`].
+    /// The models of `config`, without prices: those come with the first [`Live::set_rate`].
     #[must_use]
     pub fn new(config: &Config, version: TariffVersion, renderers: Renderers) -> Self {
         let urls = PublicUrls {
@@ -56,13 +56,13 @@ impl Live {
         self.snapshot.load_full()
     }
 
-    /// Computes prices from a rate. Calls that run keep theirs.
+    /// Computes prices from a rate. Running calls keep the prices that they began with.
     pub fn set_rate(&self, reading: RateReading) {
         self.snapshot.rcu(|snapshot| snapshot.with_rate(reading));
     }
 
-    /// Swaps models, base prices and vendors for those of `config`, priced at the rate in force. Calls
-    /// that run keep theirs. Paths and the language stay as they are.
+    /// Replaces models, base prices and vendors by those of `config`, priced at the rate in force. Running calls keep
+    /// theirs. Paths and the language stay as they are.
     pub fn replace(&self, config: &Config, version: TariffVersion) {
         let now = self.snapshot.load();
         let urls = PublicUrls {
@@ -76,8 +76,7 @@ impl Live {
         });
     }
 
-    /// Nobody stands for the rate in force any more: where it was fixed, it gets old from now on like one that was
-    /// measured.
+    /// Makes a fixed rate age like a measured one from now on, because the configuration no longer fixes it.
     pub fn unfix_rate(&self) {
         self.snapshot.rcu(|snapshot| match snapshot.rate {
             Some(RateReading { rate, at: None }) => {
@@ -87,7 +86,7 @@ impl Live {
         });
     }
 
-    /// Takes the prices away if their rate is too old. Says whether it did.
+    /// Removes the prices if their rate is too old. Returns whether it did.
     pub fn expire_rate(&self) -> bool {
         let before = self.snapshot.rcu(|snapshot| match snapshot.rate() {
             Some(_) => Arc::clone(snapshot),
@@ -116,15 +115,16 @@ impl Models for Live {
     }
 }
 
-/// Whoever asks for a model by a longer name has not mistyped one: comparing takes time by the length of both.
+/// Longest name of an unknown model for which similar names are searched: the time of a comparison grows with both
+/// names' lengths, and a longer name is not a typo.
 const SIMILAR_BYTES_MAX: usize = 128;
 
-/// Rubles for one USDT, as read.
+/// An exchange rate and when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateReading {
     /// Rubles for one USDT.
     pub rate: Decimal,
-    /// When it was measured; `None`: the operator fixed it, and it never gets old.
+    /// When it was measured; `None` if the operator fixed it: it never becomes stale.
     pub at: Option<Instant>,
 }
 
@@ -150,9 +150,9 @@ impl RateReading {
 pub struct Snapshot {
     /// In the order of the catalog.
     entries: Vec<Entry>,
-    /// Callers only look up here: what they ask for cannot fill it with names that collide.
+    /// Index of each model by name. Callers only look up here, so they cannot fill the map with colliding names.
     places: Arc<HashMap<String, usize, FixedState>>,
-    /// Whose prices are not everybody's; `None`: nobody's.
+    /// Customers with prices of their own; `None` if there are none.
     customers: Option<Arc<Customers>>,
     version: TariffVersion,
     seller: Option<Arc<SellerConfig>>,
@@ -163,7 +163,7 @@ pub struct Snapshot {
     renderers: Renderers,
     openapi: Document,
     usage_page: ByLanguage,
-    /// With the prices of `rate`.
+    /// The documents with the prices of `rate`.
     priced: Option<PriceDocuments>,
     unpriced: PriceDocuments,
 }
@@ -216,7 +216,7 @@ impl Snapshot {
         }
     }
 
-    /// The exchange rate, unless it is too old.
+    /// The exchange rate, if it is not too old.
     #[must_use]
     pub fn rate(&self) -> Option<RateReading> {
         self.rate
@@ -229,25 +229,25 @@ impl Snapshot {
         self.version
     }
 
-    /// What the tariff asks for a ruble of the vendors' base prices.
+    /// The tariff's multiplier: the price of a ruble's worth of the vendors' base prices.
     #[must_use]
     pub const fn multiplier(&self) -> Decimal {
         self.markup.multiplier
     }
 
-    /// Who sells, if the configuration says so.
+    /// The seller's details, if the configuration has them.
     #[must_use]
     pub const fn seller(&self) -> Option<&Arc<SellerConfig>> {
         self.seller.as_ref()
     }
 
-    /// The language of texts for people.
+    /// Language of texts for people.
     #[must_use]
     pub fn language(&self) -> Language {
         self.urls.language
     }
 
-    /// Every model in the order of the catalog, with its prices now.
+    /// All models in the order of the catalog, with their prices now.
     pub fn models(&self) -> impl Iterator<Item = (&Arc<Model>, Option<&PriceList>)> {
         let fresh = self.rate().is_some();
         self.entries
@@ -255,14 +255,14 @@ impl Snapshot {
             .map(move |entry| (&entry.model, entry.prices.as_ref().filter(|_| fresh)))
     }
 
-    /// Those of which it is known what their vendors take.
+    /// The models with a known vendor cost.
     pub fn models_with_costs(&self) -> impl Iterator<Item = &Arc<Model>> {
         let costed = |entry: &&Entry| !entry.usdt.costs.is_empty();
         let entries = self.entries.iter();
         entries.filter(costed).map(|entry| &entry.model)
     }
 
-    /// The same as they are listed for a key of this account, at its own prices.
+    /// All models as they are listed for a key of this account, with its own prices.
     pub(crate) fn listed(&self, payer: &AccountId) -> impl Iterator<Item = Listed<'_>> {
         let language = self.urls.language;
         let fresh = self.rate().is_some();
@@ -282,13 +282,13 @@ impl Snapshot {
         })
     }
 
-    /// The vendor of each route of each model; one comes as often as it has routes.
+    /// The vendor of each route of each model, so a vendor is repeated for each of its routes.
     pub fn vendors(&self) -> impl Iterator<Item = &Arc<Vendor>> {
         let routes = self.entries.iter().flat_map(|entry| &entry.model.routes);
         routes.map(|route| &route.vendor)
     }
 
-    /// The documents that show the prices now.
+    /// The documents to show now: with prices if there are any.
     pub(crate) fn documents(&self) -> &PriceDocuments {
         match (&self.priced, self.rate()) {
             (Some(documents), Some(_)) => documents,
@@ -296,12 +296,12 @@ impl Snapshot {
         }
     }
 
-    /// What a key has spent, for people; no rate changes it.
+    /// The page on which people see what a key has spent; it does not depend on the rate.
     pub(crate) const fn usage_page(&self) -> &ByLanguage {
         &self.usage_page
     }
 
-    /// What callers can ask for; no rate changes it.
+    /// The OpenAPI document; it does not depend on the rate.
     pub(crate) const fn openapi(&self) -> &Document {
         &self.openapi
     }
@@ -318,7 +318,7 @@ impl Snapshot {
         }
     }
 
-    /// Where each model's prices for an account stand; `None`: everybody's.
+    /// For each model, the index of the account's own prices; `None` if no customer has any.
     fn row(&self, payer: &AccountId) -> Option<&[Option<usize>]> {
         self.customers.as_ref().map(|it| it.row(payer))
     }
@@ -335,7 +335,7 @@ impl Snapshot {
             if prices.is_none() {
                 tracing::error!(model = entry.model.id, rate = %reading.rate, "price out of range, model not callable");
             }
-            // Calls that hold the old one keep sharing it.
+            // Unchanged prices stay shared with the old snapshot, which running calls still hold.
             if prices != entry.prices {
                 entry.prices = prices;
             }
@@ -380,13 +380,13 @@ impl Snapshot {
 pub(crate) struct Listed<'a> {
     pub(crate) id: &'a str,
     pub(crate) kind: ModelKind,
-    /// The context window, where it is known.
+    /// The context window, if it is known.
     pub(crate) input_tokens_max: Option<u64>,
     pub(crate) output_tokens_max: u64,
     pub(crate) display_name: &'a str,
-    /// What the operator says of it.
+    /// The operator's description.
     pub(crate) description: Option<&'a str>,
-    /// Its prices now.
+    /// The prices in force for this account; `None` if there are none.
     pub(crate) prices: Option<&'a PriceList>,
     pub(crate) language: Language,
 }
@@ -398,7 +398,7 @@ struct Entry {
     description: Option<Arc<str>>,
     usdt: Arc<ModelUsdt>,
     prices: Option<PriceList>,
-    /// What some customers pay.
+    /// The prices that some customers pay.
     own: Vec<OwnPrices>,
 }
 
@@ -423,7 +423,8 @@ impl Entry {
         }
     }
 
-    /// Everybody's prices, or those of a customer. Where a customer's cannot be, the model has none for it.
+    /// Everybody's prices, or a customer's own. If a customer's price is out of range, the model has no price for that
+    /// customer.
     fn prices_at(&self, slot: Option<usize>) -> Option<&PriceList> {
         match slot {
             None => self.prices.as_ref(),
@@ -485,7 +486,7 @@ pub(crate) mod tests {
         routes = [ { vendor = "v" } ]
     "#;
 
-    /// Bare prices: what endpoints make of them is tested there.
+    /// Renders plain prices: the endpoints' own renderers are tested with the endpoints.
     const BARE: Renderers = Renderers {
         openapi: |_| Document::new("".into()),
         usage_page: |_| ByLanguage {
@@ -516,7 +517,7 @@ pub(crate) mod tests {
         live_with(BARE)
     }
 
-    /// The same, with more lines of the configuration.
+    /// The same, with further lines of configuration.
     pub(crate) fn live_of(more: &str) -> Live {
         live_over(&format!("{CONFIG}{more}"), BARE)
     }
@@ -564,7 +565,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_old_rate_ends_the_prices_even_if_nobody_expires_it() {
+    async fn old_rate_ends_the_prices_without_a_refresh() {
         let live = live();
         live.set_rate(RateReading::measured(decimal("90")));
         tokio::time::advance(Duration::from_secs(599)).await;
@@ -591,7 +592,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fixed_rate_that_is_fixed_no_more_gets_old() {
+    async fn rate_that_is_no_longer_fixed_becomes_stale() {
         let live = live();
         live.set_rate(RateReading::fixed(decimal("90")));
         live.unfix_rate();
@@ -601,7 +602,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_price_is_the_same_one_until_it_changes() {
+    async fn unchanged_price_keeps_its_instance() {
         let live = live();
         live.set_rate(RateReading::measured(decimal("90.5")));
         let (first, tag) = (
@@ -622,7 +623,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_price_past_what_money_can_be_is_no_price() {
+    async fn price_out_of_range_makes_the_model_uncallable() {
         let live = live();
         live.set_rate(RateReading::measured(decimal("100000000000")));
         assert_eq!(price(&live, "z-first"), None);

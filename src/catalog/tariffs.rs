@@ -1,5 +1,5 @@
-//! What was in force when: of each tariff version a note of its base prices, its multiplier and what vendors take, which
-//! the ledger keeps. The first gateway that has a version in force writes it; the others find it there.
+//! History of tariffs: the ledger keeps one document per tariff version, with its base prices, its multiplier and the
+//! vendors' costs. The first gateway that runs a version writes it; the others find it there.
 
 use std::collections::BTreeMap;
 
@@ -14,29 +14,29 @@ use crate::{
 
 const NOTES: &str = "tariff/";
 
-/// A tariff version, as it was noted when it came into force.
+/// A tariff version, as it was recorded when it came into force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tariff {
-    /// Since when, in Unix milliseconds.
+    /// When it came into force, in Unix milliseconds.
     pub(crate) since_ms: u64,
     pub(crate) multiplier: Decimal,
     pub(crate) models: BTreeMap<String, Prices>,
 }
 
-/// The base prices of a model, in USDT for a million tokens.
+/// The base prices of a model, in USDT per million tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Prices {
     #[serde(flatten)]
     pub(crate) usual: Rates,
-    /// What the first of its vendors takes of which that is known.
+    /// The vendor cost of its first route that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<Rates>,
-    /// It has further prices, under conditions or of other classes.
+    /// The model also has prices under conditions, or of other classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) more: bool,
 }
 
-/// The four that each model has.
+/// The four rates that each model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rates {
     pub(crate) input: Decimal,
@@ -77,28 +77,28 @@ impl Tariff {
     }
 }
 
-/// Notes what is in force from now on, unless it is noted. No call waits for it, and a ledger out of reach does not
-/// keep a gateway from selling: the next start notes it.
+/// Records the version in force, unless it is recorded already. No call waits for this, and if the ledger is out of
+/// reach the gateway sells anyway: the next start records it.
 pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &LiveConfig) {
     let name = format!("{NOTES}{:020}", version.id);
     let text = serde_json::to_string(&Tariff::of(version, config)).expect("prices are JSON");
     match store.put_note(&name, 0, &text).await {
-        // Another gateway was here first, or this one before.
+        // Another gateway has recorded it, or this one at an earlier start.
         Ok(()) | Err(BookError::Exists) => {}
         Err(error) => {
-            tracing::warn!(%error, version = version.id, "the prices of a tariff version are not noted yet");
+            tracing::warn!(%error, version = version.id, "the prices of a tariff version are not recorded yet");
         }
     }
 }
 
-/// All that were noted, with their numbers, the newest first.
+/// All recorded versions with their numbers, newest first.
 pub(crate) async fn kept(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookError> {
     let notes = store.notes(NOTES).await?;
     let mut tariffs: Vec<(u64, Tariff)> = notes
         .iter()
         .filter_map(|note| {
             let id = note.name.strip_prefix(NOTES)?.parse().ok()?;
-            // What a later version notes otherwise is not shown.
+            // A record of a later version that cannot be parsed is skipped.
             Some((id, serde_json::from_str(&note.text).ok()?))
         })
         .collect();

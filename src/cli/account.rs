@@ -1,4 +1,4 @@
-//! `tollgate account`, `topup` and `adjust`: a call of the admin API each, and how its answer is shown.
+//! `tollgate account`, `topup` and `adjust`: each is one call of the admin API, and prints its answer.
 
 use clap::Subcommand;
 use http::Method;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tollgate_layers::{key::AccountId, money::MicroRub};
 
 use super::{
-    AdminArgs,
+    AdminArgs, ceilings,
     client::Client,
     event::{AlertArgs, alert},
     failure::Failure,
@@ -17,10 +17,10 @@ use super::{
 pub(super) enum AccountCommand {
     /// Open an account
     ///
-    /// The same id and name again changes nothing.
+    /// Repeating the command with the same id and name changes nothing.
     #[command(after_help = "Example:\n  tollgate account create acme --name \"Acme LLC\"")]
     Create {
-        /// Its id, for good: letters, digits, - and _
+        /// Its id, which never changes: letters, digits, - and _
         id: AccountId,
         /// Its name, for people
         #[arg(long)]
@@ -33,8 +33,7 @@ pub(super) enum AccountCommand {
     List,
     /// Show an account: its balance, what running calls hold, what is free, and its keys
     ///
-    /// What was spent today and this month is what was charged since 00:00 UTC, and since that of the
-    /// month's first day.
+    /// Spent today and spent this month count charges since 00:00 UTC of the day, and of the first day of the month.
     #[command(after_help = "Example:\n  tollgate account show acme")]
     Show {
         /// The account
@@ -43,7 +42,7 @@ pub(super) enum AccountCommand {
     /// Rename an account
     #[command(after_help = "Example:\n  tollgate account set acme --name \"Acme Holding\"")]
     Set {
-        /// The account; its id stays
+        /// The account; its id does not change
         id: AccountId,
         /// Its name, for people
         #[arg(long)]
@@ -57,10 +56,11 @@ pub(super) enum AccountCommand {
         /// The account
         id: AccountId,
     },
-    /// Show or set what balance is told as an event; with --key or --group, what is left under its ceilings
+    /// Show or set the balances at which an event is emitted; with --key or --group, for what is left under its
+    /// ceilings
     ///
-    /// A level is told when what is left comes down to it, once until a payment has lifted it above. What is given
-    /// takes the place of the levels before.
+    /// An event is emitted once when what is left falls to a level, and again only after a payment has lifted it above
+    /// that level. The levels given replace the earlier ones.
     #[command(
         after_help = "Examples:\n  tollgate account alert acme --at 1000 --at 200\n  \
                             tollgate account alert acme --key k0AbC123dEf456gH --at 50\n  \
@@ -90,7 +90,7 @@ const ACCOUNT: &[Cell] = &[
     Cell::rubles("loss", "/loss_rub"),
 ];
 
-/// An account in a list.
+/// Columns of an account in a list.
 const ACCOUNT_ROW: &[Cell] = &[
     Cell::text("account", "/id"),
     Cell::text("name", "/name"),
@@ -102,22 +102,21 @@ const ACCOUNT_ROW: &[Cell] = &[
     Cell::rubles("loss", "/loss_rub"),
 ];
 
-/// A key under its account: what it may spend and has spent, in all, this month and today.
-pub(super) const ACCOUNT_KEY_ROW: &[Cell] = &[
-    Cell::text("key", "/id"),
-    Cell::text("name", "/name"),
-    Cell::text("kind", "/kind"),
-    Cell::text("status", "/status"),
-    Cell::rubles("spent", "/spent_rub"),
-    Cell::rubles("of", "/ceiling_rub").or("-"),
-    Cell::rubles("month", "/spent_month_rub"),
-    Cell::rubles("of", "/ceiling_month_rub").or("-"),
-    Cell::rubles("today", "/spent_day_rub"),
-    Cell::rubles("of", "/ceiling_day_rub").or("-"),
-    Cell::rubles("held", "/held_rub"),
-    Cell::rubles("free", "/free_rub"),
-    Cell::text("changed", "/changed_at").or("never"),
-];
+/// Columns of a key under its account: its ceilings and what it has spent, in all, this month and today.
+pub(super) fn account_key_row() -> Vec<Cell> {
+    let before = [
+        Cell::text("key", "/id"),
+        Cell::text("name", "/name"),
+        Cell::text("kind", "/kind"),
+        Cell::text("status", "/status"),
+    ];
+    let after = [
+        Cell::rubles("held", "/held_rub"),
+        Cell::rubles("free", "/free_rub"),
+        Cell::text("changed", "/changed_at").or("never"),
+    ];
+    ceilings::columns(&before, &after)
+}
 
 pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Result<(), Failure> {
     let client = Client::new(reach)?;
@@ -142,19 +141,19 @@ pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Resul
     show::print(reach.json, &answer, overview)
 }
 
-/// An account, and its keys where the answer has them.
+/// The facts of an account, and its keys if the answer lists them.
 fn overview(account: &Value) -> String {
     let mut text = facts(ACCOUNT, account);
     let keys = rows(account, "keys");
     if !keys.is_empty() {
         let keys: Vec<Value> = keys.iter().map(with_change).collect();
         text.push('\n');
-        text.push_str(&table(ACCOUNT_KEY_ROW, &keys));
+        text.push_str(&table(&account_key_row(), &keys));
     }
     text
 }
 
-/// A key whose time of change is null until there was one; the API's is then when it was made.
+/// The key with `changed_at` set to null if it was never changed: the API then returns the time of its creation.
 fn with_change(key: &Value) -> Value {
     let mut key = key.clone();
     if key["changed_at"] == key["created_at"] {
@@ -211,7 +210,7 @@ async fn enter(reach: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(
     Ok(())
 }
 
-/// An amount that can be paid in.
+/// Parser of a payment's amount: above zero.
 pub(super) fn payment(text: &str) -> Result<MicroRub, String> {
     let amount = text.parse::<MicroRub>();
     let amount = amount.map_err(|error| error.to_string())?;
@@ -226,7 +225,9 @@ pub(super) fn payment(text: &str) -> Result<MicroRub, String> {
     Err(if amount == MicroRub::ZERO {
         range
     } else {
-        format!("{range}; to take money off: tollgate adjust ACCOUNT {text} --id ID --reason TEXT")
+        format!(
+            "{range}; to reduce the balance: tollgate adjust ACCOUNT {text} --id ID --reason TEXT"
+        )
     })
 }
 
@@ -258,12 +259,12 @@ mod tests {
         let mut made = account.clone();
         made["keys"][0]["created_at"] = made["keys"][0]["changed_at"].clone();
         assert!(overview(&made).ends_with("    4.00  never\n"));
-        // Other answers have no keys.
+        // Answers of the other commands have no keys.
         assert_eq!(overview(&json!({"id": "acme"})), "account  acme\n");
     }
 
     #[test]
-    fn only_a_payment_below_nothing_is_meant_to_take_money_off() {
+    fn negative_payment_is_pointed_to_the_adjust_command() {
         assert!(payment("-5").unwrap_err().contains("tollgate adjust"));
         assert!(!payment("0").unwrap_err().contains("tollgate adjust"));
         assert_eq!(payment("0.000001"), Ok(MicroRub::new(1)));

@@ -1,4 +1,4 @@
-//! `tollgate audit`: over the running gateway's ledger, or over an export without asking anybody.
+//! `tollgate audit`: checks the running gateway's ledger, or an export without any gateway.
 
 use std::{
     fmt,
@@ -27,10 +27,10 @@ use super::{
 };
 use crate::admin::export::{FORMAT, VERSION};
 
-/// No line of an export is longer: an account with a million keys fits.
+/// Longest line of an export that is read, in bytes. An account with a million keys fits.
 const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Of the ledger of a running gateway. Whatever goes wrong, exit code 1 is a breach and nothing else.
+/// Audits the ledger of a running gateway. Exit code 1 means a breach only; every other failure has another code.
 pub(super) async fn live(reach: &AdminArgs) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call_patiently(Method::POST, "/admin/v1/audit")
@@ -39,7 +39,7 @@ pub(super) async fn live(reach: &AdminArgs) -> Result<(), Failure> {
     report(reach.json, &answer)
 }
 
-/// Of an export: a file, or standard input for `-`.
+/// Audits an export: a file, or standard input for `-`.
 pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
     let audited = if path.as_os_str() == "-" {
         audit(&mut io::stdin().lock())
@@ -59,7 +59,7 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
 
 fn report(json: bool, answer: &Value) -> Result<(), Failure> {
     show::print(json, answer, audit_text)?;
-    // An answer without the list proves nothing: it is no clean bill.
+    // An answer without the list does not prove that there are no breaches.
     match answer.get("breaches").and_then(Value::as_array) {
         Some(breaches) if breaches.is_empty() => Ok(()),
         _ => Err(Failure::Breach),
@@ -91,11 +91,13 @@ fn audit_text(answer: &Value) -> String {
         1 => "1 breach".to_owned(),
         count => format!("{count} breaches"),
     };
-    text.push_str(&format!("{found} in {looked_at}: stop selling and look\n"));
+    text.push_str(&format!(
+        "{found} in {looked_at}: stop selling and investigate\n"
+    ));
     text
 }
 
-/// Why there is no audit.
+/// Why an export could not be audited.
 #[derive(Debug)]
 enum Unread {
     Io(io::Error),
@@ -111,7 +113,7 @@ impl fmt::Display for Unread {
     }
 }
 
-/// A line of an export, as far as an audit needs it.
+/// A line of an export: only the fields that an audit needs.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Line {
@@ -132,7 +134,7 @@ enum Line {
     },
 }
 
-/// Reads an export to its end. Of an account's calls nothing but their numbers is kept, 16 bytes each.
+/// Reads an export to its end. Of an account's calls it keeps only their numbers, 16 bytes each.
 fn audit(export: &mut impl BufRead) -> Result<Audit, Unread> {
     let mut auditor = Auditor::default();
     let mut line = Vec::new();
@@ -186,7 +188,7 @@ struct OneAccount {
 impl Auditor {
     fn line(&mut self, line: &[u8]) -> Result<(), String> {
         if self.stage == Stage::End {
-            return Err("there is more behind the end: take one export at a time".into());
+            return Err("there is more after the end: check one export at a time".into());
         }
         let line: Line = serde_json::from_slice(line)
             .map_err(|error| format!("not a line of an export: {}", mistake(line, &error)))?;
@@ -230,7 +232,7 @@ impl Auditor {
             && *before >= books.id
         {
             return Err(format!(
-                "account {} stands behind {before}: the accounts of an export are in order, each once",
+                "account {} follows {before}: the accounts of an export are in order, each once",
                 books.id
             ));
         }
@@ -245,13 +247,11 @@ impl Auditor {
         Ok(())
     }
 
-    /// The account whose journal is being read, which must be this one.
+    /// The account whose journal is being read; an error if that is not `id`.
     fn of(&mut self, id: &AccountId) -> Result<&mut OneAccount, String> {
         match &mut self.account {
             Some(account) if account.id == *id => Ok(account),
-            _ => Err(format!(
-                "a line of account {id} stands outside of its journal"
-            )),
+            _ => Err(format!("a line of account {id} is outside its journal")),
         }
     }
 
@@ -262,11 +262,11 @@ impl Auditor {
     }
 }
 
-/// What is wrong with a line, and in which of its fields.
+/// Describes what is wrong with a line, and in which of its fields.
 fn mistake(line: &[u8], error: &serde_json::Error) -> String {
-    // A kind's fields are gathered before they are read, so the error has no place that helps.
+    // Serde buffers the fields of a tagged enum before it reads them, so the error's position does not help.
     let Ok(Value::Object(fields)) = serde_json::from_slice::<Value>(line) else {
-        return "it is no JSON object".into();
+        return "it is not a JSON object".into();
     };
     let complaint = |fields: &Map<String, Value>| {
         let read = Line::deserialize(Value::Object(fields.clone()));
@@ -277,7 +277,7 @@ fn mistake(line: &[u8], error: &serde_json::Error) -> String {
     if said.starts_with("missing field") {
         return format!("{}: it is missing", quoted(&said));
     }
-    // Whoever's absence changes the complaint was its cause.
+    // The field that causes the complaint is the one without which the complaint changes.
     let culprit = fields.keys().find(|name| {
         let mut others = fields.clone();
         others.remove(*name);
@@ -286,7 +286,7 @@ fn mistake(line: &[u8], error: &serde_json::Error) -> String {
     let problem = match said.split_once(", expected one of ") {
         Some((unknown, known)) if unknown.starts_with("unknown variant") => {
             format!(
-                "{:?} is none of {}",
+                "{:?} is not one of {}",
                 quoted(unknown),
                 known.replace('`', "")
             )
@@ -309,7 +309,7 @@ mod tests {
         "01a1f9e6-bc69-7767-a285-af3e6bb9c9e3",
     ];
 
-    /// Two accounts: 150 entered, 9 charged, 1 lost, 30 held; and an empty one.
+    /// An export of two accounts. One has 150 entered, 9 charged, 1 lost and 30 held; the other is empty.
     fn export() -> Vec<Value> {
         let call = |number: &str, cost: &str, charged: &str, loss: &str, booked: &str| {
             json!({
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_export_has_no_breach() {
+    fn consistent_export_has_no_breach() {
         let audit = audited(&text(&export())).unwrap();
         assert_eq!(
             audit,
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn one_edit_that_breaks_an_invariant_is_found_by_its_name() {
+    fn edit_that_breaks_an_invariant_is_reported_by_its_name() {
         type Edit = fn(&mut Vec<Value>);
         let add: fn(&mut Vec<Value>, Value) = |lines, line| {
             lines.insert(7, line);
@@ -455,7 +455,7 @@ mod tests {
             );
         }
 
-        // A call that was left out, and one that was written twice, with the count put right.
+        // One call left out and another written twice, with the count of lines adjusted.
         let mut lines = export();
         lines.remove(6);
         lines[7]["lines"] = json!(8);
@@ -475,10 +475,10 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_does_not_come_to_its_cost_is_found_by_its_name() {
+    fn call_with_a_wrong_cost_is_reported_with_its_number() {
         let with = |input: &str, classes: Value| {
             let mut lines = export();
-            // 1 token of input, 2 of output and one hour's write.
+            // Usage: 1 token of input, 2 of output and 1 of a one-hour cache write.
             lines[3]["usage"]["classes"] = json!({"cache_write_1h": 1});
             lines[3]["price"] = json!({
                 "input": input, "cached_input": "0.00", "output": "1000000.00", "cache_write": "0.00",
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_export_or_was_cut_is_told_with_its_line() {
+    fn foreign_or_truncated_export_is_rejected_with_its_line() {
         let good = text(&export());
         let lines: Vec<&str> = good.lines().collect();
         let joined = |lines: &[&str]| lines.join("\n");
@@ -513,13 +513,9 @@ mod tests {
             ),
             (joined(&lines[1..]), 1, "begins with its header"),
             (joined(&[lines[0], lines[0]]), 2, "begins with its header"),
-            (format!("{good}{}", lines[0]), 10, "more behind the end"),
-            (joined(&[lines[0], lines[2]]), 2, "outside of its journal"),
-            (
-                joined(&[lines[0], lines[1], lines[1]]),
-                3,
-                "stands behind acme",
-            ),
+            (format!("{good}{}", lines[0]), 10, "more after the end"),
+            (joined(&[lines[0], lines[2]]), 2, "outside its journal"),
+            (joined(&[lines[0], lines[1], lines[1]]), 3, "follows acme"),
             (
                 joined(&[&lines[..4], &lines[5..]].concat()),
                 8,
@@ -538,12 +534,12 @@ mod tests {
             (
                 good.replace("\"stale\"", "\"lent\""),
                 5,
-                "not a line of an export: booked: \"lent\" is none of held, late,",
+                "not a line of an export: booked: \"lent\" is not one of held, late,",
             ),
             (
                 good.replace("\"kind\":\"end\"", "\"kind\":\"fin\""),
                 9,
-                "kind: \"fin\" is none of header, account, entry, call, end",
+                "kind: \"fin\" is not one of header, account, entry, call, end",
             ),
             (
                 good.replacen("\"held_rub\":\"30.00\",", "\"held_rub\":true,", 1),
@@ -574,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_says_what_it_found() {
+    fn audit_report_lists_its_findings() {
         let clean = json!({"accounts": 2, "keys": 3, "holds_open": 0, "breaches": []});
         assert_eq!(
             audit_text(&clean),

@@ -1,4 +1,4 @@
-//! `tollgate check`: a configuration's mistakes, all of them.
+//! `tollgate check`: prints all mistakes of a configuration.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -8,12 +8,23 @@ use super::{
     failure::Failure,
     show::{self, counted},
 };
-use crate::config::{Config, ConfigError, ConfigErrors};
+use crate::{
+    config::{Config, ConfigError, ConfigErrors, Preset},
+    text::time::now_ms,
+};
 
 pub(super) fn check(path: &Path) -> Result<(), Failure> {
     let config = Config::load(path).map_err(|errors| mistakes(path, &errors))?;
     for warning in &config.warnings {
         eprintln!("{}: warning: {warning}", path.display());
+    }
+    for preset in &config.presets {
+        let (name, date) = (preset.name, &preset.about.date);
+        let age = counted(preset.age_days(now_ms()), "day");
+        eprintln!(
+            "{}: preset {name:?} is {age} old: its facts and prices are of {date}",
+            path.display()
+        );
     }
     let (models, vendors, ledger) = summary(&config);
     show::write(&format!(
@@ -29,6 +40,7 @@ pub(super) fn check_as_json(path: &Path) -> Result<(), Failure> {
             let (models, vendors, ledger) = summary(&config);
             let report = json!({
                 "ok": true, "models": models, "vendors": vendors, "ledger": ledger, "errors": [],
+                "presets": config.presets.iter().map(|it| preset(it)).collect::<Vec<_>>(),
                 "warnings": config.warnings.iter().map(as_json).collect::<Vec<_>>(),
             });
             show::write(&format!("{report:#}\n"))
@@ -42,7 +54,7 @@ pub(super) fn check_as_json(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A mistake a line, each with its file.
+/// A failure with one line per mistake, each with the file's name.
 pub(super) fn mistakes(path: &Path, errors: &ConfigErrors) -> Failure {
     let lines: Vec<String> = errors
         .iter()
@@ -51,11 +63,15 @@ pub(super) fn mistakes(path: &Path, errors: &ConfigErrors) -> Failure {
     Failure::Usage(lines.join("\n"))
 }
 
+fn preset(preset: &Preset) -> serde_json::Value {
+    json!({"name": preset.name, "date": preset.about.date, "age_days": preset.age_days(now_ms())})
+}
+
 fn as_json(error: &ConfigError) -> serde_json::Value {
     json!({"path": error.path, "line": error.line, "problem": error.problem})
 }
 
-/// How many models, how many vendors that they lead to, and which store.
+/// How many models there are, how many vendors they are routed to, and which store is configured.
 fn summary(config: &Config) -> (usize, usize, &'static str) {
     let models = &config.live.models;
     let vendors: BTreeSet<&str> = models
@@ -71,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_names_the_file_once() {
+    fn error_contains_the_file_name_once() {
         let file = "/no/such/tollgate.toml";
         let failure = check(Path::new(file)).unwrap_err();
         assert!(failure.text().starts_with(file), "{failure:?}");

@@ -1,4 +1,4 @@
-//! The commands' side of the admin API.
+//! The commands' client of the admin API.
 
 use std::{error::Error, fs, ops::ControlFlow, path::Path, time::Duration};
 
@@ -18,20 +18,20 @@ use crate::text::percent;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
-/// Whoever asks for a sign of life does not wait longer.
+/// How long (s) `tollgate health` waits for an answer.
 const READY_SECONDS_MAX: u64 = 5;
-/// For what reads the whole ledger before it answers.
+/// How long (s) a request may take for which the gateway reads the whole ledger before it answers.
 const LONG_ANSWER_SECONDS_MAX: u64 = 3600;
-/// Where a gateway's admin API is, if nobody says otherwise.
+/// The admin API's address if neither a flag nor the environment gives one.
 const ADMIN_URL: &str = "http://127.0.0.1:8081";
-/// Between two pieces of an answer that is read as it comes.
+/// How long (s) to wait for the next piece of a streamed answer.
 const PIECE_SECONDS_MAX: u64 = 60;
 
-/// A gateway's admin API.
+/// A client of one gateway's admin API.
 pub(super) struct Client {
-    /// Without a closing slash.
+    /// Base address, without a trailing slash.
     url: String,
-    /// What says where it is: texts name it.
+    /// The flag that gave the address; error texts name it.
     flag: &'static str,
     authorization: Option<HeaderValue>,
     http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -56,7 +56,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A client for what needs no key, of the gateway that `flag` or the environment names.
+    /// A client without a key, of the gateway that `flag` or the environment names.
     pub(super) fn without_key(given: Option<&str>, flag: &'static str) -> Result<Self, Failure> {
         let url = admin_url(given, std::env::var("TOLLGATE_ADMIN_URL").ok());
         let url = checked_url(&url, flag)?;
@@ -73,7 +73,7 @@ impl Client {
         })
     }
 
-    /// Asks, and gives the answer's JSON.
+    /// Sends a request and returns the answer's JSON.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -81,15 +81,15 @@ impl Client {
         body: Option<Value>,
     ) -> Result<Value, Failure> {
         let then = if method == Method::GET {
-            "ask again"
+            "try again"
         } else {
-            "it may have been done: look, and repeat a payment with the same --id only"
+            "it may have been done: check, and repeat a payment only with the same --id"
         };
         let exchange = self.exchange(method, path, body);
         self.answer_of(exchange, ANSWER_SECONDS_MAX, then).await
     }
 
-    /// Asks for something that may not be there.
+    /// Gets a resource; `None` if the gateway answers 404.
     pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
         let asked = async {
             let res = self.send(Method::GET, path, None).await?;
@@ -99,10 +99,10 @@ impl Client {
                 answer => answer.map(Some),
             }
         };
-        self.answer_of(asked, ANSWER_SECONDS_MAX, "ask again").await
+        self.answer_of(asked, ANSWER_SECONDS_MAX, "try again").await
     }
 
-    /// Whether the gateway should get calls; the failure says why not.
+    /// Checks whether the gateway should get calls. The failure contains the reason why not.
     pub(super) async fn ready(&self) -> Result<(), Failure> {
         let asked = async {
             let res = self.send(Method::GET, "/readyz", None).await?;
@@ -122,18 +122,18 @@ impl Client {
         readiness(status, &body, self.flag)
     }
 
-    /// Asks for what takes a while: the whole ledger is read for it.
+    /// Sends a request whose answer takes a while, because the gateway reads the whole ledger for it.
     pub(super) async fn call_patiently(
         &self,
         method: Method,
         path: &str,
     ) -> Result<Value, Failure> {
         let exchange = self.exchange(method, path, None);
-        self.answer_of(exchange, LONG_ANSWER_SECONDS_MAX, "ask for less")
+        self.answer_of(exchange, LONG_ANSWER_SECONDS_MAX, "request less")
             .await
     }
 
-    /// What `asked` is answered in so many seconds; `then` says what to do where nothing is.
+    /// Awaits `asked` for at most `seconds`. On a timeout, `then` is the advice in the error's text.
     async fn answer_of<T>(
         &self,
         asked: impl Future<Output = Result<T, Failure>>,
@@ -148,7 +148,7 @@ impl Client {
         })
     }
 
-    /// Gives an answer to `take` as it comes, until that breaks.
+    /// Streams an answer to `take`, piece by piece, until `take` breaks.
     pub(super) async fn read(
         &self,
         path: &str,
@@ -156,17 +156,17 @@ impl Client {
     ) -> Result<ControlFlow<()>, Failure> {
         let silent = || {
             Failure::OutOfReach(format!(
-                "nothing came from {} in {PIECE_SECONDS_MAX} s; ask again",
+                "no data from {} within {PIECE_SECONDS_MAX} s; try again",
                 self.url
             ))
         };
         let sent = self.send(Method::GET, path, None);
-        // The first piece may wait for a list of all accounts.
+        // The first piece may be late: the gateway lists all accounts before it.
         let res = within(PIECE_SECONDS_MAX, sent).await.ok_or_else(silent)??;
         if !res.status().is_success() {
             let read = self.whole(res);
             let answer = within(PIECE_SECONDS_MAX, read).await.ok_or_else(silent)??;
-            // Something that is no refusal has another gateway's status.
+            // `read_answer` returns an error for every unsuccessful status, so this arm is not reached.
             return Err(match answer {
                 Ok(_) => Failure::OutOfReach(format!("an unknown answer from {}", self.url)),
                 Err(failure) => failure,
@@ -183,7 +183,7 @@ impl Client {
             let frame = frame.map_err(|error| {
                 let cause = root(&error);
                 Failure::OutOfReach(format!(
-                    "the answer broke off: {cause}; the gateway's log says why; ask again"
+                    "the answer was cut off: {cause}; see the gateway's log and try again"
                 ))
             })?;
             if let Some(piece) = frame.data_ref()
@@ -223,12 +223,12 @@ impl Client {
         let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let req = req
             .body(Full::new(body))
-            .expect("a checked address, an id and fixed headers");
+            .expect("address, id and headers are valid in a request");
         let sent = self.http.request(req).await;
         sent.map_err(|error| self.out_of_reach(&error))
     }
 
-    /// The whole answer, read: what it says, or what was refused.
+    /// Reads the whole answer: its JSON, or the gateway's refusal.
     async fn whole(&self, res: Response<Incoming>) -> Result<Result<Value, Failure>, Failure> {
         let status = res.status();
         let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
@@ -247,7 +247,7 @@ impl Client {
     }
 }
 
-/// What comes of it in so many seconds; `None` if nothing does.
+/// Awaits `what` for at most `seconds`; `None` on a timeout.
 async fn within<T>(seconds: u64, what: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(Duration::from_secs(seconds), what)
         .await
@@ -262,25 +262,25 @@ fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     cause
 }
 
-/// A value of a parameter: all but RFC 3986's unreserved characters are percent-encoded.
+/// Encodes a query parameter's value: percent-encodes all but RFC 3986's unreserved characters.
 pub(super) fn encoded(value: &str) -> String {
     percent::encoded(value)
 }
 
-/// Where the admin API is: as a flag says, else the environment. Not by clap, which takes what the environment says
-/// for an option that was given and writes it into the usage line of every mistake.
+/// The admin API's address: from a flag, else from the environment. Clap does not read the variable, because it would
+/// treat it as an option that was given and print its value in the usage line of every mistake.
 fn admin_url(given: Option<&str>, environment: Option<String>) -> String {
     let given = given.map(str::to_owned);
     given.or(environment).unwrap_or_else(|| ADMIN_URL.into())
 }
 
-/// An http or https address without a closing slash. What is not one is not repeated: somebody may
-/// have put a secret in it.
+/// Checks that `url` is an http or https address and strips its trailing slash. An invalid address is not repeated in
+/// the error: it may contain a secret.
 fn checked_url(url: &str, flag: &str) -> Result<String, Failure> {
     let problem = |text: &str| Failure::Usage(format!("{flag} (TOLLGATE_ADMIN_URL): {text}"));
     let uri: Uri = url
         .parse()
-        .map_err(|_| problem("not an address; give one like http://127.0.0.1:8081"))?;
+        .map_err(|_| problem("not a URL; give one like http://127.0.0.1:8081"))?;
     let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
         return Err(problem(
             "must begin with http:// or https://, like http://127.0.0.1:8081",
@@ -297,7 +297,7 @@ fn checked_url(url: &str, flag: &str) -> Result<String, Failure> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// The admin key: of the file if one is named, else of the environment.
+/// The admin key: from the file if one is named, else from the environment.
 fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String, Failure> {
     let key = match file {
         Some(path) => {
@@ -316,7 +316,7 @@ fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String,
     }
 }
 
-/// The JSON of a good answer, or what the gateway refused.
+/// The JSON of a successful answer, or the gateway's refusal.
 fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Failure> {
     let value: Option<Value> = serde_json::from_slice(body).ok();
     if status.is_success() {
@@ -331,7 +331,7 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
     let Some(message) = message else {
         return Err(not_the_admin_api(status, flag));
     };
-    // Callers' refusals have codes, operators' have none.
+    // Refusals of the callers' listener have codes; those of the operator's listener have none.
     if matches!(code, Some("path_not_found" | "method_not_allowed")) {
         return Err(Failure::OutOfReach(format!(
             "this is the listener for callers, not the operator's; {flag} (TOLLGATE_ADMIN_URL) must be the \
@@ -351,7 +351,7 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
     })
 }
 
-/// What `/readyz` says.
+/// Interprets the answer of `/readyz`.
 fn readiness(status: StatusCode, body: &[u8], flag: &str) -> Result<(), Failure> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     match (status, value["status"].as_str()) {
@@ -372,7 +372,7 @@ fn readiness(status: StatusCode, body: &[u8], flag: &str) -> Result<(), Failure>
 
 fn not_the_admin_api(status: StatusCode, flag: &str) -> Failure {
     Failure::OutOfReach(format!(
-        "what answered ({status}) is not the admin API; {flag} (TOLLGATE_ADMIN_URL) must be the gateway's \
+        "the answer ({status}) is not from the admin API; {flag} (TOLLGATE_ADMIN_URL) must be the gateway's \
          admin.listen, by default {ADMIN_URL}"
     ))
 }
@@ -413,9 +413,9 @@ mod tests {
                 69,
                 "the listener for callers",
             ),
-            (404, "<html>", 69, "not the admin API"),
-            (200, "<html>", 69, "not the admin API"),
-            (301, "", 69, "not the admin API"),
+            (404, "<html>", 69, "not from the admin API"),
+            (200, "<html>", 69, "not from the admin API"),
+            (301, "", 69, "not from the admin API"),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
             let answer = read_answer(status, body.as_bytes(), "--admin-url");
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_what_the_gateway_says_and_nothing_else() {
+    fn only_a_ready_answer_counts_as_ready() {
         for (status, body, says) in [
             (200, r#"{"status":"ready"}"#, None),
             (
@@ -438,7 +438,7 @@ mod tests {
                 r#"{"status":"not ready","reason":"starting or draining"}"#,
                 Some("not ready: starting or draining"),
             ),
-            (200, "<html>", Some("not the admin API")),
+            (200, "<html>", Some("not from the admin API")),
             (
                 404,
                 r#"{"error":{"code":"path_not_found","message":"x"}}"#,
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_comes_from_the_flag_the_environment_or_is_the_usual_one() {
+    fn address_is_that_of_the_flag_the_environment_or_the_default() {
         let environment = || Some("http://environment".to_owned());
         assert_eq!(admin_url(Some("http://flag"), environment()), "http://flag");
         assert_eq!(admin_url(None, environment()), "http://environment");

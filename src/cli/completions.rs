@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made of the commands' own definitions.
+//! Prints shell completions and writes manual pages, both generated from the commands' own definitions.
 
 use std::{fs, io, path::Path};
 

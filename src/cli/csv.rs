@@ -1,20 +1,20 @@
-//! CSV (RFC 4180), in and out: with the line of each record, since mistakes are told by it.
+//! Reads and writes CSV (RFC 4180). Each record keeps its line, because mistakes are reported by line.
 
-pub(super) use crate::text::csv::quoted;
+pub(super) use crate::text::csv::{quoted, shown};
 
-/// A record and the line that it begins in, from 1.
+/// A record, with the line that it begins on, counted from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) line: u64,
-    /// Without spaces around them.
+    /// Without surrounding white space.
     pub(super) cells: Vec<String>,
 }
 
-/// Reads all records; empty lines are none. Cells are parted by commas, or by semicolons where the first
-/// line has no comma, as spreadsheets write them that use the comma for decimals.
+/// Reads all records; empty lines are skipped. Cells are separated by commas, or by semicolons if the first line has a
+/// semicolon and no comma: spreadsheets write that where the comma is the decimal separator.
 ///
 /// # Errors
-/// The line of a quote that never ends, or stands where none may.
+/// The line of a quote that is never closed, or is at a wrong place.
 pub(super) fn records(text: &str) -> Result<Vec<Record>, (u64, &'static str)> {
     let text = text.trim_start_matches('\u{feff}');
     let first = text.lines().next().unwrap_or_default();
@@ -44,8 +44,8 @@ pub(super) fn records(text: &str) -> Result<Vec<Record>, (u64, &'static str)> {
     Ok(records)
 }
 
-/// One cell, and what ended it: a delimiter, a line's end, or nothing more. Line ends in quotes are
-/// counted here, the record's own is not.
+/// Reads one cell, and returns it with what ended it: a delimiter, a line end, or `None` at the end of the text. Line
+/// ends inside quotes are added to `line` here; the record's own line end is not.
 fn cell(
     letters: &mut std::iter::Peekable<std::str::Chars<'_>>,
     line: &mut u64,
@@ -72,7 +72,7 @@ fn cell(
         {}
         return match letters.next() {
             end if end.is_none() || end == Some('\n') || end == Some(delimiter) => Ok((cell, end)),
-            _ => Err((*line, "there is text behind a closing quote")),
+            _ => Err((*line, "there is text after a closing quote")),
         };
     }
     loop {
@@ -80,7 +80,7 @@ fn cell(
             Some('"') => {
                 return Err((
                     *line,
-                    "a quote stands within a cell: put all of the cell in quotes",
+                    "there is a quote within a cell: put the whole cell in quotes",
                 ));
             }
             Some(letter) if letter != '\n' && letter != delimiter => cell.push(letter),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn records_know_their_lines() {
+    fn records_keep_their_line_numbers() {
         let text = "\u{feff}a, b ,c\r\n\r\n1,\"x, \"\"y\"\"\nz\" ,\r\n,,\n 2,,3";
         assert_eq!(
             read(text),
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn broken_quotes_are_told_with_their_line() {
+    fn broken_quotes_are_rejected_with_their_line() {
         for (text, line) in [("a\n\"b\nc", 2), ("a\n\"b\" c", 2), ("a\nb\"c\"", 2)] {
             assert_eq!(records(text).unwrap_err().0, line, "{text}");
         }
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_cells_are_read_back() {
         for cell in ["plain", "a,b", "say \"hi\"", "two\nlines", "сборка"] {
             let text = format!("{},x\n", quoted(cell));
             assert_eq!(read(&text), [cells(1, &[cell, "x"])]);

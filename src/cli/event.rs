@@ -1,4 +1,5 @@
-//! `tollgate event`: what the ledger has told, and `tollgate account alert`: when it tells that money runs low.
+//! `tollgate event`: the events that the ledger has emitted; `tollgate account alert`: the levels at which it emits an
+//! event of a low balance.
 
 use clap::{Args, Subcommand};
 use http::Method;
@@ -17,33 +18,32 @@ use super::{
 };
 
 const EVENTS: &str = "/admin/v1/events";
-/// How many events are shown where nobody says from where on.
+/// How many events are shown without `--after`.
 const LAST: usize = 50;
-/// For those that filters take, so many places are looked through by one question.
+/// How many event numbers one request scans for events that pass the filters.
 const PLACES: u64 = 1000;
-/// How long one question of `--follow` waits for an answer.
+/// How long (s) one long poll of `--follow` waits for new events.
 const WAIT_SECONDS: u64 = 20;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EventCommand {
     /// Show what happened to money, oldest first; without --after, the last 50
     ///
-    /// Each event has a place: a number that is one more than that of the event before it. --kind takes several with
-    /// commas between.
+    /// Every event has a number, which increases by one. --kind takes several kinds, separated by commas.
     #[command(
         after_help = "Examples:\n  tollgate event list --account acme --kind balance_low,ceiling_reached\n  \
                       tollgate event list --after 0 --json | jq '.events[] | select(.kind == \"top_up\")'\n  \
                       tollgate event list --follow --json"
     )]
     List(ListArgs),
-    /// Show who is sent events, and how they stand
+    /// Show the receivers of events and their state
     #[command(
         visible_alias = "webhooks",
-        after_help = "A receiver is active, failing while what is sent to it is tried again, or stopped: it has answered \
+        after_help = "A receiver is active, failing while deliveries to it are retried, or stopped: it has answered \
                       410, or an operator has stopped it.\n\nExample:\n  tollgate event receivers"
     )]
     Receivers,
-    /// Show what a receiver did not take in all the time that it was tried
+    /// Show a receiver's dead letters: events that it did not accept within the whole retry time
     #[command(after_help = "Example:\n  tollgate event dead crm")]
     Dead {
         /// The receiver's name in the configuration
@@ -51,28 +51,28 @@ pub(super) enum EventCommand {
     },
     /// Send events to a receiver again, now, with the ids that they had
     ///
-    /// Whichever are kept, taken or not; a dead letter that is taken is none any more. Stops at the first that is not
-    /// taken.
+    /// Any event that is still kept can be sent, whether the receiver accepted it before or not. A dead letter that is
+    /// accepted is removed from the list. Stops at the first event that is not accepted.
     #[command(
         after_help = "Examples:\n  tollgate event replay crm 17 18\n  tollgate event replay crm --dead"
     )]
     Replay {
         /// The receiver's name in the configuration
         receiver: String,
-        /// The events' places
+        /// The events' numbers
         #[arg(value_name = "PLACE", required_unless_present = "dead")]
         numbers: Vec<u64>,
         /// All its dead letters, oldest first
         #[arg(long, conflicts_with = "numbers")]
         dead: bool,
     },
-    /// Send a receiver nothing; its events wait
+    /// Stop sending to a receiver; its events wait
     #[command(after_help = "Example:\n  tollgate event stop crm")]
     Stop {
         /// The receiver's name in the configuration
         receiver: String,
     },
-    /// Send a receiver what waits, at once: one that is stopped or failing
+    /// Send to a stopped or failing receiver again, at once, beginning with the events that wait
     #[command(after_help = "Example:\n  tollgate event resume crm")]
     Resume {
         /// The receiver's name in the configuration
@@ -82,7 +82,7 @@ pub(super) enum EventCommand {
 
 const RECEIVERS: &str = "/admin/v1/receivers";
 
-/// A receiver in a list.
+/// Columns of a receiver in a list.
 const RECEIVER_ROW: &[Cell] = &[
     Cell::text("receiver", "/name"),
     Cell::text("way", "/way"),
@@ -107,38 +107,38 @@ const DEAD_ROW: &[Cell] = &[
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only what is behind this place; 0: all that is kept
+    /// Only events after this number; 0: all that are kept
     #[arg(long, value_name = "PLACE")]
     after: Option<u64>,
-    /// How many at most
+    /// At most this many
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
     limit: u64,
-    /// Of this account alone
+    /// Only of this account
     #[arg(long)]
     account: Option<AccountId>,
-    /// Of these kinds alone
+    /// Only of these kinds
     #[arg(long, value_name = "KINDS")]
     kind: Option<String>,
-    /// Go on with what comes; with --json, a line for each
+    /// Keep printing new events; with --json, one per line
     #[arg(long)]
     follow: bool,
 }
 
-/// What `tollgate account alert` takes.
+/// Arguments of `tollgate account alert`.
 #[derive(Debug, Args)]
 pub(super) struct AlertArgs {
     /// The account
     account: AccountId,
-    /// Decimal rubles left; up to four
+    /// Decimal rubles left; at most four levels
     #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = level, conflicts_with = "none")]
     at: Vec<MicroRub>,
-    /// Tell nothing
+    /// Emit no such events
     #[arg(long)]
     none: bool,
-    /// Of what is left under this key's ceilings, not of the balance
+    /// For what is left under this key's ceilings, instead of the balance
     #[arg(long, value_parser = IdNotKey)]
     key: Option<KeyId>,
-    /// Of what is left under this group's ceilings, not of the balance
+    /// For what is left under this group's ceilings, instead of the balance
     #[arg(long, conflicts_with = "key")]
     group: Option<GroupId>,
 }
@@ -149,7 +149,7 @@ fn level(text: &str) -> Result<MicroRub, String> {
         .map_err(|error| error.to_string())?;
     match level > MicroRub::ZERO {
         true => Ok(level),
-        false => Err("a level is more than 0 rubles; --none for nothing to be told".into()),
+        false => Err("a level is more than 0 rubles; --none for no events".into()),
     }
 }
 
@@ -262,8 +262,8 @@ async fn list(reach: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
     }
 }
 
-/// The answer that has the last events, whichever the filters take. The API reads onwards, so they are looked for from the
-/// end back, as far as events are kept.
+/// The answer that contains the last `limit` events that pass the filters. The API reads forwards only, so this
+/// searches from the end backwards, as far as events are kept.
 async fn latest(client: &Client, limit: u64, filters: &str) -> Result<Value, Failure> {
     let path = format!("{EVENTS}?limit=1");
     let mut answer = client.call(Method::GET, &path, None).await?;
@@ -289,7 +289,7 @@ async fn latest(client: &Client, limit: u64, filters: &str) -> Result<Value, Fai
     Ok(answer)
 }
 
-/// A line for each: place, time, kind, whose, and what its kind has to say.
+/// One line per event: number, time, kind, whose it is, and the details of its kind.
 fn lines(events: &[Value]) -> String {
     events.iter().map(line).collect()
 }
@@ -349,8 +349,8 @@ fn alerts(answer: &Value) -> String {
             .filter_map(|level| Some(format!("{} ₽", level.as_str()?)))
             .collect();
         match levels.is_empty() {
-            true => "nothing is told".to_owned(),
-            false => format!("told at {}", levels.join(", ")),
+            true => "no events".to_owned(),
+            false => format!("events at {}", levels.join(", ")),
         }
     };
     let named = ["key", "group", "account"]
@@ -393,9 +393,9 @@ mod tests {
         });
         assert_eq!(
             alerts(&answer),
-            "account acme: nothing is told\nkey k1: told at 5.00 ₽, 1.00 ₽\ngroup team: told at 2.00 ₽\n"
+            "account acme: no events\nkey k1: events at 5.00 ₽, 1.00 ₽\ngroup team: events at 2.00 ₽\n"
         );
         let answer = json!({ "account": "acme", "group": "team", "levels_rub": ["2.00"] });
-        assert_eq!(alerts(&answer), "group team: told at 2.00 ₽\n");
+        assert_eq!(alerts(&answer), "group team: events at 2.00 ₽\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `tollgate export`: the whole ledger as lines of JSON, to standard output or a file.
+//! `tollgate export`: writes the whole ledger as lines of JSON, to standard output or a file.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -20,9 +20,9 @@ use super::{
     show::{self, counted},
 };
 
-/// An export that takes longer says on a terminal how far it is, this often.
+/// How often a long export prints its progress on a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// No line of the frame is longer.
+/// How many bytes of a line are kept: the header and the end, which are parsed, are shorter.
 const FRAME_BYTES_MAX: usize = 256;
 
 pub(super) async fn export(
@@ -59,7 +59,7 @@ pub(super) async fn export(
     let Some(end) = seen.end() else {
         target.drop_part();
         return Err(Failure::OutOfReach(format!(
-            "the export broke off after {} lines; the gateway's log says why; export again",
+            "the export was cut off after {} lines; see the gateway's log and export again",
             seen.lines
         )));
     };
@@ -80,10 +80,10 @@ pub(super) async fn export(
     })
 }
 
-/// Where the lines go. A file gets its name once it is whole.
+/// Where the lines are written. A file gets its name once it is complete.
 enum Target {
     Stdout(BufWriter<io::Stdout>),
-    /// Something that is there and no file: a pipe, a device.
+    /// A path that exists and is not a regular file: a pipe, a device.
     Special {
         path: PathBuf,
         out: BufWriter<File>,
@@ -111,7 +111,7 @@ impl Target {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
-        // What everybody paid is not for everybody.
+        // Payments are confidential: only the owner may read the file.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let out = BufWriter::new(options.open(&part).map_err(cannot)?);
@@ -126,7 +126,7 @@ impl Target {
         matches!(self, Self::Stdout(out) if out.get_ref().is_terminal())
     }
 
-    /// Breaks where nobody reads on.
+    /// Writes a piece; breaks if the reader has closed its end.
     fn write(&mut self, piece: &[u8]) -> Result<ControlFlow<()>, Failure> {
         let written = match self {
             Self::Stdout(out) => out.write_all(piece),
@@ -159,7 +159,7 @@ impl Target {
 
     fn drop_part(&self) {
         if let Self::File { part, .. } = self {
-            // It may be gone already; a part that stays has a name that says so.
+            // The part may be gone already; if it stays, its name shows that it is partial.
             let _ = fs::remove_file(part);
         }
     }
@@ -173,19 +173,19 @@ impl Target {
     }
 }
 
-/// What has come so far.
+/// The lines received so far.
 #[derive(Debug)]
 struct Seen {
     lines: u64,
     bytes: u64,
-    /// The first bytes of the line that is coming, and of the last whole one.
+    /// The first bytes of the incomplete line, and of the last complete one.
     coming: Vec<u8>,
     last: Vec<u8>,
     progress: Option<Instant>,
     shown: bool,
 }
 
-/// The last line of an export.
+/// The last line of an export, which counts the others.
 #[derive(Debug, Deserialize)]
 struct End {
     kind: String,
@@ -224,14 +224,14 @@ impl Seen {
         }
     }
 
-    /// Takes the progress off the terminal.
+    /// Erases the progress line from the terminal.
     fn wipe(&self) {
         if self.shown {
             eprint!("\r\x1b[K");
         }
     }
 
-    /// The last line, if it is one and counts what has come.
+    /// The last line, if it is an end and its counts match what was received.
     fn end(&self) -> Option<End> {
         if !self.coming.is_empty() {
             return None;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_has_ended_when_its_last_line_counts_all() {
+    fn export_is_complete_only_if_its_last_line_counts_all() {
         let long = format!(
             "{{\"kind\":\"account\",\"name\":\"{}\"}}\n",
             "x".repeat(1000)
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gets_its_name_once_it_is_whole() {
+    fn export_file_gets_its_name_when_complete() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("export.ndjson");
         let mut target = Target::open(&path).unwrap();

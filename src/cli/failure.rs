@@ -1,21 +1,21 @@
-//! How a command fails, and what the shell learns of it. The codes above 63 are those of sysexits.h.
+//! How a command fails, and with which exit code. The codes above 63 are those of sysexits.h.
 
 use std::process::ExitCode;
 
-/// Why a command did not do what was asked. The texts end in what to do next.
+/// Why a command failed. The texts end in what to do next.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// 1: the gateway said no, or the process could not go on.
+    /// 1: the gateway refused, or the process could not go on.
     Refused(String),
     /// 1: the ledger is in breach; the breaches have been printed.
     Breach,
-    /// 1: the vendor counts otherwise; the drifts have been printed.
+    /// 1: the vendor's counts differ; the drifts have been printed.
     Drift,
-    /// 1: a statement is not what the books say; how has been printed.
+    /// 1: a statement differs from the books; the differences have been printed.
     Differs,
     /// 64: the command or the configuration is wrong.
     Usage(String),
-    /// 65: what was given to read is not what it should be.
+    /// 65: a file to be read has mistakes.
     Data(String),
     /// 69: the gateway did not answer, or its ledger did not.
     OutOfReach(String),
@@ -23,12 +23,12 @@ pub(super) enum Failure {
     Internal(String),
     /// 74: a file or standard output could not be read or written.
     Io(String),
-    /// 77: not the gateway's admin key.
+    /// 77: the key is not the gateway's admin key.
     Denied(String),
 }
 
 impl Failure {
-    /// Says it, one line for each mistake, and gives the exit code.
+    /// Prints the failure, one line for each mistake, and returns the exit code.
     pub(super) fn report(&self) -> ExitCode {
         for line in self.text().lines() {
             eprintln!("error: {line}");
@@ -48,7 +48,7 @@ impl Failure {
         }
     }
 
-    /// What is said; nothing where it has been.
+    /// The text to print; empty if it has been printed already.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Breach | Self::Drift | Self::Differs => "",
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// The same, with where it happened.
+    /// The same failure, with the place where it happened before its text.
     pub(super) fn at(self, place: &str) -> Self {
         let said = |text: String| format!("{place}: {text}");
         match self {
@@ -79,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// The same for a command whose exit code 1 means something else than a refusal.
+    /// The same failure, for a command whose exit code 1 does not mean a refusal.
     pub(super) fn not_one(self) -> Self {
         match self {
             Self::Refused(text) => Self::Internal(text),
@@ -88,5 +88,5 @@ impl Failure {
     }
 }
 
-/// `EX_USAGE`.
+/// `EX_USAGE` of sysexits.h.
 pub(super) const USAGE: u8 = 64;

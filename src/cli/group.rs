@@ -1,15 +1,13 @@
-//! `tollgate group`: keys of an account that spend under shared ceilings.
+//! `tollgate group`: groups of an account's keys that spend under shared ceilings.
 
 use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value};
-use tollgate_layers::{
-    key::{AccountId, GroupId},
-    money::MicroRub,
-};
+use tollgate_layers::key::{AccountId, GroupId};
 
 use super::{
     AdminArgs,
+    ceilings::{self, Ceilings, NoCeilings},
     client::Client,
     failure::Failure,
     show::{self, Cell, facts, rows, table},
@@ -19,7 +17,7 @@ use super::{
 pub(super) enum GroupCommand {
     /// Make a group of keys
     ///
-    /// Its keys spend together what its ceilings allow, each besides what its own allow. Put keys into it with
+    /// Its keys share the group's ceilings; each key's own ceilings apply too. Put keys into it with
     /// `tollgate key create --group` and `tollgate key set --group`.
     #[command(
         after_help = "Example:\n  tollgate group create acme support --name Support --ceiling-month 5000"
@@ -27,18 +25,18 @@ pub(super) enum GroupCommand {
     Create {
         /// The account whose keys it is for
         account: AccountId,
-        /// The group's id, once in its account
+        /// The group's id, unique in its account
         group: GroupId,
         #[command(flatten)]
         ceilings: GroupCeilings,
     },
-    /// List an account's groups, removed ones too
+    /// List an account's groups, including removed ones
     #[command(after_help = "Example:\n  tollgate group list acme")]
     List {
         /// The account
         account: AccountId,
     },
-    /// Change a group's name and ceilings; what is not named stays
+    /// Change a group's name and ceilings; options not given leave their values unchanged
     #[command(
         after_help = "Example:\n  tollgate group update acme support --ceiling-day 200 --no-ceiling-month"
     )]
@@ -49,17 +47,10 @@ pub(super) enum GroupCommand {
         group: GroupId,
         #[command(flatten)]
         ceilings: GroupCeilings,
-        /// Take the ceiling away
-        #[arg(long, conflicts_with = "ceiling")]
-        no_ceiling: bool,
-        /// Take the ceiling of a month away
-        #[arg(long, conflicts_with = "ceiling_month")]
-        no_ceiling_month: bool,
-        /// Take the ceiling of a day away
-        #[arg(long, conflicts_with = "ceiling_day")]
-        no_ceiling_day: bool,
+        #[command(flatten)]
+        without: NoCeilings,
     },
-    /// Remove a group for good, once none of its keys is left
+    /// Remove a group for good; none of its keys may be left
     #[command(after_help = "Example:\n  tollgate group remove acme support")]
     Remove {
         /// The account
@@ -69,36 +60,29 @@ pub(super) enum GroupCommand {
     },
 }
 
-/// What a group may be given.
+/// A group's name and ceilings, as options.
 #[derive(Debug, Args)]
 pub(super) struct GroupCeilings {
     /// A name, for people
     #[arg(long)]
     name: Option<String>,
-    /// The most that its keys may spend together in all
-    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
-    ceiling: Option<MicroRub>,
-    /// The most that they may spend in a month of UTC
-    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
-    ceiling_month: Option<MicroRub>,
-    /// The most that they may spend in a day of UTC
-    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
-    ceiling_day: Option<MicroRub>,
+    #[command(flatten)]
+    ceilings: Ceilings,
 }
 
-const GROUP: &[Cell] = &[
-    Cell::text("id", "/id"),
-    Cell::text("name", "/name"),
-    Cell::text("status", "/status"),
-    Cell::rubles("ceiling", "/ceiling_rub").or("none"),
-    Cell::rubles("spent", "/spent_rub"),
-    Cell::rubles("ceiling of a month", "/ceiling_month_rub").or("none"),
-    Cell::rubles("spent this month", "/spent_month_rub"),
-    Cell::rubles("ceiling of a day", "/ceiling_day_rub").or("none"),
-    Cell::rubles("spent today", "/spent_day_rub"),
-    Cell::rubles("held", "/held_rub"),
-    Cell::rubles("free", "/free_rub"),
-];
+/// A group's values, as they are printed. Its keys share the ceilings.
+fn group_cells() -> Vec<Cell> {
+    let before = [
+        Cell::text("id", "/id"),
+        Cell::text("name", "/name"),
+        Cell::text("status", "/status"),
+    ];
+    let after = [
+        Cell::rubles("held", "/held_rub"),
+        Cell::rubles("free", "/free_rub"),
+    ];
+    ceilings::cells(&before, &after)
+}
 
 pub(super) async fn group(reach: &AdminArgs, command: GroupCommand) -> Result<(), Failure> {
     let (method, path, body) = match command {
@@ -116,20 +100,14 @@ pub(super) async fn group(reach: &AdminArgs, command: GroupCommand) -> Result<()
             account,
             group,
             ceilings,
-            no_ceiling,
-            no_ceiling_month,
-            no_ceiling_day,
+            without,
         } => {
             let mut body = given(ceilings);
-            for (taken_away, field) in [
-                (no_ceiling, "ceiling_rub"),
-                (no_ceiling_month, "ceiling_month_rub"),
-                (no_ceiling_day, "ceiling_day_rub"),
-            ] {
-                if taken_away {
-                    body.insert(field.into(), Value::Null);
-                }
-            }
+            body.extend(
+                without
+                    .fields()
+                    .map(|field| (field.to_owned(), Value::Null)),
+            );
             if body.is_empty() {
                 return Err(Failure::Usage(format!(
                     "nothing to change on {group}: name a ceiling, like --ceiling-day 100 (tollgate group update --help)"
@@ -144,7 +122,7 @@ pub(super) async fn group(reach: &AdminArgs, command: GroupCommand) -> Result<()
     let answer = Client::new(reach)?
         .call(method, &path, body.map(Value::Object))
         .await?;
-    show::print(reach.json, &answer, |answer| facts(GROUP, answer))
+    show::print(reach.json, &answer, |answer| facts(&group_cells(), answer))
 }
 
 async fn list_groups(reach: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
@@ -156,7 +134,7 @@ async fn list_groups(reach: &AdminArgs, account: &AccountId) -> Result<(), Failu
             "no groups yet; make one with: tollgate group create {account} <id>\n"
         ));
     }
-    show::print(reach.json, &answer, |_| table(GROUP, rows))
+    show::print(reach.json, &answer, |_| table(&group_cells(), rows))
 }
 
 fn path_of(account: &AccountId, group: Option<&GroupId>) -> String {
@@ -167,22 +145,10 @@ fn path_of(account: &AccountId, group: Option<&GroupId>) -> String {
     }
 }
 
-/// What was named, as the fields of the API.
-fn given(ceilings: GroupCeilings) -> Map<String, Value> {
-    let GroupCeilings {
-        name,
-        ceiling,
-        ceiling_month,
-        ceiling_day,
-    } = ceilings;
-    let rubles = |amount: Option<MicroRub>| amount.map(|amount| Value::from(amount.to_string()));
-    [
-        ("name", name.map(Value::from)),
-        ("ceiling_rub", rubles(ceiling)),
-        ("ceiling_month_rub", rubles(ceiling_month)),
-        ("ceiling_day_rub", rubles(ceiling_day)),
-    ]
-    .into_iter()
-    .filter_map(|(field, value)| Some((field.to_owned(), value?)))
-    .collect()
+/// The options that were given, as fields of the API.
+fn given(options: GroupCeilings) -> Map<String, Value> {
+    let name = options.name.map(|name| ("name", name.into()));
+    let all = options.ceilings.given().chain(name);
+    all.map(|(field, value)| (field.to_owned(), value))
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! `tollgate health`: whether a gateway should get calls, for whoever restarts or routes around it.
+//! `tollgate health`: reports whether a gateway should get calls, to supervisors that restart it and balancers that
+//! route around it.
 
 use super::{client::Client, failure::Failure, show};
 

@@ -1,28 +1,26 @@
-//! `tollgate key`: what a key may be given, a call of the admin API for each command, and how its answer is shown.
+//! `tollgate key`: a key's limits as options, one call of the admin API per command, and how its answer is printed.
 
 use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
-use tollgate_layers::{
-    key::{AccountId, GroupId, KeyId},
-    money::MicroRub,
-};
+use tollgate_layers::key::{AccountId, GroupId, KeyId};
 
 use super::{
     AdminArgs,
+    ceilings::{self, Ceilings, NoCeilings},
     client::Client,
     failure::Failure,
     key_id::IdNotKey,
     show::{self, Cell, facts, rows, table},
     time,
 };
-use crate::admin::parse_address;
+use crate::api::fields::parse_address;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
     /// Make a key and print it, once
     ///
-    /// Without limits the key may spend all the account has, on every model, from everywhere.
+    /// Without limits the key may spend the whole balance of the account, on every model, from every address.
     #[command(after_help = "Examples:\n  tollgate key create acme --name ci\n  \
                             tollgate key create acme --ceiling 500 --model gpt-5-mini --address 203.0.113.0/24 \
                             --expires 2027-01-31\n  \
@@ -31,19 +29,19 @@ pub(super) enum KeyCommand {
     Create {
         /// The account that pays
         account: AccountId,
-        /// Make an owner key: it calls no models, and looks after the account's keys
+        /// Make an owner key: it cannot call models, and manages the account's keys
         #[arg(long, conflicts_with = "models")]
         owner: bool,
         #[command(flatten)]
         limits: Limits,
     },
-    /// List an account's keys, deleted ones too
+    /// List an account's keys, including deleted ones
     #[command(after_help = "Example:\n  tollgate key list acme")]
     List {
         /// The account
         account: AccountId,
     },
-    /// Show a key: its limits, what it spent, what it can spend now
+    /// Show a key: its limits, what it has spent, what it can spend now
     #[command(after_help = "Example:\n  tollgate key show k0AbC123dEf456gH")]
     Show {
         /// The key's id, not the key itself
@@ -73,7 +71,7 @@ pub(super) enum KeyCommand {
     },
     /// Change a key's name and limits
     ///
-    /// Lists are replaced as a whole. What is not named stays.
+    /// A list that is given replaces the whole list. Options not given leave their values unchanged.
     #[command(
         after_help = "Examples:\n  tollgate key set k0AbC123dEf456gH --ceiling 200\n  \
                             tollgate key set k0AbC123dEf456gH --name build --any-model --no-expiry\n  \
@@ -90,121 +88,109 @@ pub(super) enum KeyCommand {
     },
 }
 
-/// What a key may be given.
+/// A key's name and limits, as options.
 #[derive(Debug, Args)]
 pub(super) struct Limits {
     /// A name, for people
     #[arg(long)]
     name: Option<String>,
-    /// The most it may spend in all
-    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
-    ceiling: Option<MicroRub>,
-    /// The most it may spend in a month of UTC
-    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
-    ceiling_month: Option<MicroRub>,
-    /// The most it may spend in a day of UTC
-    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
-    ceiling_day: Option<MicroRub>,
+    #[command(flatten)]
+    ceilings: Ceilings,
     /// A model it may call, by its catalog name; repeat for several
     #[arg(long = "model", value_name = "MODEL")]
     models: Vec<String>,
-    /// An address or block it may be used from; repeat for several
+    /// An address or a block from which it may be used; repeat for several
     #[arg(long = "address", value_name = "CIDR", value_parser = address)]
     addresses: Vec<String>,
-    /// The date or time from which it is refused: 2027-01-31, 2027-01-31T12:00:00+03:00
+    /// The date or time of expiry: 2027-01-31, 2027-01-31T12:00:00+03:00
     #[arg(long, value_name = "DATE", value_parser = time)]
     expires: Option<String>,
-    /// The most requests per second, on each node
+    /// At most this many requests per second, on each node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests_per_second: Option<u32>,
-    /// The most requests per minute, over all nodes; those of ten seconds at once
+    /// At most this many requests per minute, over all nodes; a burst of ten seconds' worth is allowed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests_per_minute: Option<u32>,
-    /// The most tokens per minute, over all nodes; once it has used more, it waits until the minute allows it
+    /// At most this many tokens per minute, over all nodes; after using more, the key waits until it is below the limit
+    /// again
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     tokens_per_minute: Option<u32>,
-    /// The group of keys that it spends with
+    /// The group of keys whose ceilings it shares
     #[arg(long, value_name = "GROUP")]
     group: Option<GroupId>,
-    /// How many of its calls may be open at once, over all nodes
+    /// At most this many calls open at once, over all nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     concurrency: Option<u32>,
-    /// Keep answers to calls with an Idempotency-Key, sealed, and repeat them: sent again, they are not charged again
+    /// Keep answers to calls with an Idempotency-Key, sealed, and repeat them: a call that is sent again is not charged
+    /// again
     #[arg(long)]
     idempotency: bool,
 }
 
-/// What may be taken away from a key.
+/// The limits that can be removed from a key, as options.
 #[derive(Debug, Args)]
 pub(super) struct Without {
-    /// Take the ceiling away
-    #[arg(long, conflicts_with = "ceiling")]
-    no_ceiling: bool,
-    /// Take the ceiling of a month away
-    #[arg(long, conflicts_with = "ceiling_month")]
-    no_ceiling_month: bool,
-    /// Take the ceiling of a day away
-    #[arg(long, conflicts_with = "ceiling_day")]
-    no_ceiling_day: bool,
-    /// Let it never expire
+    #[command(flatten)]
+    ceilings: NoCeilings,
+    /// Never expire
     #[arg(long, conflicts_with = "expires")]
     no_expiry: bool,
-    /// Let it call every model
+    /// Allow every model
     #[arg(long, conflicts_with = "models")]
     any_model: bool,
-    /// Let it be used from everywhere
+    /// Allow every address
     #[arg(long, conflicts_with = "addresses")]
     any_address: bool,
-    /// Take its limit of requests per second away
+    /// Remove the limit of requests per second
     #[arg(long, conflicts_with = "requests_per_second")]
     any_rate: bool,
-    /// Take its limit of requests per minute away
+    /// Remove the limit of requests per minute
     #[arg(long, conflicts_with = "requests_per_minute")]
     no_requests_per_minute: bool,
-    /// Take its limit of tokens per minute away
+    /// Remove the limit of tokens per minute
     #[arg(long, conflicts_with = "tokens_per_minute")]
     no_tokens_per_minute: bool,
-    /// Take it out of its group
+    /// Remove it from its group
     #[arg(long, conflicts_with = "group")]
     no_group: bool,
-    /// Let any number of its calls be open at once
+    /// Remove the limit of open calls
     #[arg(long, conflicts_with = "concurrency")]
     any_concurrency: bool,
-    /// Keep no answers any more
+    /// Stop keeping answers
     #[arg(long, conflicts_with = "idempotency")]
     no_idempotency: bool,
 }
 
-const KEY: &[Cell] = &[
-    Cell::text("key", "/key"),
-    Cell::text("id", "/id"),
-    Cell::text("account", "/account"),
-    Cell::text("begins", "/prefix"),
-    Cell::text("name", "/name"),
-    Cell::text("kind", "/kind"),
-    Cell::text("status", "/status"),
-    Cell::rubles("ceiling", "/ceiling_rub").or("none"),
-    Cell::rubles("spent", "/spent_rub"),
-    Cell::rubles("ceiling of a month", "/ceiling_month_rub").or("none"),
-    Cell::rubles("spent this month", "/spent_month_rub"),
-    Cell::rubles("ceiling of a day", "/ceiling_day_rub").or("none"),
-    Cell::rubles("spent today", "/spent_day_rub"),
-    Cell::rubles("held", "/held_rub"),
-    Cell::rubles("free", "/free_rub"),
-    Cell::text("models", "/models").or("any"),
-    Cell::text("addresses", "/addresses").or("any"),
-    Cell::text("requests per second", "/requests_per_second").or("no limit"),
-    Cell::text("requests per minute", "/requests_per_minute").or("no limit"),
-    Cell::text("tokens per minute", "/tokens_per_minute").or("no limit"),
-    Cell::text("group", "/group").or("none"),
-    Cell::text("calls at once", "/concurrency").or("no limit"),
-    Cell::text("idempotency", "/idempotency"),
-    Cell::text("expires", "/expires_at").or("never"),
-    Cell::text("created", "/created_at"),
-    Cell::text("changed", "/changed_at"),
-];
+/// A key's values, as its facts are printed.
+fn key_cells() -> Vec<Cell> {
+    let before = [
+        Cell::text("key", "/key"),
+        Cell::text("id", "/id"),
+        Cell::text("account", "/account"),
+        Cell::text("begins", "/prefix"),
+        Cell::text("name", "/name"),
+        Cell::text("kind", "/kind"),
+        Cell::text("status", "/status"),
+    ];
+    let after = [
+        Cell::rubles("held", "/held_rub"),
+        Cell::rubles("free", "/free_rub"),
+        Cell::text("models", "/models").or("any"),
+        Cell::text("addresses", "/addresses").or("any"),
+        Cell::text("requests per second", "/requests_per_second").or("no limit"),
+        Cell::text("requests per minute", "/requests_per_minute").or("no limit"),
+        Cell::text("tokens per minute", "/tokens_per_minute").or("no limit"),
+        Cell::text("group", "/group").or("none"),
+        Cell::text("calls at once", "/concurrency").or("no limit"),
+        Cell::text("idempotency", "/idempotency"),
+        Cell::text("expires", "/expires_at").or("never"),
+        Cell::text("created", "/created_at"),
+        Cell::text("changed", "/changed_at"),
+    ];
+    ceilings::cells(&before, &after)
+}
 
-/// A key in a list: what tells keys apart, and their money.
+/// Columns of a key in a list: what distinguishes keys, and their money.
 const KEY_ROW: &[Cell] = &[
     Cell::text("id", "/id"),
     Cell::text("begins", "/prefix"),
@@ -253,13 +239,14 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
     show::print(reach.json, &answer, shown)
 }
 
-/// All of a key. An owner key calls no model, whatever its list of models, which is empty, means to another.
+/// All facts of a key. An owner key calls no models, so they are shown as `none`: for another key an empty list of
+/// models means all.
 fn shown(key: &Value) -> String {
     let mut key = key.clone();
     if key["kind"] == "owner" {
         key["models"] = "none".into();
     }
-    facts(KEY, &key)
+    facts(&key_cells(), &key)
 }
 
 async fn create_key(
@@ -278,7 +265,7 @@ async fn create_key(
         .await?;
     show::print(reach.json, &answer, shown)?;
     if !reach.json {
-        // Not on standard output, so that a pipe gets the facts alone.
+        // To standard error, so that a pipe gets only the facts.
         eprintln!("Store the key now: it is not kept here and cannot be shown again.");
     }
     Ok(())
@@ -296,13 +283,11 @@ async fn list_keys(reach: &AdminArgs, account: &AccountId) -> Result<(), Failure
     show::print(reach.json, &answer, |_| table(KEY_ROW, rows))
 }
 
-/// The limits that were named, as the fields of the API.
+/// The limits that were given, as fields of the API.
 fn given(limits: Limits) -> Map<String, Value> {
     let Limits {
         name,
-        ceiling,
-        ceiling_month,
-        ceiling_day,
+        ceilings,
         models,
         addresses,
         expires,
@@ -314,12 +299,8 @@ fn given(limits: Limits) -> Map<String, Value> {
         idempotency,
     } = limits;
     let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
-    let rubles = |amount: Option<MicroRub>| amount.map(|amount| Value::from(amount.to_string()));
-    [
+    let others = [
         ("name", name.map(Value::from)),
-        ("ceiling_rub", rubles(ceiling)),
-        ("ceiling_month_rub", rubles(ceiling_month)),
-        ("ceiling_day_rub", rubles(ceiling_day)),
         ("models", list(models)),
         ("addresses", list(addresses)),
         ("expires_at", expires.map(Value::from)),
@@ -331,16 +312,15 @@ fn given(limits: Limits) -> Map<String, Value> {
         ("idempotency", idempotency.then_some(Value::Bool(true))),
     ]
     .into_iter()
-    .filter_map(|(field, value)| Some((field.to_owned(), value?)))
-    .collect()
+    .filter_map(|(field, value)| Some((field, value?)));
+    let all = ceilings.given().chain(others);
+    all.map(|(field, value)| (field.to_owned(), value))
+        .collect()
 }
 
-/// The limits that are taken away, as the fields of the API.
+/// The limits to remove, as fields of the API.
 fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
-    [
-        (without.no_ceiling, "ceiling_rub"),
-        (without.no_ceiling_month, "ceiling_month_rub"),
-        (without.no_ceiling_day, "ceiling_day_rub"),
+    let others = [
         (without.no_expiry, "expires_at"),
         (without.any_model, "models"),
         (without.any_address, "addresses"),
@@ -351,7 +331,8 @@ fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
         (without.any_concurrency, "concurrency"),
     ]
     .into_iter()
-    .filter_map(|(taken_away, field)| taken_away.then_some(field))
+    .filter_map(|(taken_away, field)| taken_away.then_some(field));
+    without.ceilings.fields().chain(others)
 }
 
 fn nothing_to_set(key: &KeyId) -> Failure {
@@ -366,15 +347,15 @@ fn address(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_layers::money::MicroRub;
+
     use super::*;
-    use crate::cli::account::ACCOUNT_KEY_ROW;
+    use crate::cli::account::account_key_row;
 
     fn limits() -> Limits {
         Limits {
             name: None,
-            ceiling: None,
-            ceiling_month: None,
-            ceiling_day: None,
+            ceilings: Ceilings::default(),
             models: Vec::new(),
             addresses: Vec::new(),
             expires: None,
@@ -388,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_key_is_told_from_one_that_calls_every_model() {
+    fn owner_key_is_shown_without_models() {
         let key = |kind: &str| json!({"id": "k1", "kind": kind, "models": []});
         assert_eq!(
             shown(&key("owner")),
@@ -398,18 +379,21 @@ mod tests {
             shown(&key("caller")),
             "id      k1\nkind    caller\nmodels  any\n"
         );
-        for row in [KEY_ROW, ACCOUNT_KEY_ROW] {
+        for row in [KEY_ROW, &account_key_row()[..]] {
             assert!(table(row, &[key("owner")]).contains("  owner  "));
         }
     }
 
     #[test]
-    fn only_what_was_named_is_sent() {
+    fn only_given_options_are_sent() {
         assert!(given(limits()).is_empty());
         let named = Limits {
             name: Some("ci".into()),
-            ceiling: Some(MicroRub::new(500_000)),
-            ceiling_day: Some(MicroRub::rubles(2)),
+            ceilings: Ceilings {
+                ceiling: Some(MicroRub::new(500_000)),
+                ceiling_day: Some(MicroRub::rubles(2)),
+                ..Ceilings::default()
+            },
             models: vec!["m".into()],
             requests_per_second: Some(5),
             tokens_per_minute: Some(7),

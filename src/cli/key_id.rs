@@ -1,4 +1,4 @@
-//! How commands take a key's id.
+//! Parser of the commands' key id arguments.
 
 use std::ffi::OsStr;
 
@@ -9,8 +9,8 @@ use clap::{
 };
 use tollgate_layers::key::KeyId;
 
-/// Takes an id and refuses a key itself, here: in the gateway's address it would stand in logs, and the usual refusal of
-/// a value repeats it.
+/// Accepts an id and refuses the key itself before it is sent: in a URL it would be written to logs, and clap's own
+/// error would repeat the value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdNotKey;
 
@@ -24,7 +24,7 @@ impl TypedValueParser for IdNotKey {
         value: &OsStr,
     ) -> Result<KeyId, Error> {
         if value.as_encoded_bytes().starts_with(b"tg-") {
-            let text = "this is a key, and its id is asked for: `tollgate key list ACCOUNT` shows ids, and how keys begin\n";
+            let text = "this is a key; give its id: `tollgate key list ACCOUNT` shows ids and the keys' prefixes\n";
             return Err(Error::raw(ErrorKind::ValueValidation, text));
         }
         StringValueParser::new()

@@ -1,4 +1,4 @@
-//! `tollgate lease`: what gateways hold by themselves.
+//! `tollgate lease`: the gateways' leases, from which they grant holds without the shared ledger.
 
 use clap::Subcommand;
 use http::Method;
@@ -13,15 +13,15 @@ use super::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LeaseCommand {
-    /// List leases: whose money, which gateway has it, how much, and until when it may grant from it
+    /// List leases: account, gateway, amount, and until when the gateway may grant holds from it
     ///
-    /// Of all gateways on the ledger. What running calls hold of a lease is known to the gateway that has it, and shown
-    /// where that one answers.
+    /// Lists the leases of all gateways on the ledger. Only the gateway that has a lease can report what running calls
+    /// hold of it, so that amount is shown only if the command is sent to that gateway.
     #[command(
         after_help = "Examples:\n  tollgate lease list\n  tollgate lease list --account acme"
     )]
     List {
-        /// This account only
+        /// Only this account
         #[arg(long)]
         account: Option<AccountId>,
     },

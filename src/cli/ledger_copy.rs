@@ -1,4 +1,4 @@
-//! `tollgate ledger copy`: all books from one ledger into another, without a gateway.
+//! `tollgate ledger copy`: copies all books from one ledger into another, without a gateway.
 
 use std::{error::Error, path::PathBuf, time::Duration};
 
@@ -26,9 +26,9 @@ use super::{
 use crate::{config::LedgerUrl, text::causes::chain};
 
 pub(super) const HELP: &str = "\
-Stop the gateways with SIGTERM first, and wait until each has said \"stopped\": one that says that charges are kept in its \
-outbox has still to tell the source, so start it again and stop it once more. Keys keep working: they are copied by \
-their digests.
+First stop the gateways with SIGTERM, and wait until each has logged \"stopped\". If one logs that charges are kept in its \
+outbox, the source does not have them yet: start it again and stop it once more. Keys keep working, because their digests \
+are copied.
 
 Examples:
   tollgate ledger copy --from sqlite:tollgate.db --to redis://127.0.0.1:6379/0
@@ -36,19 +36,20 @@ Examples:
   FROM=redis://:secret@a:6379 TO=redis-cluster://:secret@b:7000 \\
     tollgate ledger copy --from '${FROM}' --to '${TO}'";
 
-/// Which ledgers.
+/// The two ledgers, and what to do about open holds.
 #[derive(Debug, Args)]
 pub(super) struct CopyArgs {
     /// The ledger to copy: as ledger.url of a configuration; one with a password as ${NAME} or file:/path
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The empty ledger to fill: sqlite:PATH of a file that is not there, or an empty Redis
+    /// The empty ledger to fill: sqlite:PATH of a file that does not exist, or an empty Redis
     #[arg(long, value_name = "URL")]
     to: String,
-    /// A PEM file of authorities that a Redis with TLS is trusted by, in place of Mozilla's list
+    /// A PEM file of the certificate authorities to trust for a Redis with TLS, instead of Mozilla's list
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Wait so long for open holds to end; they end by themselves, ledger.hold_grace_seconds after the longest call
+    /// Wait at most this long for open holds to end; they end by themselves, ledger.hold_grace_seconds after the
+    /// longest call
     #[arg(
         long,
         value_name = "SECONDS",
@@ -65,7 +66,8 @@ pub(super) struct CopyArgs {
 }
 
 impl CopyArgs {
-    /// How a Redis is talked to; of two the one without TLS has no use for authorities.
+    /// The connection settings of a Redis. The authorities are only for the URL with TLS: the other ledger may have
+    /// none.
     fn redis(&self, url: &str) -> Result<RedisSettings, Failure> {
         let tls = url.starts_with("rediss");
         let authorities = match self.ca_file.as_ref().filter(|_| tls) {
@@ -88,7 +90,7 @@ impl CopyArgs {
     }
 }
 
-/// How often it is looked whether holds have ended.
+/// How often to check whether the holds have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
@@ -99,10 +101,10 @@ pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
     let (from, to) = (url("--from", &wish.from)?, url("--to", &wish.to)?);
     match &from {
         LedgerUrl::Memory => Err(Failure::Usage(
-            "--from: a ledger in memory is its gateway's alone; nothing else can read it".into(),
+            "--from: only its own gateway can read a ledger in memory".into(),
         )),
         LedgerUrl::Sqlite(path) => {
-            // Opening would make one.
+            // Opening would create the file.
             if !path.exists() {
                 let problem = format!("--from: there is no file {}", path.display());
                 return Err(Failure::Usage(problem));
@@ -134,7 +136,7 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<()
         .map_err(|error| asked("--from", &error))?;
     if accounts.is_empty() {
         return Err(Failure::Refused(
-            "--from: there are no accounts in it; is it the right one?".into(),
+            "--from: the ledger has no accounts; is it the right one?".into(),
         ));
     }
     let ids: Vec<AccountId> = accounts.into_iter().map(|account| account.id).collect();
@@ -156,8 +158,8 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<()
     }
 }
 
-/// Sees to it that no call holds money. Says how many calls may still be charged in the source, by an
-/// outbox that has not told it yet.
+/// Makes sure that no call holds money. Returns how many calls may still be charged in the source by an outbox whose
+/// charges it has not acknowledged yet.
 async fn settle_holds<S: Source>(
     from: &S,
     ids: &[AccountId],
@@ -274,7 +276,7 @@ fn totals(totals: &Totals) -> Value {
     })
 }
 
-/// Sums over all accounts may be more than one account can have.
+/// Formats a sum over all accounts, which may be above the maximum of one account.
 fn rubles(micro: i128) -> String {
     let (sign, micro) = (if micro < 0 { "-" } else { "" }, micro.unsigned_abs());
     format!("{sign}{}.{:06}", micro / 1_000_000, micro % 1_000_000)
@@ -313,7 +315,7 @@ fn text(compared: &Comparison, lines: u64, left_behind: u64) -> String {
     text
 }
 
-/// A ledger that was not opened.
+/// The failure for a ledger that could not be opened.
 fn refused(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     Failure::Refused(format!("{flag}: {}", chain(error)))
 }
@@ -323,7 +325,7 @@ fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     let mut next = Some(error);
     while let Some(error) = next {
         match error.downcast_ref::<RedisFault>() {
-            // It answered, and will answer the same again.
+            // The ledger answered, and a retry would get the same answer.
             Some(RedisFault::Url(_) | RedisFault::OtherData | RedisFault::Unexpected(_)) => break,
             Some(_) => return Failure::OutOfReach(text),
             None => next = error.source(),
@@ -332,7 +334,7 @@ fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     Failure::Refused(text)
 }
 
-/// A ledger that did not answer.
+/// The failure for a ledger that did not answer.
 fn asked(flag: &str, error: &BookError) -> Failure {
     out_of_reach(flag, error)
 }
@@ -364,7 +366,7 @@ mod tests {
     #[tokio::test]
     async fn addresses_are_checked_and_passwords_not_repeated() {
         for (from, to, code, says) in [
-            ("memory:", "sqlite:b.db", 64, "--from: a ledger in memory"),
+            ("memory:", "sqlite:b.db", 64, "--from: only its own gateway"),
             (
                 "mysql:a",
                 "sqlite:b.db",

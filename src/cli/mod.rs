@@ -1,8 +1,9 @@
-//! The commands. Those for operators talk to a running gateway's admin API and hold no state. What a group of commands
-//! takes stands in its file, beside what runs it.
+//! The commands. Those for operators call a running gateway's admin API and hold no state. The arguments of a group of
+//! commands are defined in its file, next to the code that runs it.
 
 mod account;
 mod audit;
+mod ceilings;
 mod check;
 mod client;
 mod completions;
@@ -17,8 +18,10 @@ mod key;
 mod key_id;
 mod lease;
 mod ledger_copy;
+mod load;
 mod operator;
 mod payment;
+mod preset;
 mod progress;
 mod receipt;
 mod reconcile;
@@ -29,10 +32,11 @@ mod tests;
 mod usage;
 mod vendor;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, path::PathBuf, pin::Pin, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use tokio::runtime::Runtime;
 use tollgate_layers::{facts::RequestNumber, key::AccountId, money::MicroRub};
 
 use self::{
@@ -44,22 +48,24 @@ use self::{
     lease::LeaseCommand,
     operator::OperatorCommand,
     payment::PaymentCommand,
+    preset::PresetCommand,
     vendor::VendorCommand,
 };
 use crate::{
+    COMMIT,
     config::{Config, Loaded},
     observe::log::{self, Calls, Flush},
     text::{causes::chain, time::parse_rfc3339_ms},
 };
 
-/// Reads the command line. For help and for mistakes there is nothing left to run: they have been
-/// printed, and the exit code is given.
+/// Parses the command line. For help and for a usage mistake it prints the text and returns the exit code: nothing is
+/// left to run.
 ///
 /// # Errors
 /// The exit code: 0 for help, 64 for a mistake.
 pub fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
-        // Nobody is left to tell if this cannot be printed.
+        // If the text cannot be printed, there is no other place to report that.
         let _ = error.print();
         if error.use_stderr() {
             ExitCode::from(USAGE)
@@ -71,13 +77,23 @@ pub fn parse() -> Result<Cli, ExitCode> {
 
 /// A prepaid gateway for language models
 ///
-/// Companies top up accounts; their programs call models with keys; every call is held for, metered
-/// and charged to the micro-ruble.
+/// Companies top up accounts; their programs call models with keys; for every call, money is held, then the call is
+/// metered and charged to the micro-ruble.
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version, after_help = HELP)]
+#[command(name = "tollgate", version = version(), after_help = HELP)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+/// Version, and the commit in a release build.
+fn version() -> &'static str {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    match COMMIT {
+        // Leaked once: clap keeps it for the life of the process.
+        Some(commit) => format!("{VERSION} ({commit})").leak(),
+        None => VERSION,
+    }
 }
 
 const HELP: &str = "\
@@ -97,6 +113,7 @@ Look into it:
   tollgate usage --since 2026-01-01 --until 2026-02-01 --by account --format csv
   tollgate statement acme --month 2026-11 --output acme-2026-11.html
   tollgate audit
+  tollgate load --url http://127.0.0.1:8080
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
 
 Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, drift found by reconcile, or a statement that differs; 64 wrong use, or a configuration with mistakes or that cannot be read; \
@@ -107,44 +124,44 @@ gateway's own fault; 74 another file could not be read or written; 77 not the ga
 enum Command {
     /// Try everything in one process: gateway, scripted vendor, funded key
     ///
-    /// Needs no configuration, no network and nothing installed; keeps nothing. Prints the key and
-    /// how to call the gateway with it, then one line for each call.
+    /// Needs no configuration, no network and no other software; stores nothing. Prints the key and how to call the
+    /// gateway with it, then one line for each call.
     #[command(
         after_help = "Examples:\n  tollgate demo\n  tollgate demo --listen 127.0.0.1:9090\n  \
                             tollgate demo --vendor-only --listen 127.0.0.1:9099"
     )]
     Demo {
-        /// Where callers connect; with port 0, a free one
+        /// Address for callers to connect to; port 0 picks a free port
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
         listen: SocketAddr,
-        /// Start the scripted vendor alone, to try a configuration of your own against
+        /// Start only the scripted vendor, to test your own configuration against it
         #[arg(long)]
         vendor_only: bool,
     },
 
     /// Run the gateway
     ///
-    /// Takes a changed configuration, certificate or secret within seconds, and at once on SIGHUP; keeps the old one
-    /// if it is wrong, and says which fields need a restart. SIGTERM stops taking calls, lets the running ones end,
-    /// settles them and exits. Listens on the sockets named public and admin if it is started with some
-    /// (LISTEN_FDS).
+    /// Applies a changed configuration, certificate or secret within seconds, and immediately on SIGHUP; keeps the old
+    /// configuration if the new one is invalid, and reports which fields need a restart. On SIGTERM it stops accepting
+    /// calls, lets the running ones end, settles them and exits. If the process was started with sockets named public
+    /// and admin (LISTEN_FDS), it listens on them.
     #[command(after_help = "Example:\n  tollgate serve --config /etc/tollgate/tollgate.toml")]
     Serve {
-        /// The configuration
+        /// The configuration file
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
 
     /// Read a configuration and print every mistake in it
     ///
-    /// Warns of what is allowed and probably not meant; a warning is no mistake: exit 0. Reads secrets from
-    /// the environment and files as `serve` would, so run it as the same user. Opens no port and asks
-    /// nobody.
+    /// Warns about settings that are allowed but probably not meant; with warnings alone the exit code is 0. Reads
+    /// secrets from the environment and files as `serve` would, so run it as the same user. Opens no port and connects
+    /// to nothing.
     #[command(
         after_help = "Example:\n  tollgate check --config tollgate.toml && systemctl reload tollgate"
     )]
     Check {
-        /// The configuration
+        /// The configuration file
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
         /// Print JSON
@@ -170,8 +187,8 @@ enum Command {
 
     /// Book a payment into an account
     ///
-    /// The id is the payment's own, from the bank or the invoice: the same id again, for the same account, changes nothing,
-    /// so a lost answer is mended by repeating the command.
+    /// Use the payment's own id, from the bank or the invoice. Repeating the command with the same id for the same
+    /// account changes nothing, so if the answer is lost, run the command again.
     #[command(after_help = "Example:\n  tollgate topup acme 1000.50 --id payment-17")]
     Topup {
         /// The account
@@ -188,7 +205,7 @@ enum Command {
 
     /// Correct an account's balance, up or down
     ///
-    /// Never below what running calls hold. The same id again changes nothing.
+    /// The balance cannot go below what running calls hold. The same id again changes nothing.
     #[command(
         after_help = "Examples:\n  tollgate adjust acme -12.50 --id refund-3 --reason \"refund by contract\"\n  \
                             tollgate adjust acme 5 --id goodwill-1 --reason \"outage of 3 May\""
@@ -196,13 +213,13 @@ enum Command {
     Adjust {
         /// The account
         account: AccountId,
-        /// Decimal rubles; negative takes money off
+        /// Decimal rubles; a negative amount is taken off the balance
         #[arg(allow_negative_numbers = true)]
         rubles: MicroRub,
         /// The correction's id
         #[arg(long)]
         id: String,
-        /// Why, for the books
+        /// The reason, for the books
         #[arg(long, value_name = "TEXT")]
         reason: String,
         #[command(flatten)]
@@ -244,10 +261,10 @@ enum Command {
         command: GroupCommand,
     },
 
-    /// Who may sign in to the console by a name: create, list, delete
+    /// Operators who may sign in to the console by name: create, list, delete
     ///
-    /// Works on the file that admin.operators_file of the configuration names. A running gateway reads it whenever
-    /// somebody signs in or asks for a page.
+    /// Edits the file that admin.operators_file of the configuration names. A running gateway reads the file at every
+    /// sign-in and every page.
     #[command(
         after_help = "Examples:\n  tollgate operator create anna --role finance --file /etc/tollgate/operators.toml\n  \
                             tollgate operator list --file /etc/tollgate/operators.toml"
@@ -259,9 +276,9 @@ enum Command {
 
     /// Show what a call cost, and why
     ///
-    /// The number is the one that the caller saw: in the header x-request-id of the answer, or in
-    /// parentheses at the end of an error. Of a call without a receipt, since it was refused, cost nothing or still
-    /// runs, it says what its gateway remembers, and ends with status 1.
+    /// The number is the one that the caller saw: in the header x-request-id of the answer, or in parentheses at the
+    /// end of an error. If the call has no receipt, because it was refused, cost nothing or still runs, prints what its
+    /// gateway remembers of it and exits with status 1.
     #[command(after_help = "Example:\n  tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91")]
     Receipt {
         /// The call's number
@@ -273,8 +290,8 @@ enum Command {
 
     /// Add up what was used and charged, by account, key, group, model, session, endpoint or day
     ///
-    /// Of calls that were charged, from the first one to now unless --since and --until say otherwise; what is
-    /// counted as of a day was charged on that day, in UTC.
+    /// Covers calls that were charged, from the first one to now unless --since and --until give other bounds. A call
+    /// counts for the day, in UTC, on which it was charged.
     #[command(
         after_help = "Examples:\n  tollgate usage --account acme --by model\n  \
                             tollgate usage --since 2026-01-01 --until 2026-02-01 --by day,account --format csv"
@@ -286,10 +303,11 @@ enum Command {
         reach: AdminArgs,
     },
 
-    /// An account's month for its accountant: balances, payments, corrections, spending by model
+    /// An account's monthly statement for its accountant: balances, payments, corrections, spending by model
     ///
-    /// As a page, PDF, CSV or JSON, with the seller's details from the configuration. The statement of a closed month (two
-    /// hours after its end) does not change any more: --verify says whether a file that was made says what the books say.
+    /// As a page, PDF, CSV or JSON, with the seller's details from the configuration. The statement of a closed month
+    /// (two hours after its end) does not change any more: --verify reports whether an existing file agrees with the
+    /// books.
     #[command(
         after_help = "Examples:\n  tollgate statement acme --month 2026-11\n  \
                             tollgate statement acme --month 2026-11 --output acme-2026-11.html\n  \
@@ -304,25 +322,25 @@ enum Command {
 
     /// Write accounts, payments and receipts as lines of JSON
     ///
-    /// To standard output, or to a file that gets its name once it is whole. Every account comes with its
-    /// keys and open holds as they stood at one moment, then its journal up to that moment; the last line
-    /// counts them all. It holds no key and no prompt.
+    /// To standard output, or to a file that gets its name once it is complete. Every account comes with its keys and
+    /// open holds as of one moment, then its journal up to that moment; the last line counts them all. Contains no key
+    /// and no prompt.
     #[command(
         after_help = "Examples:\n  tollgate export --output books.ndjson && tollgate audit --export books.ndjson\n  \
                             tollgate export --account acme | jq -r 'select(.kind == \"call\") | [.number, .charged_rub] | @csv'"
     )]
     Export {
-        /// This account only
+        /// Only this account
         #[arg(long)]
         account: Option<AccountId>,
-        /// Where to; - is standard output
+        /// Output file; - is standard output
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
         reach: AdminArgs,
     },
 
-    /// What the ledger has told, and who is sent it: list, receivers, dead, replay, stop, resume
+    /// Events that the ledger has emitted, and their receivers: list, receivers, dead, replay, stop, resume
     #[command(
         after_help = "Examples:\n  tollgate event list --account acme\n  tollgate event list --follow"
     )]
@@ -346,27 +364,36 @@ enum Command {
         command: VendorCommand,
     },
 
-    /// Check that the whole ledger adds up; exit 1 on a breach, and on nothing else
+    /// Vendors and models that the binary carries, with their settings and prices: list, show
+    #[command(
+        after_help = "Examples:\n  tollgate preset list\n  tollgate preset show deepseek-flash"
+    )]
+    Preset {
+        #[command(subcommand)]
+        command: PresetCommand,
+    },
+
+    /// Check that the whole ledger adds up; exit 1 on a breach, and only then
     ///
-    /// Over every account, key, hold and receipt: I2 what is held is the sum of the open holds; I3 the balance
-    /// is what was paid in less what was charged, and each cost is charge and loss; I4 what is held lies
-    /// between nothing and the balance; I5 a hold has ended once. I1, nothing is held beyond what is free, is
-    /// decided when a hold is made and leaves no trace but these.
+    /// Checks every account, key, hold and receipt. I2: the amount held is the sum of the open holds. I3: the balance
+    /// is what was paid in less what was charged, and each cost is charge plus loss. I4: the amount held is between
+    /// zero and the balance. I5: each hold has ended once. I1 (a hold never exceeds the free balance) is decided when a
+    /// hold is made and leaves no trace other than these.
     #[command(after_help = "Examples:\n  tollgate audit\n  \
                             tollgate audit >audit.txt; [ $? != 1 ] || mail -s 'ledger in breach' ops@example.com <audit.txt\n  \
                             tollgate export | tollgate audit --export -")]
     Audit {
-        /// Check this export instead of asking the gateway; - is standard input
+        /// Check this export instead of a running gateway's ledger; - is standard input
         #[arg(long, value_name = "FILE")]
         export: Option<PathBuf>,
         #[command(flatten)]
         reach: AdminArgs,
     },
 
-    /// Hold the books against a vendor's own export of what was used; exit 1 on drift, and on nothing else
+    /// Compare the books with a vendor's own usage export; exit 1 on drift, and only then
     ///
-    /// By day of UTC, the vendor's model and class: our count, the vendor's, and the costs where both are known. For
-    /// each drift the receipts are named that may explain it: estimated, bounded, cut, left by their client.
+    /// By day (UTC), vendor's model and class: our count, the vendor's, and the costs if both are known. For each
+    /// drift, names the receipts that may explain it: estimated, bounded, cut, left by their client.
     #[command(after_help = reconcile::HELP)]
     Reconcile {
         #[command(flatten)]
@@ -375,13 +402,13 @@ enum Command {
         reach: AdminArgs,
     },
 
-    /// Take accounts, payments and keys over from a CSV file
+    /// Import accounts, payments and keys from a CSV file
     ///
-    /// All lines are checked first, here and against the gateway's accounts and keys: with a mistake in any, nothing is
-    /// done. Whether a payment can be booked only its booking shows: one that is refused, as where its id has another
-    /// amount, ends the import at its line. What is there already is left as it is, so the file can be imported again,
-    /// also after it was broken off.
-    #[command(after_help = import::HELP)]
+    /// All lines are checked first, here and against the gateway's accounts and keys; if any line has a mistake,
+    /// nothing is done. Only booking a payment shows whether it can be booked: a payment that is refused, for example
+    /// because its id was booked with another amount, ends the import at its line. Existing items are left as they
+    /// are, so the same file can be imported again, also after an interrupted import.
+    #[command(after_help = import::help())]
     Import {
         #[command(flatten)]
         wish: import::ImportArgs,
@@ -389,7 +416,7 @@ enum Command {
         reach: AdminArgs,
     },
 
-    /// What gateways hold of accounts by themselves: list
+    /// Leases of gateways on accounts' money: list
     #[command(after_help = "Example:\n  tollgate lease list --account acme")]
     Lease {
         #[command(flatten)]
@@ -407,9 +434,17 @@ enum Command {
         command: LedgerCommand,
     },
 
-    /// Ask a gateway whether it should get calls: exit 0 if so, 69 if not
+    /// Send calls to a gateway and report how they were answered: latency, statuses, failures
     ///
-    /// Needs no key: for health checks of containers and load balancers. Says why not.
+    /// Real calls, which cost the key's owner money: at most --calls-max of them, of --max-tokens output tokens each.
+    /// Prints counts by status, percentiles of the whole call, of the time to the first piece of the answer and between
+    /// its pieces, and a plot.
+    #[command(after_help = load::HELP)]
+    Load(load::LoadArgs),
+
+    /// Check whether a gateway should get calls: exit 0 if so, 69 if not
+    ///
+    /// Needs no key: for health checks of containers and load balancers. Prints the reason if not.
     #[command(
         after_help = "Example:\n  tollgate health --url http://127.0.0.1:8081 || echo 'not ready'"
     )]
@@ -435,7 +470,7 @@ enum Command {
         after_help = "Example:\n  tollgate man --out /usr/local/share/man/man1 && man tollgate-key-create"
     )]
     Man {
-        /// The folder to write them to; made if it is not there
+        /// The folder to write to; created if it does not exist
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -443,17 +478,17 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum LedgerCommand {
-    /// Copy all books into an empty ledger, as when moving from a file to Redis or back
+    /// Copy all books into an empty ledger, for example to move from a file to Redis or back
     ///
-    /// Accounts, keys, payments, receipts as far as the target keeps them, and the version of the tariff. No
-    /// gateway may serve from either. The source is audited while it is read, the target behind it, and both
-    /// are compared; only then can a gateway open the target. The source stays as it is. Run again after it was
-    /// broken off, it goes on (Redis) or begins anew (a file).
+    /// Copies accounts, keys, payments, receipts as far as the target keeps them, and the version of the tariff. No
+    /// gateway may serve from either ledger meanwhile. The source is audited while it is read, the target after it is
+    /// written, and both are compared; only then can a gateway open the target. The source is not changed. After an
+    /// interruption, a second run continues (Redis) or starts again (a file).
     #[command(after_help = ledger_copy::HELP)]
     Copy(ledger_copy::CopyArgs),
 }
 
-/// How a command reaches the gateway, and how it prints the answer. Help shows this behind what is the command's own.
+/// How a command reaches the gateway, and how it prints the answer. Help lists these options after the command's own.
 #[derive(Debug, Args)]
 struct AdminArgs {
     /// The gateway's admin API; else the variable TOLLGATE_ADMIN_URL, else http://127.0.0.1:8081
@@ -467,7 +502,7 @@ struct AdminArgs {
     json: bool,
 }
 
-/// A date or a time, as it was written.
+/// Parser of a date or time argument: checks it, and returns it as it was written.
 fn time(text: &str) -> Result<String, String> {
     match parse_rfc3339_ms(text) {
         Some(_) => Ok(text.to_owned()),
@@ -476,8 +511,8 @@ fn time(text: &str) -> Result<String, String> {
 }
 
 impl Cli {
-    /// Sets up the log of the command. A gateway's is written to its end when the answer is dropped.
-    #[must_use = "what was logged last is written when this is dropped"]
+    /// Sets up the log of the command. For `serve` it returns a guard; dropping the guard flushes the log.
+    #[must_use = "the last lines are written when this is dropped"]
     pub fn start_log(&self) -> Option<Flush> {
         match self.command {
             Command::Serve { .. } => return log::to_stderr_buffered(),
@@ -487,9 +522,13 @@ impl Cli {
         None
     }
 
-    /// Carries the command out, prints its answer or its error, and gives the exit code.
-    pub async fn run(self) -> ExitCode {
-        match self.command.run().await {
+    /// Runs the command, prints its answer or its error, and returns the exit code.
+    ///
+    /// Not `async`, and boxed: the futures of all commands are then compiled once, in this crate, and not in each
+    /// binary that polls them.
+    pub fn run(self, runtime: &Runtime) -> ExitCode {
+        let command: Pin<Box<dyn Future<Output = _>>> = Box::pin(self.command.run());
+        match runtime.block_on(command) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => failure.report(),
         }
@@ -561,11 +600,13 @@ impl Command {
             Self::Lease { reach, command } => lease::lease(&reach, command).await,
             Self::Event { reach, command } => event::event(&reach, command).await,
             Self::Vendor { reach, command } => vendor::vendor(&reach, command).await,
+            Self::Preset { command } => preset::preset(&command),
             Self::Reconcile { args, reach } => reconcile::reconcile(&reach, &args).await,
             Self::Import { wish, reach } => import::import(&reach, &wish).await,
             Self::Ledger {
                 command: LedgerCommand::Copy(wish),
             } => ledger_copy::copy(&wish).await,
+            Self::Load(args) => load::load(&args).await,
             Self::Health { url } => health::health(url.as_deref()).await,
             Self::Completions { shell } => completions::completions(shell),
             Self::Man { out } => completions::man(&out),
@@ -573,7 +614,7 @@ impl Command {
     }
 }
 
-/// The whole chain of causes, in one line.
+/// A failure whose text is the whole chain of causes, in one line.
 fn failed(error: &anyhow::Error) -> Failure {
     Failure::Refused(chain(&**error))
 }

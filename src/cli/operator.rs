@@ -1,4 +1,5 @@
-//! `tollgate operator`: who may sign in to the console by a name. The file is edited where it is; no gateway is asked.
+//! `tollgate operator`: the operators who may sign in to the console by name. Edits the file in place; calls no
+//! gateway.
 
 use std::{
     io::{self, BufRead as _},
@@ -9,19 +10,16 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{failure::Failure, show};
-use crate::{
-    admin::Role,
-    console::operators::{Named, Operators},
-};
+use crate::operators::{Named, Operators, Role};
 
-/// A password that somebody types is at least so long.
+/// Least length of a password that a person chooses, in characters.
 const PASSWORD_CHARS_MIN: usize = 12;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
-    /// Name an operator, and print the password, once
+    /// Add an operator and print the password, once
     ///
-    /// The same name again gets a new password and role, and every session of theirs ends.
+    /// Repeating the command for the same name sets a new password and role, and ends all sessions of that operator.
     #[command(
         after_help = "Examples:\n  tollgate operator create anna --role finance --file /etc/tollgate/operators.toml\n  \
                             tollgate operator create anna --role finance --file operators.toml --password-stdin <password"
@@ -32,7 +30,7 @@ pub(super) enum OperatorCommand {
         /// read, finance, support or admin
         #[arg(long)]
         role: Role,
-        /// Take the first line of standard input for the password, 12 characters or more, instead of making one
+        /// Use the first line of standard input as the password, 12 characters or more, instead of generating one
         #[arg(long)]
         password_stdin: bool,
         #[command(flatten)]
@@ -46,12 +44,12 @@ pub(super) enum OperatorCommand {
         #[command(flatten)]
         place: FileArgs,
     },
-    /// Take an operator out; their sessions end with their next request
+    /// Remove an operator; their sessions end with their next request
     #[command(
         after_help = "Example:\n  tollgate operator delete anna --file /etc/tollgate/operators.toml"
     )]
     Delete {
-        /// Who
+        /// The operator's name
         name: String,
         #[command(flatten)]
         place: FileArgs,
@@ -103,7 +101,7 @@ fn create(name: &str, role: Role, from_stdin: bool, place: &FileArgs) -> Result<
     }
     match shown {
         Some(password) => show::write(&format!(
-            "{name} may sign in as {role}\npassword: {password}\nIt is shown here and never again.\n"
+            "{name} may sign in as {role}\npassword: {password}\nIt is shown only this once.\n"
         )),
         None => show::write(&format!("{name} may sign in as {role}\n")),
     }
@@ -134,10 +132,10 @@ fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
         ))
     })?;
     write(&left, &place.file)?;
-    show::write(&format!("{name} may not sign in any more\n"))
+    show::write(&format!("{name} can no longer sign in\n"))
 }
 
-/// The first `create` makes the file; whoever looks for somebody in one that is not there has its name wrong.
+/// Reads the file if it exists. Only `create` may make it: for the other commands a missing file means a mistyped path.
 fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
     if !path.exists() {
         return Err(Failure::Io(format!(
@@ -151,7 +149,7 @@ fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
 fn read(path: &Path) -> Result<Operators, Failure> {
     Operators::read(path).map_err(|error| {
         let text = format!("{}: {error}", path.display());
-        // What is no text is data that is wrong.
+        // A file that is not text was read, and its data is wrong.
         let unreadable = |error: &io::Error| error.kind() != io::ErrorKind::InvalidData;
         match error.downcast_ref().is_some_and(unreadable) {
             true => Failure::Io(text),
@@ -178,7 +176,7 @@ fn typed() -> Result<String, Failure> {
     Ok(password)
 }
 
-/// 120 random bits, in groups that can be typed.
+/// A generated password: 120 random bits, in groups that can be typed.
 fn made() -> Result<String, Failure> {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 

@@ -1,4 +1,4 @@
-//! `tollgate payment`: a call of the admin API for each command, and how its answer is shown.
+//! `tollgate payment`: one call of the admin API per command, and how its answer is printed.
 
 use clap::Subcommand;
 use http::Method;
@@ -15,87 +15,88 @@ use crate::{config::is_whole_kopecks, payments::IntentId};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PaymentCommand {
-    /// Ask a customer for a payment: prints the link to pay by
+    /// Create a payment for a customer and print the link to pay by
     ///
-    /// The money is on the account as soon as the provider says that it came. The same id again is the same payment.
+    /// The balance is credited as soon as the provider reports the payment. Repeating the command with the same id
+    /// gives the same payment.
     #[command(after_help = "Example:\n  tollgate payment create acme 5000")]
     Create {
-        /// Whose account it is for
+        /// The account to credit
         account: AccountId,
-        /// How much, in rubles and whole kopecks
+        /// The amount, in rubles and whole kopecks
         #[arg(allow_negative_numbers = true, value_parser = amount)]
         rubles: MicroRub,
-        /// At which provider, where there are several: yookassa, cloudpayments or stripe
+        /// The provider, if several are configured: yookassa, cloudpayments or stripe
         #[arg(long)]
         provider: Option<String>,
-        /// Where the fiscal receipt goes
+        /// The address for the fiscal receipt
         #[arg(long)]
         email: Option<String>,
-        /// The payment's id, to ask for the same again: a UUID
+        /// The payment's id, a UUID; the same id gives the same payment
         #[arg(long)]
         id: Option<IntentId>,
     },
-    /// Top an account up by a card that the provider keeps: prints the link by which the payer agrees
+    /// Set up automatic top-up by a card that the provider keeps: prints the link by which the payer agrees
     ///
-    /// Who pays by the link lets the provider keep the card. From then on it is charged --amount when less than --below is
-    /// free, and --month-max in a calendar month at most. Without these options the rule is shown, without an account all
-    /// rules are.
+    /// By paying, the payer lets the provider keep the card. From then on the card is charged --amount when less than
+    /// --below is free, at most --month-max in a calendar month. Without these options the rule is shown; without an
+    /// account, all rules.
     #[command(
         after_help = "Examples:\n  tollgate payment auto acme --below 500 --amount 2000 --month-max 20000\n  \
                       tollgate payment auto acme\n  tollgate payment auto acme --remove"
     )]
     Auto {
-        /// Whose account it is
+        /// The account
         account: Option<AccountId>,
-        /// Charge the card when less is free, in rubles
+        /// Charge the card when less than this is left, in rubles
         #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "amount", requires = "account")]
         below: Option<MicroRub>,
-        /// How much at once, in rubles; at least --below
+        /// The amount of one charge, in rubles; at least --below
         #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "month_max")]
         amount: Option<MicroRub>,
-        /// How much in a calendar month at most, in rubles; at least --amount
+        /// The most to charge in a calendar month, in rubles; at least --amount
         #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "below")]
         month_max: Option<MicroRub>,
-        /// At which provider, where there are several: yookassa, cloudpayments or stripe
+        /// The provider, if several are configured: yookassa, cloudpayments or stripe
         #[arg(long, requires = "below")]
         provider: Option<String>,
-        /// Where fiscal receipts go
+        /// The address for fiscal receipts
         #[arg(long, requires = "below")]
         email: Option<String>,
-        /// The id of the payment that saves the card, to ask for the same again: a UUID
+        /// The id of the payment that saves the card, a UUID; the same id gives the same payment
         #[arg(long, requires = "below")]
         id: Option<IntentId>,
-        /// Take the rule away, and forget the card
+        /// Remove the rule, and forget the card
         #[arg(long, conflicts_with_all = ["below", "resume"], requires = "account")]
         remove: bool,
-        /// Charge the card again that was declined too often
+        /// Charge the card again after it was declined too often
         #[arg(long, conflicts_with = "below", requires = "account")]
         resume: bool,
     },
-    /// List payments, the latest first, and what is owed for refunds
+    /// List payments, latest first, and what is owed for refunds
     #[command(after_help = "Example:\n  tollgate payment list --account acme --state open")]
     List {
-        /// Those of an account
+        /// Only of this account
         #[arg(long)]
         account: Option<AccountId>,
-        /// Those that are creating, open, paid, canceled or refused
+        /// Only those that are creating, open, paid, canceled or refused
         #[arg(long)]
         state: Option<String>,
     },
-    /// Ask the provider what has come of a payment, and book it
+    /// Get the payment's state from the provider, and book it
     ///
-    /// As a notification would, where that was lost. What the account owes for a refund is taken, as far as it is free
-    /// by now.
+    /// Does what the provider's notification would do, if that was lost. If the account owes money for a refund, takes
+    /// what is free by now.
     #[command(
         after_help = "Example:\n  tollgate payment check 019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90"
     )]
     Check {
-        /// The payment
+        /// The payment's id
         id: IntentId,
     },
 }
 
-/// An amount that a provider takes.
+/// Parser of an amount that providers accept: above zero, in whole kopecks.
 fn amount(text: &str) -> Result<MicroRub, String> {
     let amount = text
         .parse::<MicroRub>()
@@ -138,7 +139,7 @@ const RULE: &[Cell] = &[
     Cell::text("why", "/reason"),
     Cell::rubles("below", "/below_rub"),
     Cell::rubles("charge", "/amount_rub"),
-    Cell::rubles("a month at most", "/month_max_rub"),
+    Cell::rubles("monthly maximum", "/month_max_rub"),
     Cell::rubles("charged this month", "/month_rub"),
     Cell::text("provider", "/provider"),
     Cell::text("card", "/card"),
@@ -154,7 +155,7 @@ const RULE_ROW: &[Cell] = &[
     Cell::text("status", "/status"),
     Cell::rubles("below", "/below_rub"),
     Cell::rubles("charge", "/amount_rub"),
-    Cell::rubles("a month at most", "/month_max_rub"),
+    Cell::rubles("monthly maximum", "/month_max_rub"),
     Cell::rubles("charged this month", "/month_rub"),
     Cell::text("provider", "/provider"),
     Cell::text("card", "/card").or("-"),
@@ -202,7 +203,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
                 }
                 None => client.call(Method::GET, &path, None).await?,
                 Some(below) => {
-                    // Made here, so that what is sent again is the same payment.
+                    // Chosen here, so that a repeated command can name the same payment.
                     let id = id.unwrap_or_default();
                     let mut body = json!({
                         "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
@@ -214,7 +215,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             };
             return show::print(reach.json, &answer, |answer| {
                 if remove {
-                    return format!("{account} is not topped up by a card any more\n");
+                    return format!("{account} is no longer topped up by a card\n");
                 }
                 facts(RULE, answer)
             });
@@ -226,7 +227,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             email,
             id,
         } => {
-            // Made here, so that what is sent again is the same payment.
+            // Chosen here, so that a repeated command can name the same payment.
             let id = id.unwrap_or_default();
             let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
             add(&mut body, [("provider", provider), ("email", email)]);
@@ -243,7 +244,8 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
     show::print(reach.json, &answer, |answer| facts(PAYMENT, answer))
 }
 
-/// Where nobody knows what has come of it, with its id, which may have been made here.
+/// If the outcome is unknown, adds the payment's id to the error: it may have been generated here, and is needed to
+/// repeat the command.
 fn repeatable(failure: Failure, id: IntentId) -> Failure {
     match failure {
         Failure::OutOfReach(text) => {
@@ -264,8 +266,7 @@ fn add(body: &mut Value, fields: [(&str, Option<String>); 2]) {
 fn rules(answer: &Value) -> String {
     let rules = rows(answer, "auto_topups");
     if rules.is_empty() {
-        return "no account is topped up by a card; tollgate payment auto --help says how\n"
-            .to_owned();
+        return "no account is topped up by a card; see tollgate payment auto --help\n".to_owned();
     }
     table(RULE_ROW, rules)
 }
@@ -305,7 +306,7 @@ mod tests {
         });
         assert_eq!(
             rules(&json!({ "auto_topups": [rule] })),
-            "ACCOUNT  STATUS  BELOW, ₽  CHARGE, ₽  A MONTH AT MOST, ₽  CHARGED THIS MONTH, ₽  PROVIDER  CARD      WHY\n\
+            "ACCOUNT  STATUS  BELOW, ₽  CHARGE, ₽  MONTHLY MAXIMUM, ₽  CHARGED THIS MONTH, ₽  PROVIDER  CARD      WHY\n\
              acme     on        500.00    2000.00            20000.00                4000.00  yookassa  ····4242  -\n"
         );
         assert!(rules(&json!({ "auto_topups": [] })).contains("tollgate payment auto"));

@@ -1,5 +1,5 @@
-//! How far a long command is, on standard error: a line that is written over on a terminal, one line now
-//! and then in a log.
+//! Prints the progress of a long command on standard error: on a terminal one line that is overwritten, in a log a line
+//! now and then.
 
 use std::{
     io::{self, IsTerminal},
@@ -35,7 +35,7 @@ impl Progress {
         }
     }
 
-    /// So many are done.
+    /// Reports that `done` items are done; prints at most once per interval.
     pub(super) fn at(&mut self, done: u64) {
         let now = Instant::now();
         if now < self.next {
@@ -52,7 +52,7 @@ impl Progress {
     }
 }
 
-/// Takes it off the terminal.
+/// Erases the line from the terminal.
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown && self.terminal {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_says_how_much_and_how_fast() {
+    fn progress_shows_amount_and_rate() {
         let took = Duration::from_secs(2);
         assert_eq!(
             said("accounts", 500, Some(1000), took),

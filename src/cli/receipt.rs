@@ -1,4 +1,4 @@
-//! `tollgate receipt`: what a call cost.
+//! `tollgate receipt`: prints what a call cost.
 
 use http::Method;
 use serde_json::Value;
@@ -31,6 +31,10 @@ const CALL: &[Cell] = &[
 const PRICE: &[Cell] = &[
     Cell::text("usage estimated", "/estimated"),
     Cell::text("usage bounded", "/bounded"),
+    Cell::text("vendor's input tokens", "/vendor_usage/input"),
+    Cell::text("vendor's cached input tokens", "/vendor_usage/cached_input"),
+    Cell::text("vendor's cache write tokens", "/vendor_usage/cache_write"),
+    Cell::text("vendor's output tokens", "/vendor_usage/output"),
     Cell::text("charged without a price", "/unpriced"),
     Cell::rubles("input, per million", "/price/input"),
     Cell::rubles("cached input, per million", "/price/cached_input"),
@@ -46,15 +50,18 @@ const MONEY: &[Cell] = &[
     Cell::text("price rule", "/price_rule"),
     Cell::rubles("rate of USDT", "/price/exchange_rate"),
     Cell::rubles("held", "/held_rub"),
+    Cell::rubles("held at most", "/held_max_rub"),
+    Cell::rubles("held at the end", "/held_at_end_rub"),
     Cell::rubles("cost", "/cost_rub"),
     Cell::rubles("charged", "/charged_rub"),
     Cell::rubles("loss", "/loss_rub"),
+    Cell::rubles("loss by what was cut", "/bounded_loss_rub"),
     Cell::rubles("vendor cost", "/vendor_cost_rub"),
     Cell::rubles("margin", "/margin_rub"),
     Cell::text("booked", "/booked"),
 ];
 
-/// What is known of a call that has no receipt.
+/// The facts of a call that has no receipt.
 const UNBOOKED: &[Cell] = &[
     Cell::text("at", "/at"),
     Cell::text("account", "/account"),
@@ -67,7 +74,7 @@ const UNBOOKED: &[Cell] = &[
     Cell::text("error", "/error"),
 ];
 
-/// The counts and rates of the classes beside the four; a receipt has few of them.
+/// Counts and rates of the classes other than the basic four; a receipt has few of them.
 macro_rules! classes {
     ($($name:literal $unit:literal),+ $(,)?) => {
         const COUNTS: &[Cell] = &[$(Cell::text($name, concat!("/usage/classes/", $name))),+];
@@ -89,7 +96,7 @@ classes! {
     "web_search_call" "each",
 }
 
-/// All that a receipt may say.
+/// All facts that a receipt may have.
 fn cells() -> Vec<Cell> {
     [CALL, COUNTS, PRICE, RATES, MONEY].concat()
 }
@@ -108,11 +115,11 @@ pub(super) async fn receipt(reach: &AdminArgs, number: RequestNumber) -> Result<
     }))
 }
 
-/// What became of a call that has no receipt.
+/// Describes the state of a call that has no receipt.
 fn without_receipt(call: &Value) -> String {
     let state = match call["state"].as_str() {
         Some("running") => "it still runs",
-        Some("released") => "it ended for nothing",
+        Some("released") => "it ended and cost nothing",
         _ => "it was refused, and cost nothing",
     };
     format!(
@@ -122,7 +129,7 @@ fn without_receipt(call: &Value) -> String {
     )
 }
 
-/// A number may come with the parentheses that it has at the end of an error.
+/// Parses a request number. It may have the parentheses that it has at the end of an error.
 pub(super) fn number(text: &str) -> Result<RequestNumber, String> {
     let bare = text.trim_matches(['(', ')', ' ']);
     bare.parse().map_err(|_| NOT_A_NUMBER.to_owned())

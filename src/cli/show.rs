@@ -1,4 +1,4 @@
-//! Answers as text for people: a table of many things, a list of facts about one.
+//! Formats answers as text for people: a table of many things, a list of facts about one.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 
-/// One value of an answer: its label, where it stands (a JSON pointer) and what null or an empty
-/// list means.
+/// One value of an answer: its label, its JSON pointer, and what to print for null or an empty list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     label: &'static str,
@@ -18,7 +17,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Text.
+    /// A text, aligned to the left; `-` if it is missing.
     pub(super) const fn text(label: &'static str, pointer: &'static str) -> Self {
         Self {
             label,
@@ -37,7 +36,7 @@ impl Cell {
         }
     }
 
-    /// Rubles.
+    /// An amount in rubles.
     pub(super) const fn rubles(label: &'static str, pointer: &'static str) -> Self {
         Self {
             unit: " ₽",
@@ -45,12 +44,12 @@ impl Cell {
         }
     }
 
-    /// What to print where there is nothing.
+    /// Sets what to print if there is no value.
     pub(super) const fn or(self, none: &'static str) -> Self {
         Self { none, ..self }
     }
 
-    /// The value for a program: nothing stands for nothing, and nothing is taken out.
+    /// The value for a program: an empty string if there is none, and nothing removed.
     pub(super) fn raw(&self, value: &Value) -> String {
         match value.pointer(self.pointer) {
             None | Some(Value::Null) => String::new(),
@@ -59,7 +58,7 @@ impl Cell {
         }
     }
 
-    /// The label in capitals, and the unit of what stands below it.
+    /// The label in capitals, with the unit of the column.
     fn heading(&self) -> String {
         match self.unit.trim() {
             "" => self.label.to_uppercase(),
@@ -78,7 +77,7 @@ impl Cell {
     }
 }
 
-/// Rows under headings in capitals with their units, columns aligned.
+/// A table: headings in capitals with units, columns aligned.
 pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
     let mut lines = vec![columns.iter().map(Cell::heading).collect::<Vec<_>>()];
     lines.extend(
@@ -113,7 +112,7 @@ pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
     text
 }
 
-/// One fact a line, values aligned. Facts that the answer does not have are left out.
+/// One fact per line, values aligned. Facts that the answer does not have are left out.
 pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
     let cells: Vec<&Cell> = cells
         .iter()
@@ -133,13 +132,13 @@ pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
     text
 }
 
-/// So many of them: `1 key`, `2 keys`.
+/// A count with its noun: `1 key`, `2 keys`.
 pub(super) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")
 }
 
-/// Writes an answer: the API's JSON, or the text made of it.
+/// Prints an answer: the API's JSON, or the text made from it.
 pub(super) fn print(
     json: bool,
     value: &Value,
@@ -152,12 +151,12 @@ pub(super) fn print(
     }
 }
 
-/// Writes to standard output. A reader that has seen enough is no failure.
+/// Writes to standard output. A reader that closes the pipe early is not an error.
 pub(super) fn write(text: &str) -> Result<(), Failure> {
     write_bytes(text.as_bytes())
 }
 
-/// The same of what need not be text.
+/// Like [`write`], for bytes that need not be text.
 pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -168,7 +167,7 @@ pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Text without control characters: a name must not drive the terminal.
+/// The text without control characters: a name must not control the terminal.
 fn plain(value: &Value) -> String {
     let text = value
         .as_str()
@@ -184,7 +183,7 @@ fn plain(value: &Value) -> String {
         .collect()
 }
 
-/// The list under `field` of an answer; empty where it has none.
+/// The list under `field` of an answer; empty if it has none.
 pub(super) fn rows<'a>(answer: &'a Value, field: &str) -> &'a [Value] {
     answer
         .get(field)
@@ -207,7 +206,7 @@ mod tests {
     ];
 
     #[test]
-    fn columns_are_aligned_and_money_stands_right() {
+    fn columns_are_aligned_and_amounts_are_right_aligned() {
         let rows = [
             json!({"id": "k1", "name": "сборка", "ceiling_rub": "100.00", "models": [], "usage": {"input": 7}}),
             json!({"id": "k22", "name": "", "ceiling_rub": null, "models": ["a", "b"], "usage": {"input": 12}}),
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_carry_units_and_leave_out_what_is_not_there() {
+    fn facts_have_units_and_missing_ones_are_left_out() {
         let value = json!({"id": "k1", "ceiling_rub": "0.50", "models": null});
         assert_eq!(
             facts(CELLS, &value),

@@ -1,4 +1,5 @@
-//! `tollgate statement`: an account's month for its accountant, and whether one that was made says what the books say.
+//! `tollgate statement`: writes an account's month for its accountant, and verifies an existing statement against the
+//! books.
 
 use std::{
     fs,
@@ -19,12 +20,12 @@ use super::{
 };
 use crate::statement::Month;
 
-/// No statement is longer.
+/// Largest statement that is read, in bytes.
 const BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Of what differs so many lines are shown.
+/// At most this many lines of differences are printed.
 const DIFFERENCES_MAX: usize = 40;
 
-/// Which statement, and what to do with it.
+/// The account and month, and what to do with the statement.
 #[derive(Debug, Args)]
 pub(super) struct StatementArgs {
     /// The account
@@ -32,14 +33,14 @@ pub(super) struct StatementArgs {
     /// The month, like 2026-11; in the calendar of the configuration's seller.utc_offset
     #[arg(long, value_parser = month)]
     month: Month,
-    /// How to write it; else by the ending of --output, else a summary
+    /// The format; else by the extension of --output, else a summary
     #[arg(long, value_enum, conflicts_with_all = ["json", "verify"])]
     format: Option<Format>,
-    /// Where to; - is standard output
+    /// Output file; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "verify")]
     output: Option<PathBuf>,
-    /// Compare this file, a statement of the month, with the one that the books give, or without a file the books with
-    /// the hash that was kept of it; exit 1 where it differs
+    /// Compare this file, a statement of the month, with what the books give now; without a file, compare the books
+    /// with the hash that was kept of the statement; exit 1 if they differ
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     verify: Option<Option<PathBuf>>,
 }
@@ -96,7 +97,7 @@ pub(super) async fn statement(reach: &AdminArgs, args: &StatementArgs) -> Result
     let Some(format) = args.format.or_else(|| output.and_then(by_ending)) else {
         if let Some(output) = output {
             let problem = format!(
-                "--output {}: ends in none of .json, .csv, .html, .pdf; give --format",
+                "--output {}: does not end in .json, .csv, .html or .pdf; give --format",
                 output.display()
             );
             return Err(Failure::Usage(problem));
@@ -126,7 +127,7 @@ impl Format {
         }
     }
 
-    /// What a statement was made as, by its first bytes.
+    /// The format of an existing statement, by its first bytes.
     fn of(made: &[u8]) -> Option<Self> {
         let begins = |with: &str| made.starts_with(with.as_bytes());
         match () {
@@ -158,13 +159,14 @@ async fn read(client: &Client, path: &str, format: Format) -> Result<Vec<u8>, Fa
     Ok(made)
 }
 
-/// Whether the books still give the hash that was kept: a gateway refuses to make another statement of the month.
+/// Verifies that the books still give the hash that was kept. If they do not, the gateway refuses to make the
+/// statement, so an answer is the proof.
 async fn verify_kept(client: &Client, path: &str, as_json: bool) -> Result<(), Failure> {
     let answer = client.call_patiently(Method::GET, path).await?;
     let (number, sha256) = sealed(&answer)?;
     let report = json!({ "number": number, "sha256": sha256, "same_sha256": true });
     show::print(as_json, &report, |_| {
-        format!("ok: the books give {number} as it was made; sha256 {sha256}\n")
+        format!("ok: the books yield {number} unchanged; sha256 {sha256}\n")
     })
 }
 
@@ -181,12 +183,12 @@ fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
     ))
 }
 
-/// Compares a statement that was made with the one that would be made now.
+/// Compares an existing statement with the one that the books give now.
 async fn verify(client: &Client, path: &str, file: &Path, as_json: bool) -> Result<(), Failure> {
     let cannot = |error| Failure::Io(format!("--verify {}: {error}", file.display()));
     let made = fs::read(file).map_err(cannot)?;
     let format = Format::of(&made)
-        .ok_or_else(|| Failure::Data(format!("{}: is no statement", file.display())))?;
+        .ok_or_else(|| Failure::Data(format!("{}: not a statement", file.display())))?;
     let answer = client.call_patiently(Method::GET, path).await?;
     let (number, sha256) = sealed(&answer)?;
     let now = read(client, path, format).await?;
@@ -214,7 +216,7 @@ fn verdict(
     differences: &[String],
 ) -> String {
     if same {
-        return format!("ok: {number} is what the books say, byte for byte; sha256 {sha256}\n");
+        return format!("ok: {number} agrees with the books, byte for byte; sha256 {sha256}\n");
     }
     let mut text = match says_hash {
         true => format!(
@@ -238,7 +240,7 @@ fn verdict(
     text
 }
 
-/// What stands in the one and not in the other: `-` what was made, `+` what would be made now.
+/// The lines that only one of the two has: `-` for the existing statement, `+` for the one made now.
 fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
     let lines = |bytes: &[u8]| -> Vec<String> {
         match format {
@@ -247,7 +249,7 @@ fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
                 let text = String::from_utf8_lossy(bytes);
                 text.lines().map(str::to_owned).collect()
             }
-            // It is compressed: what its texts were is told by another form.
+            // A PDF is compressed: compare another format to see the texts that differ.
             Format::Pdf => Vec::new(),
         }
     };
@@ -262,7 +264,7 @@ fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
     differences
 }
 
-/// Each value with the way to it.
+/// Every leaf value of a JSON document, with its path.
 fn leaves(json: &[u8]) -> Vec<String> {
     fn walk(value: &Value, path: &str, leaves: &mut Vec<String>) {
         match value {
@@ -293,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_is_known_by_the_ending_of_its_file_and_by_its_first_bytes() {
+    fn statement_form_is_recognised_by_extension_and_first_bytes() {
         for (file, format) in [
             ("a.json", Some(Format::Json)),
             ("b/a.CSV", Some(Format::Csv)),
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_on_both_sides() {
+    fn differences_are_listed_from_both_sides() {
         assert_eq!(
             differences(Format::Csv, b"a,1\nb,2\nc,3\n", b"a,1\nb,3\nc,3\nd,4\n"),
             ["- b,2", "+ b,3", "+ d,4"]
@@ -335,6 +337,6 @@ mod tests {
         assert!(text.starts_with("n is not the statement"), "{text}");
         assert!(text.ends_with("- 39\nand 10 more\n"), "{text}");
         assert!(verdict("n", "5eed", false, true, &[]).contains("written otherwise"));
-        assert!(verdict("n", "5eed", true, true, &[]).starts_with("ok: n is"));
+        assert!(verdict("n", "5eed", true, true, &[]).starts_with("ok: n agrees with"));
     }
 }

@@ -7,7 +7,7 @@ fn parsed(line: &str) -> Result<Command, clap::Error> {
 }
 
 #[test]
-fn the_definitions_agree_with_each_other() {
+fn command_definitions_are_consistent() {
     Cli::command().debug_assert();
 }
 
@@ -37,7 +37,7 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn what_the_interface_promises_is_taken() {
+fn documented_commands_are_accepted() {
     for line in [
         "tollgate demo",
         "tollgate demo --listen 127.0.0.1:0",
@@ -135,7 +135,7 @@ fn what_the_interface_promises_is_taken() {
 }
 
 #[test]
-fn mistakes_are_found_before_the_gateway_is_asked() {
+fn usage_mistakes_are_found_before_any_request() {
     for (line, says) in [
         ("tollgate topup acme 100", "--id"),
         ("tollgate topup acme 1,5 --id p1", "not a decimal number"),
@@ -234,7 +234,7 @@ fn mistakes_are_found_before_the_gateway_is_asked() {
 }
 
 #[test]
-fn flags_for_reaching_the_gateway_stand_anywhere() {
+fn connection_flags_may_be_anywhere_in_the_command() {
     for line in [
         "tollgate account --json --admin-url http://h list",
         "tollgate account list --json --admin-url http://h",
@@ -248,7 +248,7 @@ fn flags_for_reaching_the_gateway_stand_anywhere() {
 }
 
 #[test]
-fn help_shows_what_is_the_commands_own_and_then_what_all_commands_have() {
+fn help_lists_own_options_before_common_ones() {
     let mut cli = Cli::command();
     cli.build();
     let key = cli.find_subcommand_mut("key").unwrap();
@@ -305,7 +305,7 @@ async fn a_wrong_amount_is_answered_in_the_words_of_its_command() {
 }
 
 #[test]
-fn a_key_in_place_of_its_id_is_refused_here_and_not_repeated() {
+fn key_given_as_an_id_is_refused_without_being_printed() {
     let key = tollgate_layers::auth::SecretKey::generate();
     let secret = key.expose();
     for line in [

@@ -1,4 +1,4 @@
-//! `tollgate usage`: what was used and charged, as a table, CSV or JSON.
+//! `tollgate usage`: prints what was used and charged, as a table, CSV or JSON.
 
 use clap::{Args, ValueEnum};
 use http::Method;
@@ -13,38 +13,38 @@ use tollgate_layers::{
 use super::{
     AdminArgs,
     client::{Client, encoded},
-    csv::quoted,
+    csv::shown,
     failure::Failure,
     key_id::IdNotKey,
     show::{self, Cell, table},
     time,
 };
 
-/// What to add up.
+/// Which calls to add up, and by what.
 #[derive(Debug, Args)]
 pub(super) struct UsageQuery {
-    /// Of this account only
+    /// Only of this account
     #[arg(long)]
     account: Option<AccountId>,
-    /// Of the key with this id only
+    /// Only of the key with this id
     #[arg(long, value_parser = IdNotKey)]
     key: Option<KeyId>,
-    /// Of this model only, by its catalog name
+    /// Only of this model, by its catalog name
     #[arg(long)]
     model: Option<String>,
-    /// Of this session only, as its caller named it
+    /// Only of this session, as its caller named it
     #[arg(long)]
     session: Option<SessionId>,
-    /// Of calls of this endpoint only: chat/completions, messages, responses or embeddings
+    /// Only of calls of this endpoint: chat/completions, messages, responses or embeddings
     #[arg(long)]
     endpoint: Option<Endpoint>,
     /// From this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00; by default from the first call
     #[arg(long, value_name = "DATE", value_parser = time)]
     since: Option<String>,
-    /// Before this date or time; by default to now
+    /// Before this date or time; by default now
     #[arg(long, value_name = "DATE", value_parser = time)]
     until: Option<String>,
-    /// A row for each of these, in this order
+    /// One row per value of each of these, in this order
     #[arg(
         long,
         value_name = "WORDS",
@@ -53,10 +53,10 @@ pub(super) struct UsageQuery {
         default_values = ["account", "key", "model"]
     )]
     by: Vec<By>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, conflicts_with = "json")]
     format: Option<Format>,
-    /// Instead: have the sums made anew that reports are made of, where an audit says that they are wrong
+    /// Rebuild the sums that reports are made of instead, if an audit finds them wrong
     #[arg(long, conflicts_with_all = ["account", "key", "model", "session", "endpoint", "since", "until", "by", "format"])]
     rebuild: bool,
 }
@@ -67,7 +67,7 @@ enum By {
     Account,
     /// The key's id
     Key,
-    /// The group that was charged, with its account where several are asked for: each names its own
+    /// The group that was charged, with its account if there are several: group ids are unique only in an account
     Group,
     /// The model's catalog name
     Model,
@@ -95,7 +95,7 @@ enum Format {
     Json,
 }
 
-/// A column, and its name where programs read it.
+/// A column, and its name in CSV.
 type Column = (Cell, &'static str);
 
 const SUMS: &[Column] = &[
@@ -120,7 +120,7 @@ const SUMS: &[Column] = &[
         "estimated_calls",
     ),
 ];
-/// Of the calls of which it is known what the vendor takes.
+/// Columns that count only the calls whose vendor cost is known.
 const MARGIN: &[Column] = &[
     (
         Cell::rubles("vendor cost", "/vendor_cost_rub"),
@@ -133,7 +133,8 @@ const MARGIN: &[Column] = &[
     ),
 ];
 
-/// What a report has of a class beside the four. Behind all others: who reads columns by their place finds them there.
+/// The column of a class other than the basic four. These come after all others, so that programs that read columns by
+/// position keep finding them.
 const fn class_column(class: Class) -> Column {
     match class {
         Class::CacheWrite1h => (
@@ -173,7 +174,7 @@ pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Fa
             .call_patiently(Method::POST, "/admin/v1/usage/rebuild")
             .await?;
         return show::print(reach.json, &answer, |_| {
-            "the sums are being made anew; until they are, reports read the journals\n".into()
+            "the sums are being computed again; until then, reports read the journals\n".into()
         });
     }
     if let Some(by) = twice(&wish.by) {
@@ -196,14 +197,15 @@ pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Fa
     })
 }
 
-/// The first that stands there before.
+/// The first word that is in the list twice.
 fn twice(by: &[By]) -> Option<By> {
     let mut places = by.iter().enumerate();
     places.find_map(|(place, word)| by[..place].contains(word).then_some(*word))
 }
 
 impl UsageQuery {
-    /// What there is a row for. An account names its own groups: those of several accounts are told apart.
+    /// The grouping of the rows. Group ids are unique only in an account, so the account is added before the group
+    /// unless the report is of one account or already by account.
     fn columns(&self) -> Vec<By> {
         let mut by = self.by.clone();
         let of_one = self.account.is_some() || self.key.is_some() || by.contains(&By::Account);
@@ -269,7 +271,8 @@ impl By {
     }
 }
 
-/// The columns of an answer. Who declares no costs has none of them, and a class that no call had has no column.
+/// The columns of an answer. The vendor cost's columns are left out if no call has a known cost, and a class's column
+/// if no call used it.
 fn columns(by: &[By], answer: &Value) -> Vec<Column> {
     let margin = if cost_known(answer) == 0 { &[] } else { MARGIN };
     let sums = SUMS.iter().chain(margin).copied();
@@ -278,7 +281,7 @@ fn columns(by: &[By], answer: &Value) -> Vec<Column> {
     names.chain(sums).chain(classes).collect()
 }
 
-/// The classes beside the four that some row has.
+/// The classes other than the basic four that some row has.
 fn classes(answer: &Value) -> impl Iterator<Item = Class> {
     let all = rows(answer).iter().chain(answer.get("total"));
     let has = move |class: &Class| {
@@ -288,7 +291,7 @@ fn classes(answer: &Value) -> impl Iterator<Item = Class> {
     Class::ALL.into_iter().filter(has)
 }
 
-/// A row that says zero of what others have and it has not.
+/// The row with a zero for each class that other rows have and it has not.
 fn with_zeros(mut row: Value, answer: &Value) -> Value {
     for class in classes(answer) {
         if row["usage"]["classes"][class.name()].is_null() {
@@ -298,7 +301,7 @@ fn with_zeros(mut row: Value, answer: &Value) -> Value {
     row
 }
 
-/// Of how many calls it is known what the vendor takes.
+/// How many calls have a known vendor cost.
 fn cost_known(answer: &Value) -> u64 {
     let known = answer.pointer("/total/cost_known_calls");
     known.and_then(Value::as_u64).unwrap_or(0)
@@ -318,7 +321,7 @@ fn text(by: &[By], answer: &Value) -> String {
         return "no call was charged in this time with these filters; --since and --until are in UTC unless they name a zone\n"
             .into();
     }
-    // Not as empty as the row of the total: calls that named no session, or of which nothing is known.
+    // A dash, unlike the row of the total: calls that named no session, or whose value is unknown.
     for row in &mut rows {
         for word in by {
             if let Some(word) = row.get_mut(word.name()).filter(|word| word.is_null()) {
@@ -337,13 +340,13 @@ fn text(by: &[By], answer: &Value) -> String {
     let known = cost_known(answer);
     if known > 0 && known < calls {
         text.push_str(&format!(
-            "cost known for {known} of {calls} calls: vendor cost and margin are of these alone\n"
+            "cost known for {known} of {calls} calls: vendor cost and margin cover only these\n"
         ));
     }
     text
 }
 
-/// RFC 4180, with plain line ends.
+/// CSV as in RFC 4180, but with plain line feeds.
 fn csv(by: &[By], answer: &Value) -> String {
     let columns = columns(by, answer);
     let names = columns.iter().map(|(_, name)| *name);
@@ -351,7 +354,7 @@ fn csv(by: &[By], answer: &Value) -> String {
     text.push('\n');
     for row in rows(answer) {
         let row = with_zeros(row.clone(), answer);
-        let cells = columns.iter().map(|(cell, _)| quoted(&cell.raw(&row)));
+        let cells = columns.iter().map(|(cell, _)| shown(&cell.raw(&row)));
         text.push_str(&cells.collect::<Vec<_>>().join(","));
         text.push('\n');
     }
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_known_cost_are_told_apart() {
+    fn calls_without_a_known_cost_are_counted_separately() {
         let sums = |calls: u64, known: u64, cost: Value, margin: Value| {
             json!({
                 "model": "m", "calls": calls, "cost_known_calls": known, "vendor_cost_rub": cost, "margin_rub": margin,
@@ -458,7 +461,7 @@ mod tests {
         assert!(lines[2].ends_with("   -          -           0"), "{text}");
         assert_eq!(
             lines[4],
-            "cost known for 2 of 5 calls: vendor cost and margin are of these alone"
+            "cost known for 2 of 5 calls: vendor cost and margin cover only these"
         );
         let csv = csv(&[By::Model], &answer(5));
         let lines: Vec<_> = csv.lines().skip(1).collect();
@@ -466,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_beside_the_four_has_a_column_where_some_call_had_it() {
+    fn further_class_has_a_column_if_a_call_used_it() {
         let mut answer = answer();
         answer["rows"][0]["usage"]["classes"] = json!({"cache_write_1h": 7000});
         answer["rows"][1]["usage"]["classes"] = json!({"web_search_call": 2});
@@ -505,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_several_accounts_are_told_apart() {
+    fn groups_of_several_accounts_are_shown_with_their_account() {
         let wish = |account: Option<&str>, by: &[By]| UsageQuery {
             account: account.map(|id| id.parse().unwrap()),
             key: None,
@@ -533,13 +536,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_to_be_nothing() {
+    fn empty_report_is_reported() {
         let text = text(&[By::Model], &json!({"rows": [], "total": {"calls": 0}}));
         assert!(text.starts_with("no call was charged"), "{text}");
     }
 
     #[test]
-    fn a_wish_becomes_parameters() {
+    fn options_become_query_parameters() {
         let wish = UsageQuery {
             account: Some("acme".parse().unwrap()),
             key: None,

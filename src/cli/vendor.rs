@@ -1,4 +1,4 @@
-//! `tollgate vendor`: a call of the admin API for each command, and how its answer is shown.
+//! `tollgate vendor`: one call of the admin API per command, and how its answer is printed.
 
 use clap::Subcommand;
 use http::Method;
@@ -16,22 +16,22 @@ use crate::admin::path_segment;
 pub(super) enum VendorCommand {
     /// List vendors by route: state, failures in a row, calls in flight, time to the first byte, last error
     #[command(
-        after_help = "A route is answering, shut after failures (until shut until) for calls that have another, trying \
-                      one call to see whether it is back, resting because the vendor asked for it with a 429 or has \
+        after_help = "A route is answering, untried (no call yet), failing (it never answered), shut after failures \
+                      (until shut until) for calls that have another, trying one call as a test, resting because the vendor requested it with a 429 or has \
                       no such model (until rests until), or disabled with its vendor.\n\n\
                       Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
     )]
     List,
     /// Send the vendor no new calls; running ones end
     ///
-    /// On the node that answers, until it is restarted; a reload keeps it. For good, take the vendor out
-    /// of the configuration.
+    /// Applies to the node that answers, until it is restarted; a reload keeps it. To remove a vendor for good, remove
+    /// it from the configuration.
     #[command(after_help = "Example:\n  tollgate vendor disable openai-eu")]
     Disable {
         /// The vendor's name in the configuration
         vendor: String,
     },
-    /// Send a disabled vendor calls again
+    /// Send calls to a disabled vendor again
     #[command(after_help = "Example:\n  tollgate vendor enable openai-eu")]
     Enable {
         /// The vendor's name in the configuration
@@ -39,7 +39,7 @@ pub(super) enum VendorCommand {
     },
 }
 
-/// A route in a list, with its vendor beside it.
+/// Columns of a route in a list, with its vendor's.
 const ROUTE_ROW: &[Cell] = &[
     Cell::text("vendor", "/vendor/name"),
     Cell::text("status", "/vendor/status"),
@@ -90,7 +90,7 @@ pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<
     Ok(())
 }
 
-/// A row for each route: what the vendor has for all of them stands in each.
+/// One row per route; the vendor's own facts are repeated in each.
 fn route_rows(answer: &Value) -> Vec<Value> {
     let vendors = rows(answer, "vendors").iter();
     vendors

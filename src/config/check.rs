@@ -1,8 +1,10 @@
-//! What the file means: each value is turned into a type that cannot be wrong, or a mistake.
+//! Checks of the values: each value is turned into a type that can only be valid, or a mistake is recorded.
 //!
-//! A part that is `None` has left its mistake behind, so the checks go on to the end.
+//! A part that is `None` has recorded its mistake, so the checks continue to the end and report all mistakes.
 
-use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{
+    fmt::Display, net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc, time::Duration,
+};
 
 use http::Uri;
 use rust_decimal::Decimal;
@@ -16,16 +18,16 @@ use super::{
     secret::{Env, secret},
     vendor::connections_of,
 };
-use crate::node::files::Shares;
+use crate::net::files::Shares;
 
 pub(super) const DAY_SECONDS: u64 = 86_400;
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
-/// The longest that a call may take, unless the file says otherwise.
+/// Default maximum duration of a call.
 pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
 pub(super) struct Check<'a> {
     pub(super) errors: Errors,
-    /// What may be meant, and probably is not.
+    /// Likely mistakes that do not make the configuration invalid.
     pub(super) warnings: Errors,
     pub(super) env: Env<'a>,
 }
@@ -55,6 +57,7 @@ impl Check<'_> {
             ),
         };
         let trusted_proxies = self.networks(&raw.trusted_proxies);
+        let cors_origins = self.origins(&raw.cors_origins);
         let admin = match raw.admin {
             None => Some(None),
             Some(admin) => self.admin(admin, listen).map(Some),
@@ -67,7 +70,9 @@ impl Check<'_> {
             None => Some(None),
             Some(seller) => self.seller(seller).map(|seller| Some(Arc::new(seller))),
         };
-        let receivers = self.receivers(raw.webhook, raw.mail, raw.telegram);
+        let utc_offset_minutes = seller.as_ref().and_then(Option::as_ref);
+        let utc_offset_minutes = utc_offset_minutes.map_or(0, |seller| seller.utc_offset_minutes);
+        let receivers = self.receivers(raw.webhook, raw.mail, raw.telegram, utc_offset_minutes);
         let payments = match raw.payments {
             None => Some(None),
             Some(payments) => self.payments(payments).map(Some),
@@ -104,6 +109,7 @@ impl Check<'_> {
             base_url: base_url?,
             language: language?,
             trusted_proxies: trusted_proxies?,
+            cors_origins: cors_origins?,
             reload_poll: Some(Duration::from_secs(reload_poll?)).filter(|time| !time.is_zero()),
             tls: tls?,
             admin: admin?,
@@ -123,10 +129,11 @@ impl Check<'_> {
                 seller: seller?,
             },
             warnings: Vec::new(),
+            presets: Vec::new(),
         })
     }
 
-    /// Notes vendors to which no model has a route.
+    /// Records a warning for each vendor that no model has a route to.
     fn unused(&mut self, names: &[Option<String>], models: Option<&[ModelConfig]>) {
         let Some(models) = models else { return };
         let routes = || models.iter().flat_map(|model| &model.routes);
@@ -141,7 +148,7 @@ impl Check<'_> {
         }
     }
 
-    /// Notes the mistake, if it is one.
+    /// Records an error as a mistake.
     pub(super) fn keep<T, E: Display>(&mut self, result: Result<T, E>, path: &str) -> Option<T> {
         result
             .map_err(|problem| self.errors.add(path, problem.to_string()))
@@ -169,7 +176,29 @@ impl Check<'_> {
     ) -> Option<SecretString> {
         let text = self.required(given, path, advice)?;
         let value = secret(&text, self.env);
+        if let Some(file) = text.strip_prefix("file:") {
+            self.warn_of_open_file(path, Path::new(file));
+        }
         self.keep(value, path)
+    }
+
+    /// Warns of a file with a secret that is readable beyond its owner and group, or writable by anybody but its owner.
+    pub(super) fn warn_of_open_file(&mut self, path: &str, file: &Path) {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        const OTHERS: u32 = 0o007;
+        const GROUP_WRITES: u32 = 0o020;
+        let Ok(metadata) = std::fs::metadata(file) else {
+            return;
+        };
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & (OTHERS | GROUP_WRITES) != 0 {
+            let shown = file.display();
+            self.warnings.add(
+                path,
+                format!("{shown} is open to other users of this machine (mode {mode:03o}): chmod 600 {shown}"),
+            );
+        }
     }
 
     pub(super) fn address(&mut self, text: &str, path: &str) -> Option<SocketAddr> {
@@ -196,7 +225,7 @@ impl Check<'_> {
         chosen.map(|(_, value)| value)
     }
 
-    /// A number within a range that a `T` can hold.
+    /// Checks that a number is within a range and fits into `T`.
     pub(super) fn whole<T: TryFrom<u64>>(
         &mut self,
         given: Option<u64>,
@@ -215,7 +244,7 @@ impl Check<'_> {
         T::try_from(number).ok()
     }
 
-    /// The same where there may be none.
+    /// Like `whole`, for a setting that may be absent.
     pub(super) fn optional(
         &mut self,
         given: Option<u64>,
@@ -239,7 +268,7 @@ impl Check<'_> {
             .map(Duration::from_secs)
     }
 
-    /// A share above zero, in percent.
+    /// A percentage above zero.
     pub(super) fn percent(
         &mut self,
         text: &str,
@@ -251,8 +280,8 @@ impl Check<'_> {
         self.keep(value, path)
     }
 
-    /// What is sold for, or bought: a decimal above zero. Few digits keep base price × rate × multiplier exact for any price that
-    /// a model has.
+    /// A selling price or a cost: a decimal above zero. The number of digits is bounded so that base price × rate ×
+    /// multiplier stays exact for any price that a model has.
     pub(super) fn decimal(
         &mut self,
         text: &str,
@@ -266,7 +295,7 @@ impl Check<'_> {
     }
 }
 
-/// `not_above` is said of what is zero or less.
+/// `not_above` is the problem reported for a value of zero or less.
 fn decimal_above_zero(
     text: &str,
     digits_max: u32,
@@ -285,7 +314,7 @@ fn decimal_above_zero(
     }
     if value.scale() > digits_max {
         return Err(format!(
-            "must have at most {digits_max} digits behind the point"
+            "must have at most {digits_max} digits after the point"
         ));
     }
     if value > Decimal::from(max) {
@@ -294,7 +323,7 @@ fn decimal_above_zero(
     Ok(value)
 }
 
-/// An address of http or https, without user and password. What is said never repeats the text.
+/// An http or https URL without user and password. The problem never repeats the text.
 pub(super) fn web_address(text: &str) -> Result<Uri, String> {
     let advice = "must be an address like https://host/path";
     let uri: Uri = text.parse().map_err(|_| advice.to_owned())?;
@@ -306,12 +335,11 @@ pub(super) fn web_address(text: &str) -> Result<Uri, String> {
         .is_some_and(|authority| authority.as_str().contains('@'))
     {
         return Err(
-            "has a user or a password in it: take them out, a key goes into a field of its own"
-                .to_owned(),
+            "contains a user or a password: remove them; a key has a field of its own".to_owned(),
         );
     }
     if text.contains('#') {
-        return Err("has a '#' in it: take away what begins there".to_owned());
+        return Err("contains a '#': remove it and the rest".to_owned());
     }
     Ok(uri)
 }
@@ -320,7 +348,7 @@ pub(super) fn without_query(uri: Uri) -> Result<Uri, String> {
     match uri.query() {
         None => Ok(uri),
         Some(_) => {
-            Err("has a '?' in it: take away what begins there, paths are put behind it".to_owned())
+            Err("contains a '?': remove it and the rest, because paths are appended".to_owned())
         }
     }
 }
@@ -339,7 +367,7 @@ mod tests {
     };
 
     #[test]
-    fn a_language_is_one_that_there_is() {
+    fn unknown_language_is_refused() {
         assert_mistakes(&[(
             "[admin]",
             "language = \"de\"\n[admin]",
@@ -382,6 +410,7 @@ mod tests {
                 body_timeout: Duration::from_secs(60),
                 body_rate_min: 1024,
                 answer_bytes_max: 67_108_864,
+                answer_bytes_in_flight_max: 268_435_456,
                 messages_max: 10_000,
                 connections: ConnectionLimits {
                     max: Shares::of_process(1024).callers,
@@ -396,12 +425,12 @@ mod tests {
         assert_eq!(config.live.tariff.sell_rate_multiplier, Decimal::ONE);
         let admin = config.admin.unwrap();
         assert_eq!(admin.listen.to_string(), "127.0.0.1:8081");
-        assert_eq!(admin.key.expose_secret(), "admin-secret-0123456789");
+        assert_eq!(admin.key.expose_secret(), "admin-7Kq2vW9xT4mZ8rB3");
         assert_eq!(admin.connections_max, Shares::of_process(0).operators);
     }
 
     #[test]
-    fn all_mistakes_are_told_at_once_each_with_its_line() {
+    fn all_mistakes_are_reported_at_once_with_their_lines() {
         let text = concat!(
             "listen = 8080\n",
             "languge = \"ru\"\n",
@@ -452,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_and_probably_not_meant_is_warned_of() {
+    fn likely_mistakes_are_warned_of() {
         let paths = |text: &str| -> Vec<String> {
             let config = parse(text).unwrap_or_else(|errors| panic!("{text}: {errors}"));
             config
@@ -489,7 +518,7 @@ mod tests {
                 "[admin]\noperators_file = \"/none/operators.toml\"\n",
                 "admin.operators_file",
             ),
-            // One that cannot be read.
+            // An operators file that cannot be read.
             ("[admin]\noperators_file = \"/\"\n", "admin.operators_file"),
         ] {
             let text = match idle.strip_prefix("[admin]\n") {

@@ -1,4 +1,5 @@
-//! What `cost_usdt_mtok` and `cost_rules` of a route mean: what its vendor takes; and where that is more than callers pay.
+//! `cost_usdt_mtok` and `cost_rules` of a route: what its vendor charges; warns where a vendor charges more than
+//! callers pay.
 
 use std::collections::BTreeSet;
 
@@ -10,29 +11,29 @@ use tollgate_layers::{
 
 use super::{ModelConfig, UsdtRates, check::Check, raw::RawRoute};
 
-/// What a vendor takes for a model.
+/// A vendor's charge for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteCostConfig {
-    /// The route's place in the file.
+    /// Index of the route in the file.
     pub route: usize,
     /// The vendor's name.
     pub vendor: String,
-    /// What it calls the model.
+    /// The vendor's name of the model.
     pub model: String,
-    /// What it takes for a usual call.
+    /// Cost of a call that meets no condition.
     pub usdt_mtok: UsdtRates,
-    /// What it takes under conditions, none of which is empty, and none ambiguous.
+    /// Costs under conditions; no condition is empty and no two are ambiguous.
     pub rules: Vec<(Condition, UsdtRates)>,
 }
 
-/// What a model is sold for, to everybody or to some.
+/// Selling prices of a model, general ones or those of a customers' rule.
 pub(super) struct Sale<'a> {
     pub(super) model: &'a ModelConfig,
     /// Before the multiplier.
     pub(super) usual: &'a UsdtRates,
     pub(super) rules: &'a [(Condition, UsdtRates)],
     pub(super) multiplier: Decimal,
-    /// Where the customers' rule stands in the file, if the prices are one's.
+    /// Path of the customers' rule in the file, if the prices come from one.
     pub(super) customers: Option<&'a str>,
 }
 
@@ -50,7 +51,8 @@ impl Check<'_> {
             let Some(cost) = raw.cost_usdt_mtok.take() else {
                 if !rules.is_empty() {
                     let path = format!("{path}.cost_usdt_mtok");
-                    let advice = "say what a usual call costs, too: cost_rules stand beside it";
+                    let advice =
+                        "give the cost of a usual call too: cost_rules are in addition to it";
                     self.errors.missing(&path, advice);
                     costs = None;
                 }
@@ -75,7 +77,7 @@ impl Check<'_> {
         costs
     }
 
-    /// Notes each class that is sold for less than a vendor takes for it, by condition.
+    /// Warns of each class that is sold below a vendor's cost, by condition.
     pub(super) fn sold_below_cost(&mut self, models: &[ModelConfig], multiplier: Decimal) {
         for (index, model) in models.iter().enumerate() {
             for cost in &model.route_costs {
@@ -93,7 +95,7 @@ impl Check<'_> {
         }
     }
 
-    /// A tier that the model sells and the costs do not know is booked at the dearest of them.
+    /// A service tier that the model sells and the costs do not name is booked at the highest of the costs.
     fn cost_without_rule(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
         if cost.rules.is_empty() {
             return;
@@ -104,7 +106,7 @@ impl Check<'_> {
             self.warnings.add(
                 format!("{path}.cost_rules"),
                 format!(
-                    "model {:?} is sold at {field} {word}, and no rule says what {:?} takes for it: it is booked at the \
+                    "model {:?} is sold at {field} {word}, and no rule has the price of {:?} for it: its cost is booked at the \
                      dearest rate of each class",
                     model.id, cost.vendor
                 ),
@@ -112,7 +114,7 @@ impl Check<'_> {
         }
     }
 
-    /// The same of one list of prices and one route. `path` is the route's.
+    /// Compares one list of prices with the costs of one route. `path` is the route's.
     pub(super) fn sale_below_cost(&mut self, sale: &Sale<'_>, cost: &RouteCostConfig, path: &str) {
         let mut seen = BTreeSet::new();
         for condition in situations(sale, cost) {
@@ -149,15 +151,15 @@ impl Check<'_> {
                     None => self.warnings.add(
                         format!("{path}.{class}"),
                         format!(
-                            "{when} is sold below cost: model {model:?} asks {asked} USDT, with the multiplier, for what \
-                             {vendor:?} takes {taken} for"
+                            "{when} is sold below cost: model {model:?} sells for {asked} USDT, with the multiplier, and \
+                             {vendor:?} charges {taken}"
                         ),
                     ),
                     Some(rule) => self.warnings.add(
                         rule,
                         format!(
                             "{when} of model {model:?} is sold below cost: {class} is {asked} USDT by this rule, with the \
-                             multiplier, and {vendor:?} takes {taken}"
+                             multiplier, and {vendor:?} charges {taken}"
                         ),
                     ),
                 }
@@ -166,7 +168,7 @@ impl Check<'_> {
     }
 }
 
-/// The least that a call can be for each pair of a price and a cost to hold for it.
+/// The smallest call that meets each combination of a price's condition and a cost's condition.
 fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
     let with_usual = |rules: &[(Condition, UsdtRates)]| {
         let conditions = rules.iter().map(|(condition, _)| *condition);
@@ -182,7 +184,7 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
         .flat_map(|price| costs.iter().filter_map(|cost| price.and(cost)));
     pairs
         .filter(|condition| {
-            // More input than this is refused, and so is a word that is not sold.
+            // Calls with more input than this, or with an unsold tier, are refused.
             let priced = sale.model.input_tokens_priced_max.unwrap_or(u64::MAX);
             condition
                 .above_input_tokens
@@ -194,7 +196,7 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
         .collect()
 }
 
-/// The rates that hold for a call that just meets a condition, and the place of their rule.
+/// The rates that apply to a call that just meets a condition, and the path of their rule.
 fn met<'a>(
     usual: &'a UsdtRates,
     rules: &'a [(Condition, UsdtRates)],
@@ -214,7 +216,7 @@ fn met<'a>(
     met.map_or((None, usual), |(place, (_, rates))| (Some(place), rates))
 }
 
-/// What rules say of how calls are served.
+/// Tiers, speeds and regions that rules name.
 fn words(rules: &[(Condition, UsdtRates)]) -> impl Iterator<Item = (&'static str, String)> {
     rules.iter().flat_map(|(condition, _)| words_of(condition))
 }
@@ -244,7 +246,7 @@ impl UsdtRates {
         four.into_iter().chain(others)
     }
 
-    /// What callers pay for a class, before the multiplier; `None` where a call that would need it is refused.
+    /// The price that callers pay for a class, before the multiplier; `None` if a call that needs it is refused.
     fn of_class(&self, name: &str) -> Option<Decimal> {
         let own = self.by_name().find(|(class, _)| *class == name);
         let own = own.map(|(_, rate)| rate);
@@ -262,7 +264,7 @@ mod tests {
         )
     }
 
-    /// Sold at 2, under conditions at other rates, for 1.5 times that; and the costs of its route.
+    /// A model sold at 2, with further rates under conditions, times 1.5; and the costs of its route.
     fn config(rules: &[(&str, &str)], costs: &str) -> String {
         let rules = rules.iter().map(|(condition, rate)| {
             format!(
@@ -283,7 +285,7 @@ mod tests {
             + &rules.collect::<String>()
     }
 
-    /// Path and text of what is noted of costs.
+    /// Path and text of each warning about costs.
     fn noted(text: &str) -> Vec<String> {
         let config = parse(text).unwrap_or_else(|errors| panic!("{errors}"));
         let noted = config.warnings.iter().map(ToString::to_string);
@@ -295,22 +297,22 @@ mod tests {
         let long = ("above_input_tokens = 100", "4");
         let flex = ("service_tier = \"flex\"", "1");
         let both = ("service_tier = \"flex\"\nabove_input_tokens = 100", "2");
-        // The multiplier makes up for it.
+        // The multiplier of 1.5 covers the higher cost.
         let fits = format!("cost_usdt_mtok = {}", rates("3"));
         assert_eq!(noted(&config(&[long], &fits)), [""; 0]);
-        // One class of the usual call.
+        // One class of the base price is below cost.
         let input = fits.replace("output = \"3\"", "output = \"3.01\"");
         let notes = noted(&config(&[long], &input));
         assert_eq!(notes.len(), 1, "{notes:#?}");
         for part in [
             "model[0].routes[0].cost_usdt_mtok.output",
             "a usual call",
-            "\"m\" asks 3 USDT",
-            "\"v\" takes 3.01",
+            "\"m\" sells for 3 USDT",
+            "\"v\" charges 3.01",
         ] {
             assert!(notes[0].contains(part), "{part}: {notes:#?}");
         }
-        // A flat cost holds for the cheaper tier, too: each class of it.
+        // A flat cost also applies to the cheaper tier, in each of its classes.
         let notes = noted(&config(&[long, flex, both], &fits));
         assert_eq!(notes.len(), 4, "{notes:#?}");
         assert!(
@@ -318,10 +320,10 @@ mod tests {
             "{notes:#?}"
         );
         assert!(
-            notes[0].contains("asks 1.5 USDT") && notes[0].contains("takes 3 for"),
+            notes[0].contains("sells for 1.5 USDT") && notes[0].contains("charges 3"),
             "{notes:#?}"
         );
-        // The vendor's own rule says less for it, and more for what is long.
+        // The vendor's own rule costs less for the tier, and more for long input.
         let rules = format!(
             "{fits}, cost_rules = [ {{ service_tier = \"flex\", usdt_mtok = {} }}, {{ above_input_tokens = 50, usdt_mtok = {} }}, \
              {{ service_tier = \"flex\", above_input_tokens = 50, usdt_mtok = {} }} ]",
@@ -330,7 +332,7 @@ mod tests {
             rates("3")
         );
         let notes = noted(&config(&[long, flex, both], &rules));
-        // From 51 tokens on the vendor takes 6, and the price rises at 101.
+        // The vendor charges 6 from 51 tokens on, and the price rises only at 101.
         assert_eq!(notes.len(), 8, "{notes:#?}");
         let of_long = notes
             .iter()
@@ -342,7 +344,7 @@ mod tests {
                 .any(|note| note.contains("routes[0].cost_rules[1].usdt_mtok.input")),
             "{notes:#?}"
         );
-        // Such a call is refused.
+        // Calls of this tier are refused.
         let refused = config(&[flex], &rules).replace(
             "family = \"M\"",
             "family = \"M\"\ninput_tokens_priced_max = 50",
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_of_a_tier_that_nobody_declared_is_noted() {
+    fn undeclared_cost_of_a_tier_is_warned_about() {
         let costs = format!(
             "cost_usdt_mtok = {}, cost_rules = [ {{ above_input_tokens = 100, usdt_mtok = {} }} ]",
             rates("1"),
@@ -386,7 +388,7 @@ mod tests {
             (
                 usual + &rule("speed = \"fast\", ", ", cache_write_1h = \"2\""),
                 "model[0].routes[0].cost_rules[0].usdt_mtok",
-                "the usual price has no cache_write_1h: take it out, or add it there",
+                "the usual price has no cache_write_1h: remove it, or add it there",
             ),
         ] {
             let errors = parse(&config(&[], &costs)).unwrap_err().to_string();

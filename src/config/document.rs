@@ -1,6 +1,6 @@
-//! The file as TOML: what stands where in it, and all mistakes of its shape, not only the first.
+//! The file as TOML: reads its fields with their lines, and reports all mistakes of its shape, not only the first.
 //!
-//! Nothing here is `Debug`: a secret may stand where none should.
+//! No type here is `Debug`, because a file may hold a secret where none belongs.
 
 use std::ops::Range;
 
@@ -10,34 +10,51 @@ use toml::{
     de::{DeTable, DeValue, Deserializer},
 };
 
-use super::{error::Errors, raw::RawConfig};
+use super::{
+    error::{ConfigError, Errors},
+    presets::{self, Origins},
+    raw::RawConfig,
+};
 use crate::text::similar::nearest;
 
-/// A file that is TOML.
+/// A file with valid TOML syntax.
 pub(super) struct Document<'t> {
     text: &'t str,
     root: Spanned<DeTable<'t>>,
+    /// The file with its presets laid under it.
+    merged: Spanned<DeTable<'t>>,
+    origins: Origins,
 }
 
 impl<'t> Document<'t> {
-    /// Parses `text`, or notes each mistake of syntax.
+    /// Parses `text`, or records each syntax error.
     pub(super) fn parse(text: &'t str, errors: &mut Errors) -> Option<Self> {
         let (root, mistakes) = DeTable::parse_recoverable(text);
         for mistake in &mistakes {
             let start = mistake.span().map_or(0, |span| span.start);
-            // Not the error's own text: it quotes the line, and a secret may stand there.
+            // The parser's own message quotes the line, which may hold a secret.
             errors.add_at(
                 line(text, start),
                 "",
                 format!("not TOML: {}", mistake.message()),
             );
         }
-        mistakes.is_empty().then_some(Self { text, root })
+        if !mistakes.is_empty() {
+            return None;
+        }
+        let mut merged = root.clone();
+        let origins = presets::lay_under(merged.get_mut(), errors);
+        Some(Self {
+            text,
+            root,
+            merged,
+            origins,
+        })
     }
 
-    /// What the file says, less the fields whose shape is wrong: each of them is noted.
+    /// The file's settings without the fields of a wrong shape; each of those is recorded as a mistake.
     pub(super) fn read(&self, errors: &mut Errors) -> RawConfig {
-        let mut rest = self.root.clone();
+        let mut rest = self.merged.clone();
         loop {
             let mistake = match RawConfig::deserialize(Deserializer::from(rest.clone())) {
                 Ok(raw) => return raw,
@@ -57,8 +74,19 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// The line where a field stands, or what of its path is there.
-    pub(super) fn line_of(&self, path: &str) -> Option<usize> {
+    /// The presets whose values the file takes.
+    pub(super) fn presets(&self) -> Vec<&'static presets::Preset> {
+        self.origins.presets()
+    }
+
+    /// Adds lines to mistakes, and the preset if the value is not in the file.
+    pub(super) fn locate(&self, mut errors: Errors) -> Vec<ConfigError> {
+        errors.name_origins(|path| self.origins.preset_at(path));
+        errors.list(|path| self.line_of(path))
+    }
+
+    /// The line of a field, or of the deepest part of its path that exists.
+    fn line_of(&self, path: &str) -> Option<usize> {
         let mut table = self.root.get_ref();
         let mut start = None;
         for segment in path.split('.') {
@@ -83,8 +111,7 @@ impl<'t> Document<'t> {
     }
 }
 
-/// Takes the entry out whose key stands at `span` or whose value, and no deeper one, covers it.
-/// Returns its path.
+/// Removes the deepest entry whose key or value is at `span`, and returns its path.
 fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
     let mut culprit = None;
     for (key, value) in table.iter_mut() {
@@ -119,7 +146,7 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
 
 const WHOLE: &str = "a whole number, 0 or more";
 
-/// serde's words without the value that stands in the file, which may be a secret.
+/// serde's message without the value from the file, which may be a secret.
 fn plain(message: &str) -> String {
     let message = message.trim();
     if let Some(unknown) = message.strip_prefix("unknown field ") {
@@ -133,14 +160,14 @@ fn plain(message: &str) -> String {
     };
     let kind = found.split(' ').next().unwrap_or_default();
     if expected == "u64" && matches!(kind, "floating" | "integer") {
-        // A number where one belongs is no secret.
+        // A number in a numeric field is not a secret.
         let number = found.split('`').nth(1).unwrap_or(found);
         return format!("must be {WHOLE}, found {number}");
     }
     let (kind, advice) = match kind {
         "floating" => ("a number", "; put it in quotes, like \"0.25\""),
         "integer" => ("a number", "; put it in quotes"),
-        "string" => ("text", "; take the quotes away"),
+        "string" => ("text", "; remove the quotes"),
         "boolean" => ("true or false", ""),
         "map" => ("a table", ""),
         "sequence" => ("a list", ""),
@@ -161,7 +188,7 @@ fn plain(message: &str) -> String {
     format!("must be {expected}, found {kind}{advice}")
 }
 
-/// serde's ``a`, expected one of `b`, `c``, or "there are no fields" in place of the list.
+/// Rewrites serde's ``a`, expected one of `b`, `c``, or "there are no fields" instead of the list.
 fn unknown_field(said: &str) -> String {
     let mut words = said.split('`').skip(1).step_by(2);
     let (name, known) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
@@ -265,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_the_wrong_shape_is_told_once() {
+    fn field_of_the_wrong_shape_is_reported_once() {
         for (from, to, path) in [
             ("fixed = \"90.50\"", "fixed = 90.50", "rate.source[0].fixed"),
             ("fixed = \"90.50\"", "url = 5", "rate.source[0].url"),

@@ -1,15 +1,15 @@
-//! What is wrong with a configuration: all of it at once.
+//! Errors of a configuration, all reported at once.
 
 use std::fmt;
 
-/// One mistake.
+/// A mistake in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The field, like `vendor[0].url`; empty for the file as a whole.
     pub path: String,
-    /// Its line in the file, from 1, where it is known.
+    /// Line in the file, counted from 1, if known.
     pub line: Option<usize>,
-    /// What is wrong and what to do.
+    /// The mistake and how to correct it.
     pub problem: String,
 }
 
@@ -25,18 +25,18 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Every mistake of a configuration, in the order of its lines. Never empty; never holds a secret.
+/// All mistakes of a configuration, ordered by line. Never empty; never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigErrors(Vec<ConfigError>);
+pub struct ConfigErrors(pub(super) Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// The mistakes.
+    /// The mistakes, ordered by line.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
         self.0.iter()
     }
 }
 
-/// One mistake a line.
+/// One mistake per line.
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.0.iter().enumerate() {
@@ -51,12 +51,12 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Where mistakes are gathered.
+/// Collects mistakes during the checks.
 #[derive(Debug, Default)]
 pub(super) struct Errors(Vec<ConfigError>);
 
 impl Errors {
-    /// A mistake in a field.
+    /// Records a mistake in a field.
     pub(super) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         self.0.push(ConfigError {
             path: path.into(),
@@ -65,7 +65,7 @@ impl Errors {
         });
     }
 
-    /// A mistake at a known line.
+    /// Records a mistake at a known line.
     pub(super) fn add_at(
         &mut self,
         line: usize,
@@ -79,14 +79,14 @@ impl Errors {
         });
     }
 
-    /// A field that is not there, unless it is only missing because it was wrong.
+    /// Records a missing field, unless it was removed because its shape was wrong.
     pub(super) fn missing(&mut self, path: &str, advice: &str) {
         if !self.told(path) {
             self.add(path, format!("missing; {advice}"));
         }
     }
 
-    /// Whether a mistake is known in a field, or in what it stands in.
+    /// Whether a mistake is already recorded for a field or for a table that contains it.
     pub(super) fn told(&self, path: &str) -> bool {
         self.0
             .iter()
@@ -98,16 +98,27 @@ impl Errors {
             })
     }
 
+    /// Adds to each mistake of a value that a preset gave which preset that was.
+    pub(super) fn name_origins(&mut self, origin: impl Fn(&str) -> Option<&'static str>) {
+        for error in &mut self.0 {
+            if let Some(preset) = origin(&error.path) {
+                error.problem += &format!(
+                    "; this value is from preset {preset:?}, and writing it here replaces it"
+                );
+            }
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The mistakes by line; `line_of` finds the line of a path.
+    /// The mistakes ordered by line; `line_of` returns the line of a path.
     pub(super) fn finish(self, line_of: impl Fn(&str) -> Option<usize>) -> ConfigErrors {
         ConfigErrors(self.list(line_of))
     }
 
-    /// The same, where there may be none.
+    /// Like `finish`, for a list that may be empty.
     pub(super) fn list(mut self, line_of: impl Fn(&str) -> Option<usize>) -> Vec<ConfigError> {
         for error in &mut self.0 {
             if error.line.is_none() {
@@ -124,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_was_wrong_is_not_called_missing_too() {
+    fn invalid_field_is_not_also_reported_as_missing() {
         let mut errors = Errors::default();
         errors.add("model[0].usdt_mtok", "must be a table");
         errors.missing("model[0].usdt_mtok.input", "give it");

@@ -1,4 +1,4 @@
-//! Which files a configuration was read from, and what was in them.
+//! Files that a configuration was read from, with digests of their contents, to detect changes.
 
 use std::{
     collections::BTreeMap,
@@ -8,12 +8,12 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Files, each with a digest of what it held; `None` where it could not be read.
+/// Files, each with a digest of its contents; `None` if the file could not be read.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Files(BTreeMap<PathBuf, Option<[u8; 32]>>);
 
 impl Files {
-    /// Reads a file, and remembers it.
+    /// Reads a file and records its digest.
     pub(super) fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         let bytes = std::fs::read(path);
         let digest = bytes
@@ -24,7 +24,7 @@ impl Files {
         bytes
     }
 
-    /// The same files as they are now.
+    /// Reads the same files again.
     #[must_use]
     pub fn look(&self) -> Self {
         let mut now = Self::default();
@@ -34,7 +34,7 @@ impl Files {
         now
     }
 
-    /// Whether what is in both is the same in both.
+    /// Whether the files that are in both sets have the same contents in both.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         let differs = |(path, held): (&PathBuf, &Option<[u8; 32]>)| {
@@ -44,7 +44,7 @@ impl Files {
     }
 }
 
-/// The names alone: a digest of a secret is nobody's business.
+/// Shows only the names: a digest of a secret must not be logged.
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_a_file_is_seen_and_so_is_its_coming_and_going() {
+    fn change_creation_and_removal_of_a_file_are_detected() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::write(&one, "1").unwrap();

@@ -1,20 +1,20 @@
-//! What `[idempotency]` means.
+//! Checks of `[idempotency]`.
 
 use tollgate_layers::idempotency::IdempotencySettings;
 use tollgate_ledger::idempotency::Bounds;
 
 use super::{check::Check, raw::RawIdempotency};
 
-/// An answer goes through a store whole.
+/// Upper bound, because an answer is written to a store in one piece.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const BYTES_MAX: u64 = 1 << 40;
 
-/// `[idempotency]`: answers that are kept.
+/// `[idempotency]`: answers stored for repeated calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencyConfig {
-    /// How a call's answer is kept.
+    /// How a call's answer is recorded.
     pub settings: IdempotencySettings,
-    /// How many are.
+    /// How many calls and bytes are stored.
     pub bounds: Bounds,
 }
 

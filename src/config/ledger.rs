@@ -1,4 +1,4 @@
-//! What `[ledger]` means.
+//! Checks of `[ledger]`.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
     secret::{Env, referred},
 };
 
-/// The longest time that an operator's command may wait for leases.
+/// Upper bound of a lease, and so of how long an operator's command may wait for one to end.
 const LEASE_MS_MAX: u64 = 10_000;
 
 impl Check<'_> {
@@ -50,6 +50,12 @@ impl Check<'_> {
             15_000,
             1..=TOKENS_MAX,
         );
+        let hold_conversations_max = self.whole(
+            raw.hold_conversations_max,
+            "ledger.hold_conversations_max",
+            32_768,
+            0..=10_000_000,
+        );
         let hold_grace = self.seconds(raw.hold_grace_seconds, "ledger.hold_grace_seconds", 60, 1);
         let open_wait = self.seconds(raw.open_wait_seconds, "ledger.open_wait_seconds", 0, 0);
         let outbox = raw.outbox.as_deref().unwrap_or("tollgate-outbox.db");
@@ -69,7 +75,7 @@ impl Check<'_> {
         let lease_ms_max = self.whole(raw.lease_ms_max, "ledger.lease_ms_max", 0, 0..=LEASE_MS_MAX);
         let is_embedded = matches!(url, Some(LedgerUrl::Memory | LedgerUrl::Sqlite(_)));
         if is_embedded && lease_ms_max.is_some_and(|most| most > 0) {
-            let problem = "means nothing here: leases are of a ledger in Redis; this one is in the gateway itself";
+            let problem = "has no effect here: only a ledger in Redis has leases, and this one is in the gateway itself";
             self.warnings.add("ledger.lease_ms_max", problem);
         }
         Some(LedgerConfig {
@@ -79,6 +85,7 @@ impl Check<'_> {
             image_tokens: image_tokens?,
             document_tokens: document_tokens?,
             search_tokens: search_tokens?,
+            hold_conversations_max: hold_conversations_max?,
             hold_grace: hold_grace?,
             open_wait: open_wait?,
             outbox: OutboxConfig {

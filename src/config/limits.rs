@@ -1,4 +1,4 @@
-//! What `[limits]` means.
+//! Checks of `[limits]`.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::edge::server::{ConnectionLimits, H2Limits};
 
-/// Asks for a field of `[limits]`, which is named once: in the file as in the table.
+/// Reads a field of `[limits]`; the field is named once, for the struct and for the path.
 macro_rules! field {
     ($check:ident.$kind:ident($raw:ident.$field:ident, $($rest:expr),+ $(,)?)) => {
         $check.$kind($raw.$field, concat!("limits.", stringify!($field)), $($rest),+)
@@ -33,7 +33,7 @@ impl Check<'_> {
             field!(self.whole(raw.body_bytes_max, 33_554_432, 1..=BYTES));
         let in_flight_bytes: Option<u64> = field!(self.whole(
             raw.body_bytes_in_flight_max,
-            // Room for one body at least, or none could ever come.
+            // Room for at least one body; otherwise the largest would never be accepted.
             body_bytes_max.unwrap_or_default().max(536_870_912),
             1..=BYTES,
         ));
@@ -42,16 +42,34 @@ impl Check<'_> {
         {
             self.errors.add(
                 "limits.body_bytes_in_flight_max",
-                "must be at least body_bytes_max, or the largest bodies are never taken",
+                "must be at least body_bytes_max, or the largest bodies are never accepted",
             );
         }
         let body_timeout = field!(self.seconds(raw.body_seconds, 60, 1));
         let body_rate_min = field!(self.whole(raw.body_bytes_per_second_min, 1024, 1..=BYTES));
         let answer_bytes_max = field!(self.whole(raw.answer_bytes_max, 67_108_864, 1..=BYTES));
+        let answers_in_flight: Option<u64> = field!(
+            self.whole(
+                raw.answer_bytes_in_flight_max,
+                // Room for at least one answer.
+                answer_bytes_max
+                    .map_or(0, |bytes: usize| bytes as u64)
+                    .max(268_435_456),
+                1..=BYTES,
+            )
+        );
+        if let (Some(one), Some(all)) = (answer_bytes_max, answers_in_flight)
+            && all < one as u64
+        {
+            self.errors.add(
+                "limits.answer_bytes_in_flight_max",
+                "must be at least answer_bytes_max, or the longest answers are never delivered",
+            );
+        }
         let messages_max = field!(self.whole(raw.messages_max, 10_000, 1..=MANY));
         let call_time_max = field!(self.seconds(raw.call_seconds, CALL_TIME_MAX.as_secs(), 1));
         let drain_timeout = field!(self.seconds(raw.drain_seconds, 30, 0));
-        // All attempts at a call take no longer than this; what does is stuck.
+        // All attempts of a call together take at most this long; a longer request is stuck.
         let longest = [call_time_max, body_timeout].into_iter().flatten();
         let longest = longest.sum::<Duration>() + Duration::from_secs(300);
         let request_timeout =
@@ -70,6 +88,7 @@ impl Check<'_> {
             body_timeout: body_timeout?,
             body_rate_min: body_rate_min?,
             answer_bytes_max: answer_bytes_max?,
+            answer_bytes_in_flight_max: answers_in_flight?,
             messages_max: messages_max?,
             call_time_max: call_time_max?,
             drain_timeout: drain_timeout?,
@@ -121,7 +140,7 @@ impl Check<'_> {
     }
 
     fn h2(&mut self, raw: &RawLimits, usual: H2Limits) -> Option<H2Limits> {
-        // What HTTP/2 itself begins with is the least, and what it can express the most.
+        // From HTTP/2's initial window size to the largest that the protocol can express.
         const WINDOW: RangeInclusive<u64> = 65_535..=0x7fff_ffff;
         let streams_max =
             field!(self.whole(raw.h2_streams_max, usual.streams_max.into(), 1..=10_000));
@@ -153,7 +172,7 @@ impl Check<'_> {
 mod tests {
     use crate::{
         config::testing::{SMALL, assert_mistakes, changed, parse},
-        node::files::Shares,
+        net::files::Shares,
     };
 
     #[test]
@@ -173,6 +192,12 @@ mod tests {
             ),
             (
                 "[admin]",
+                "[limits]\nanswer_bytes_in_flight_max = 1000\n[admin]",
+                "limits.answer_bytes_in_flight_max",
+                "answer_bytes_max",
+            ),
+            (
+                "[admin]",
                 "[limits]\nh2_stream_window_bytes = 1000\n[admin]",
                 "limits.h2_stream_window_bytes",
                 "65535",
@@ -187,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_what_vendors_leave_or_what_the_file_says() {
+    fn connection_limit_defaults_to_the_files_left_by_vendors() {
         let callers = |text: &str| parse(text).unwrap().limits.connections.max;
         let of_vendor = "name = \"v\"\nconnections_max = 7";
         let few = changed("name = \"v\"", of_vendor);

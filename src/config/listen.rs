@@ -1,6 +1,8 @@
-//! Where the gateway listens, and what it is called there: `listen`, `service`, `base_url`, `trusted_proxies`, `[admin]`.
+//! Checks of the listeners and their public addresses: `listen`, `service`, `base_url`, `trusted_proxies`,
+//! `cors_origins`, `[admin]`.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
 };
@@ -14,7 +16,7 @@ use super::{
     check::{Check, web_address, without_query},
     raw::RawAdmin,
 };
-use crate::{console::operators::Operators, node::files::Shares};
+use crate::{edge::cors::Origins, net::files::Shares, operators::Operators};
 
 impl Check<'_> {
     pub(super) fn service(&mut self, given: Option<String>) -> Option<String> {
@@ -30,7 +32,7 @@ impl Check<'_> {
         if ["chat", "messages", "models"].contains(&service.as_str()) {
             self.errors.add(
                 "service",
-                "is taken by another path under /v1: choose another name",
+                "is used by another path under /v1: choose another name",
             );
             return None;
         }
@@ -47,7 +49,7 @@ impl Check<'_> {
             if listen.is_some_and(|listen| listen.ip().is_unspecified()) {
                 self.warnings.add(
                     "base_url",
-                    "is absent, and the address of listen, which the catalog shows instead, is nobody's",
+                    "is absent, and the address of listen, which the catalog shows instead, cannot be connected to",
                 );
             }
             return listen.map(|listen| format!("{scheme}://{listen}/v1"));
@@ -58,7 +60,7 @@ impl Check<'_> {
         if !uri.path().ends_with("/v1") {
             self.errors.add(
                 "base_url",
-                "must end in /v1: it is the address that chat-completions clients are given",
+                "must end in /v1: it is the base address of chat-completions clients",
             );
             return None;
         }
@@ -81,6 +83,15 @@ impl Check<'_> {
         networks.into_iter().collect()
     }
 
+    pub(super) fn origins(&mut self, given: &[String]) -> Option<Origins> {
+        let origins: Vec<_> = given
+            .iter()
+            .enumerate()
+            .map(|(index, text)| self.keep(origin(text), &format!("cors_origins[{index}]")))
+            .collect();
+        origins.into_iter().collect()
+    }
+
     pub(super) fn admin(
         &mut self,
         raw: RawAdmin,
@@ -99,7 +110,7 @@ impl Check<'_> {
         let key = self.secret(
             raw.key,
             "admin.key",
-            "operators show it; make one with `openssl rand -hex 32`",
+            "operators authenticate with it; make one with `openssl rand -hex 32`",
         )?;
         if key.expose_secret().len() < 16 {
             self.errors.add(
@@ -119,13 +130,27 @@ impl Check<'_> {
             Shares::of_process(0).operators as u64,
             1..=1_000_000,
         );
+        if is_weak(key.expose_secret()) {
+            self.warnings.add(
+                "admin.key",
+                "is easily guessed; make another with `openssl rand -hex 32`",
+            );
+        }
+        let hosts = raw.hosts.into_iter().enumerate().map(|(index, name)| {
+            let is_name = web_address(&format!("http://{name}"))
+                .is_ok_and(|uri| uri.host() == Some(name.as_str()));
+            let name = is_name.then(|| name.to_ascii_lowercase());
+            let name = name.ok_or("must be a host name without a port, like \"console.example\"");
+            self.keep(name, &format!("admin.hosts[{index}]"))
+        });
+        let hosts: Vec<_> = hosts.collect();
         let operators_file = raw.operators_file.map(PathBuf::from);
-        // It is read at each sign-in, and not now: the gateway serves callers without it.
+        // The file is read at each sign-in, so this is only a warning: the gateway serves callers without it.
         let problem = operators_file.as_deref().and_then(|path| {
             let shown = path.display();
             match Operators::read(path) {
                 Err(error) => Some(format!(
-                    "{shown}: {error}; until it can be read nobody signs in by a name"
+                    "{shown}: {error}; until it can be read, sign-in by name is not possible"
                 )),
                 Ok(_) if !path.exists() => Some(format!(
                     "there is no {shown} yet: until `tollgate operator create NAME --role ROLE --file {shown}` has made \
@@ -136,6 +161,8 @@ impl Check<'_> {
         });
         if let Some(problem) = problem {
             self.warnings.add("admin.operators_file", problem);
+        } else if let Some(path) = operators_file.as_deref() {
+            self.warn_of_open_file("admin.operators_file", path);
         }
         let oidc = match raw.oidc {
             None => Some(None),
@@ -146,14 +173,112 @@ impl Check<'_> {
             key,
             operators_file,
             oidc: oidc?,
+            hosts: hosts.into_iter().collect::<Option<_>>()?,
+            metrics_key: raw.metrics_key.unwrap_or(false),
             connections_max: connections_max?,
         })
     }
 }
 
+/// An origin as browsers send it: the scheme, the host, and the port unless it is the scheme's default.
+fn origin(text: &str) -> Result<HeaderValue, &'static str> {
+    let is_origin = |(scheme, host): (&str, &str)| {
+        let is_scheme = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);
+        let is_host =
+            |c: char| c.is_ascii_graphic() && !c.is_ascii_uppercase() && !"/@?#*".contains(c);
+        !scheme.is_empty()
+            && scheme.chars().all(is_scheme)
+            && !host.is_empty()
+            && host.chars().all(is_host)
+    };
+    let is_known = text == "*" || text.split_once("://").is_some_and(is_origin);
+    is_known
+        .then(|| HeaderValue::from_str(text).ok())
+        .flatten()
+        .ok_or("must be an origin without a path, in small letters, like \"https://app.example\", or \"*\"")
+}
+
+/// Placeholder words that people write instead of a secret.
+const WORDS: [&str; 14] = [
+    "changeme", "change", "password", "passwd", "secret", "admin", "tollgate", "default",
+    "example", "qwerty", "letmein", "test", "key", "me",
+];
+
+/// Whether a key is short once common words and runs of characters are removed.
+fn is_weak(key: &str) -> bool {
+    let mut rest = key.to_ascii_lowercase();
+    for word in WORDS {
+        rest = rest.replace(word, "");
+    }
+    let is_run = |pair: &[u8]| matches!(pair[1].wrapping_sub(pair[0]), 0 | 1 | 0xff);
+    let bytes = rest.as_bytes();
+    let unlike = bytes.windows(2).filter(|pair| !is_run(pair)).count();
+    let distinct: BTreeSet<_> = bytes.iter().collect();
+    unlike < 7 || distinct.len() < 6
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::config::testing::assert_mistakes;
+    use super::is_weak;
+    use crate::config::testing::{assert_mistakes, changed, parse};
+
+    #[test]
+    fn world_readable_secret_file_is_warned_about() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let dir = tempfile::tempdir().unwrap();
+        let (key, operators) = (dir.path().join("key"), dir.path().join("operators.toml"));
+        std::fs::write(&key, "9f86d081884c7d659a2feaa0c55ad015").unwrap();
+        std::fs::write(&operators, "").unwrap();
+        let text = changed(
+            "key = \"${ADMIN_KEY}\"",
+            &format!(
+                "key = \"file:{}\"\noperators_file = {operators:?}",
+                key.display()
+            ),
+        );
+        for (mode, warned) in [
+            (0o600, false),
+            (0o640, false),
+            (0o644, true),
+            (0o602, true),
+            (0o660, true),
+        ] {
+            for file in [&key, &operators] {
+                std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let warnings = format!("{:?}", parse(&text).unwrap().warnings);
+            for (field, file) in [("admin.key", &key), ("admin.operators_file", &operators)] {
+                let advice = format!("chmod 600 {}", file.display());
+                let is_warned = warnings.contains(field) && warnings.contains(&advice);
+                assert_eq!(is_warned, warned, "{mode:o} {field}: {warnings}");
+            }
+        }
+    }
+
+    #[test]
+    fn common_admin_key_is_reported_as_weak() {
+        for key in [
+            "changemechangeme",
+            "ChangeMe-ChangeMe",
+            "passwordpassword1",
+            "aaaaaaaaaaaaaaaa",
+            "0123456789012345",
+            "admin-secret-key-1234",
+            "abababababababab",
+            "tollgate-admin-key",
+        ] {
+            assert!(is_weak(key), "{key}");
+        }
+        for key in [
+            "9f86d081884c7d659a2feaa0c55ad015",
+            "admin-key-of-the-tests",
+            "correct horse battery staple",
+            "kR7-vv2Qp_wLx91s",
+        ] {
+            assert!(!is_weak(key), "{key}");
+        }
+    }
 
     #[test]
     fn mistakes_of_addresses_and_names_are_named() {
@@ -164,7 +289,7 @@ mod tests {
                 "[admin]",
                 "service = \"messages\"\n[admin]",
                 "service",
-                "taken",
+                "used by another path",
             ),
             (
                 "[admin]",
@@ -177,6 +302,12 @@ mod tests {
                 "trusted_proxies = [\"10.0.0.0/8\", \"ten\"]\n[admin]",
                 "trusted_proxies[1]",
                 "CIDR",
+            ),
+            (
+                "[admin]",
+                "cors_origins = [\"*\", \"https://app.example/\"]\n[admin]",
+                "cors_origins[1]",
+                "without a path",
             ),
             (
                 "key = \"${ADMIN_KEY}\"",

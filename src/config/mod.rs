@@ -1,7 +1,7 @@
-//! `tollgate.toml`: read once into types that cannot be wrong, all mistakes reported together.
+//! Reads `tollgate.toml` once into types that can only be valid, and reports all mistakes together.
 //!
-//! The file's shape is `raw`; what it means is `check`, with a file for each section; where secrets come from is
-//! `secret`; what of it a running gateway takes is `settings`.
+//! `raw` has the file's shape; `check` checks the values, with a module per section; `secret` resolves secrets;
+//! `settings` lists which changes a running gateway applies.
 
 use std::{
     cell::RefCell, fmt, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration,
@@ -22,8 +22,8 @@ use tollgate_layers::{
 
 use self::secret::Env;
 use crate::{
-    catalog::select_json::Selector,
-    edge::{server::ConnectionLimits, tls::Identity},
+    edge::{cors::Origins, server::ConnectionLimits, tls::Identity},
+    text::select_json::Selector,
 };
 
 mod check;
@@ -38,6 +38,7 @@ mod listen;
 mod model;
 mod oidc;
 mod payments;
+mod presets;
 mod price_lists;
 mod prices;
 mod proxy;
@@ -55,7 +56,6 @@ mod traces;
 mod vendor;
 mod webhooks;
 
-pub(crate) use self::oidc::safe as safe_address;
 pub use self::{
     costs::RouteCostConfig,
     error::{ConfigError, ConfigErrors},
@@ -63,6 +63,7 @@ pub use self::{
     idempotency::IdempotencyConfig,
     oidc::OidcConfig,
     payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
+    presets::{About, ModelAbout, Preset, presets},
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{Tariff, UsdtRates},
     receivers::{MailConfig, MailTls, ReceiverConfig, TelegramConfig, WayConfig},
@@ -71,6 +72,7 @@ pub use self::{
     settings::need_restart,
     webhooks::WebhookConfig,
 };
+pub(crate) use self::{oidc::safe as safe_address, receivers::kind};
 
 pub(crate) use self::payments::{is_email, is_whole_kopecks};
 pub(crate) use self::prices::MULTIPLIER_MAX;
@@ -78,61 +80,65 @@ pub(crate) use self::prices::MULTIPLIER_MAX;
 /// The whole configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where callers connect.
+    /// Address that callers connect to.
     pub listen: SocketAddr,
-    /// Whether another process may listen there too.
+    /// Whether another process may listen on the same port (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// The path segment of the catalog: `GET /v1/<service>/models`.
+    /// Path segment of the catalog: `GET /v1/<service>/models`.
     pub service: String,
-    /// The address that the catalog shows; it ends in `/v1`.
+    /// Address shown in the catalog; ends in `/v1`.
     pub base_url: String,
-    /// The language of texts for people.
+    /// Language of texts for people.
     pub language: Language,
-    /// Peers whose `x-forwarded-for` is believed.
+    /// Networks whose `x-forwarded-for` header is trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// How often the files are looked at; `None`: when told to.
+    /// Origins of web pages that may use keys from a browser.
+    pub cors_origins: Origins,
+    /// Interval at which the files are checked for changes; `None`: only on SIGHUP.
     pub reload_poll: Option<Duration>,
-    /// What callers are shown over TLS; `None`: plain HTTP.
+    /// Certificate and key for TLS; `None`: plain HTTP.
     pub tls: Option<Identity>,
-    /// The operator's listener, if there is one.
+    /// The operators' listener, if configured.
     pub admin: Option<AdminConfig>,
-    /// Where spans of calls are sent; `None`: nowhere.
+    /// Where spans of calls are exported; `None`: spans are not exported.
     pub traces: Option<TracesConfig>,
-    /// Who is sent events.
+    /// Receivers of events.
     pub receivers: Vec<ReceiverConfig>,
-    /// How customers pay by themselves; `None`: they do not.
+    /// Payments by customers; `None`: only operators book payments.
     pub payments: Option<PaymentsConfig>,
-    /// Where money is kept and how much of it a call holds.
+    /// Where the ledger is stored, and how much a call holds.
     pub ledger: LedgerConfig,
-    /// Answers that are kept.
+    /// Answers stored for calls with an idempotency key.
     pub idempotency: IdempotencyConfig,
-    /// Limits.
+    /// Limits of requests, bodies and connections.
     pub limits: Limits,
-    /// The part that can be swapped while calls run.
+    /// The part that a reload replaces while calls run.
     pub live: LiveConfig,
-    /// What may be meant, and probably is not.
+    /// Likely mistakes that do not make the configuration invalid.
     pub warnings: Vec<ConfigError>,
+    /// Presets whose values the file takes.
+    pub presets: Vec<&'static Preset>,
 }
 
-/// What came of reading a file, and which files that were.
+/// The result of reading a file, and the files that were read.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration, or every mistake in it.
     pub config: Result<Config, ConfigErrors>,
-    /// The file, and those that it names.
+    /// The file itself and the files that it names.
     pub files: Files,
 }
 
 impl Config {
-    /// Reads a file, with the secrets of this process' environment.
+    /// Reads a file, with secrets from this process's environment.
     ///
     /// # Errors
-    /// Every mistake in it.
+    /// All mistakes in the file, if there are any.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         Self::read(path).config
     }
 
-    /// The same, with the files that were read.
+    /// Like [`load`](Self::load), and returns the files that were read.
     #[must_use]
     pub fn read(path: &Path) -> Loaded {
         let files = RefCell::<Files>::default();
@@ -155,10 +161,10 @@ impl Config {
         }
     }
 
-    /// Reads a text; `env` looks variables of the environment up.
+    /// Parses a text; `env` looks up environment variables.
     ///
     /// # Errors
-    /// Every mistake in it.
+    /// All mistakes in the text, if there are any.
     pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigErrors> {
         Self::check(text, Env::new(env, &RefCell::default()))
     }
@@ -176,100 +182,107 @@ impl Config {
         };
         match check.config(raw) {
             Some(config) if check.errors.is_empty() => Ok(Self {
-                warnings: check.warnings.list(|path| document.line_of(path)),
+                warnings: document.locate(check.warnings),
+                presets: document.presets(),
                 ..config
             }),
-            _ => Err(check.errors.finish(|path| document.line_of(path))),
+            _ => Err(ConfigErrors(document.locate(check.errors))),
         }
     }
 }
 
-/// `[admin]`: the operator's listener.
+/// `[admin]`: the operators' listener.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// Where it listens; loopback by default.
+    /// Address of the listener; loopback by default.
     pub listen: SocketAddr,
-    /// What operators show.
+    /// The admin key.
     pub key: SecretString,
-    /// Who may sign in to the console by a name; read whenever somebody does.
+    /// File with the operators who may sign in to the console by name; read at each sign-in.
     pub operators_file: Option<PathBuf>,
-    /// Who else may, by an OpenID provider.
+    /// Sign-in by an OpenID provider, if configured.
     pub oidc: Option<OidcConfig>,
-    /// Connections to it.
+    /// Further host names of the listener, in lower case; addresses and names of this machine are always accepted.
+    pub hosts: Vec<String>,
+    /// Whether `/metrics` requires the admin key.
+    pub metrics_key: bool,
+    /// Maximum number of connections.
     pub connections_max: usize,
 }
 
-/// `[traces]`: spans of calls, by OTLP over HTTP.
+/// `[traces]`: spans of calls, exported by OTLP over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracesConfig {
-    /// Where they are posted.
+    /// URL that spans are posted to.
     pub url: Uri,
-    /// What is sent along. Values are marked sensitive.
+    /// Headers added to each export. Values are marked sensitive.
     pub headers: HeaderMap,
-    /// Of a million calls so many are traced.
+    /// How many of a million calls are traced.
     pub calls_per_million: u32,
 }
 
-/// `[ledger]`.
+/// `[ledger]`: the store, and the sizes and lifetimes of holds.
 #[derive(Clone, Debug)]
 pub struct LedgerConfig {
-    /// Which store.
+    /// The kind and address of the store.
     pub url: LedgerUrl,
-    /// PEM of the certificate authorities that Redis is trusted by, in place of Mozilla's list.
+    /// PEM of the certificate authorities to trust for Redis, instead of Mozilla's list.
     pub authorities: Option<Arc<[u8]>>,
-    /// How input is bounded.
+    /// How the input tokens of a hold are bounded.
     pub hold: HoldMode,
-    /// Tokens that an image is held for.
+    /// Tokens held for a full-size image.
     pub image_tokens: u64,
-    /// Tokens that a document is held for.
+    /// Minimum tokens held per document.
     pub document_tokens: u64,
-    /// Tokens that a search of the web is held for, beside its own price.
+    /// Tokens held for the results of a web search, in addition to the price of the search.
     pub search_tokens: u64,
+    /// Maximum number of conversations remembered with the vendor's count of their input.
+    pub hold_conversations_max: usize,
     /// How long a hold outlives the longest call.
     pub hold_grace: Duration,
-    /// How long a start waits for another process to let go of the ledger's file or the outbox.
+    /// How long the start waits for another process to release the ledger's file or the outbox.
     pub open_wait: Duration,
-    /// Where a gateway keeps what it has still to tell a ledger on another machine.
+    /// File for charges that a remote ledger has not acknowledged.
     pub outbox: OutboxConfig,
-    /// For how long a gateway may hold money by itself after it told the ledger last; zero: never.
+    /// How long a gateway may grant holds from a local lease without hearing from the ledger; zero disables leases.
     pub lease_max: Duration,
 }
 
-/// What begins with `outbox` in `[ledger]`. A ledger on this machine needs none.
+/// Settings of the outbox (`ledger.outbox…`). An embedded ledger needs no outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxConfig {
-    /// The file: one for each gateway.
+    /// Path of the file; each gateway has its own.
     pub path: PathBuf,
-    /// Charges that may wait for the ledger.
+    /// Maximum number of calls that the ledger has not acknowledged.
     pub calls_max: usize,
-    /// How long a charge may wait before this node is not ready.
+    /// Age of the oldest unacknowledged charge beyond which this node is not ready.
     pub age_max: Duration,
 }
 
-/// Which store the ledger is.
+/// Kind and address of the ledger's store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum LedgerUrl {
-    /// `memory:`: gone with the process.
+    /// `memory:`: lost when the process ends.
     Memory,
-    /// `sqlite:PATH`.
+    /// `sqlite:PATH`: a file of SQLite.
     Sqlite(PathBuf),
-    /// `redis://`, `redis-sentinel://` or `redis-cluster://`, or one of them with TLS (`rediss…`), whole;
-    /// it may carry a password.
+    /// `redis://`, `redis-sentinel://` or `redis-cluster://`, or their TLS forms (`rediss…`): the whole URL, which may
+    /// contain a password.
     Redis(String),
 }
 
 impl LedgerUrl {
-    /// Reads a ledger's address as `ledger.url` is read: one with a password comes as `${NAME}` or
+    /// Parses a ledger URL by the rules of `ledger.url`: a URL with a password must be given as `${NAME}` or
     /// `file:/path`.
     ///
     /// # Errors
-    /// What is wrong with it, without repeating it.
+    /// What is wrong with the URL, without repeating it.
     pub fn read(text: &str) -> Result<Self, String> {
         let files = RefCell::default();
         ledger::ledger_url(text, Env::new(&|name| std::env::var(name).ok(), &files))
     }
 
-    /// Which store, in a word.
+    /// Name of the kind of store.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -280,7 +293,7 @@ impl LedgerUrl {
     }
 }
 
-/// Says which store, and nothing that could be a password.
+/// Shows only the kind of store, because the URL may contain a password.
 impl fmt::Debug for LedgerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -295,73 +308,75 @@ impl fmt::Debug for LedgerUrl {
     }
 }
 
-/// `[limits]`.
+/// `[limits]`: limits of requests, bodies and connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Catalog requests a second from one address.
+    /// Catalog requests per second, per address.
     pub catalog_requests_per_second: u32,
-    /// Other requests a second from one address; `None`: as many as come.
+    /// Other requests per second, per address; `None`: unlimited.
     pub requests_per_second: Option<u32>,
-    /// Unknown keys a second that one address may show; beyond it, it is not told any more.
+    /// Requests with unknown keys per second, per address.
     pub unknown_keys_per_second: u32,
-    /// Unknown keys that one address may show at once.
+    /// Burst of requests with unknown keys, per address.
     pub unknown_keys_burst: u32,
-    /// Bytes of path and query.
+    /// Maximum bytes of a request's path and query.
     pub uri_bytes_max: usize,
-    /// Most requests at a time.
+    /// Maximum number of requests in flight.
     pub in_flight_max: usize,
-    /// Most bytes of a request's body.
+    /// Maximum bytes of a request's body.
     pub body_bytes_max: u64,
-    /// Most bytes of all requests' bodies that are kept at a time.
+    /// Maximum bytes of all request bodies in memory.
     pub body_bytes_in_flight_max: u64,
-    /// Time for a request's body.
+    /// Timeout for receiving a request's body.
     pub body_timeout: Duration,
-    /// Bytes of a request's body that must come each second.
+    /// Minimum bytes per second at which a body must arrive.
     pub body_rate_min: u64,
-    /// Most bytes of an answer that is kept as a whole.
+    /// Maximum bytes of an answer that is held in memory as a whole.
     pub answer_bytes_max: usize,
-    /// Most messages of a request.
+    /// Maximum bytes of all answers in memory that are not streamed.
+    pub answer_bytes_in_flight_max: u64,
+    /// Maximum number of messages in a request.
     pub messages_max: u64,
-    /// How patient the server is with connections.
+    /// Limits and timeouts of connections.
     pub connections: ConnectionLimits,
-    /// The longest that a call may take.
+    /// Maximum duration of a call.
     pub call_time_max: Duration,
-    /// Time for running calls when the process is told to stop.
+    /// Time for running calls to finish after SIGTERM.
     pub drain_timeout: Duration,
 }
 
-/// What can be swapped while calls run: models, their prices and ways to vendors.
+/// The part that a reload replaces while calls run: models, their prices and their routes to vendors.
 #[derive(Clone, Debug)]
 pub struct LiveConfig {
-    /// Where the exchange rate comes from.
+    /// Sources of the exchange rate.
     pub rate: RateConfig,
-    /// What stands between the exchange rate and the price.
+    /// How prices follow from the exchange rate.
     pub tariff: Tariff,
-    /// Models in the order of the catalog. Never empty; ids differ.
+    /// Models in the order of the catalog. Never empty; ids are unique.
     pub models: Vec<ModelConfig>,
-    /// What some customers pay for them.
+    /// Prices for some customers.
     pub price_lists: PriceLists,
-    /// Who statements are from; `None`: they name nobody.
+    /// The seller that issues statements; `None`: statements name no seller.
     pub seller: Option<Arc<SellerConfig>>,
 }
 
-/// `[rate]`: rubles for one USDT.
+/// `[rate]`: rubles per USDT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateConfig {
-    /// How old a measured rate may be.
+    /// Maximum age of a rate.
     pub age_max: Duration,
-    /// Time between two looks.
+    /// Interval between two requests for the rate.
     pub refresh: Duration,
-    /// The largest change between two looks that is believed, in percent.
+    /// Largest change from one request to the next that is accepted, in percent.
     pub step_max_percent: Decimal,
-    /// Sources in the order of trust. Never empty.
+    /// Sources in order of preference. Never empty.
     pub sources: Vec<RateSource>,
 }
 
-/// `[[rate.source]]`.
+/// `[[rate.source]]`: a source of the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateSource {
-    /// The operator's word.
+    /// A rate fixed by the operator.
     Fixed(Decimal),
     /// A number in a JSON answer.
     Http(Box<HttpSource>),
@@ -370,29 +385,29 @@ pub enum RateSource {
 /// A number in a JSON answer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpSource {
-    /// Whom to ask; it may carry a key.
+    /// URL of the source; may contain a key.
     pub url: Uri,
     /// `GET` or `POST`.
     pub method: Method,
-    /// What to send; JSON if not empty.
+    /// Body of the request; JSON if not empty.
     pub body: Bytes,
-    /// Where the number stands.
+    /// Location of the number in the answer.
     pub select: Selector,
-    /// The least number that is believed.
+    /// Lowest rate that is accepted.
     pub min: Option<Decimal>,
-    /// The largest number that is believed.
+    /// Highest rate that is accepted.
     pub max: Option<Decimal>,
 }
 
 impl HttpSource {
-    /// The host: what logs may say about the address.
+    /// The host, which is the part of the URL that logs may contain.
     #[must_use]
     pub fn host(&self) -> &str {
         self.url.host().unwrap_or_default()
     }
 }
 
-/// Without the address, whose query may be a key.
+/// Omits the URL, whose query may contain a key.
 impl fmt::Debug for HttpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSource")
@@ -404,38 +419,38 @@ impl fmt::Debug for HttpSource {
     }
 }
 
-/// `[[model]]`.
+/// `[[model]]`: a model that is sold.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     /// Name in the request field `model`.
     pub id: String,
-    /// Family name, for people.
+    /// Name of the model's family, for people.
     pub family: String,
-    /// What it makes.
+    /// Whether it answers chats or makes embeddings.
     pub kind: ModelKind,
-    /// Its own name, for people who choose from a client's list.
+    /// Name shown where a client lets people choose a model.
     pub display_name: Option<String>,
-    /// What it is for, in front of its price there.
+    /// Description shown before the price where a client lets people choose a model.
     pub description: Option<String>,
     /// Base prices.
     pub usdt_mtok: UsdtRates,
-    /// Base prices under conditions, none of which is empty, and none ambiguous.
+    /// Base prices under conditions; no condition is empty and no two are ambiguous.
     pub price_rules: Vec<(Condition, UsdtRates)>,
-    /// What the vendors take, where it is known.
+    /// The vendors' own prices, where they are known.
     pub route_costs: Vec<RouteCostConfig>,
-    /// Most output tokens that it can be asked for.
+    /// Largest number of output tokens that a call may request.
     pub output_tokens_max: u64,
-    /// Fewest output tokens worth a call when funds are short.
+    /// Smallest output worth a call when the balance is low, in tokens.
     pub output_tokens_min: u64,
-    /// Output tokens of a call without a ceiling; `None`: the most.
+    /// Output limit of a call that sets none, in tokens; `None`: `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
-    /// Its context window, if known.
+    /// Context window in tokens, if known.
     pub input_tokens_max: Option<u64>,
-    /// Input tokens up to which the prices hold; `None`: all.
+    /// Largest input that the prices apply to, in tokens; `None`: unlimited.
     pub input_tokens_priced_max: Option<u64>,
     /// Whether a conversation stays on its route.
     pub sticky: bool,
-    /// Ways to a vendor, by priority. Never empty; no two lead to the same model of the same vendor.
+    /// Routes to vendors, by priority. Never empty; no two have the same vendor and the same model of that vendor.
     pub routes: Vec<Arc<Route>>,
 }
 
@@ -455,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_cannot_be_read() {
+    fn missing_file_is_an_error() {
         let errors = Config::load(Path::new("/no/such/tollgate.toml")).unwrap_err();
         assert!(
             errors.to_string().starts_with("cannot be read: "),
@@ -482,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_that_a_config_names_are_known() {
+    fn files_named_by_the_configuration_are_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -490,7 +505,7 @@ mod tests {
             path
         };
         let (admin, vendor) = (
-            write("admin", "admin-secret-0123456789"),
+            write("admin", "admin-7Kq2vW9xT4mZ8rB3"),
             dir.path().join("vendor"),
         );
         let refer = |path: &Path| format!("file:{}", path.display());

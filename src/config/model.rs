@@ -1,4 +1,4 @@
-//! What `[[model]]` means, but for its prices and its routes.
+//! Checks of `[[model]]`, except prices and routes.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,9 @@ use super::{
     vendor::Vendors,
 };
 
-const INPUT_ALONE: &str =
-    "means nothing of a model for embeddings, which has input alone: take it out";
+const INPUT_ALONE: &str = "is not valid for an embedding model, which has only input: remove it";
 const DISPLAY_NAME_CHARS_MAX: usize = 60;
-/// Claude Code shows 100 of what a model says of itself: the price stands behind this, and is not to be cut.
+/// Claude Code shows 100 characters of a model's description. The price follows this text and must not be cut off.
 const DESCRIPTION_CHARS_MAX: usize = 40;
 
 impl Check<'_> {
@@ -34,13 +33,13 @@ impl Check<'_> {
             .enumerate()
             .map(|(index, raw)| {
                 let path = format!("model[{index}]");
-                // Before the rest, whose mistakes must not hide this one.
+                // Checked first, so that mistakes in other fields do not hide a duplicate id.
                 if let Some(id) = raw.id.as_ref().filter(|id| !id.is_empty())
                     && !ids.insert(id.clone())
                 {
                     self.errors.add(
                         format!("{path}.id"),
-                        format!("{id:?} is there already: one model each id"),
+                        format!("{id:?} is used already: give each model its own id"),
                     );
                 }
                 self.model(raw, &path, vendors)
@@ -52,7 +51,7 @@ impl Check<'_> {
     fn model(&mut self, mut raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
         let at = |field: &str| format!("{path}.{field}");
         let kind = self.kind(raw.kind.as_deref(), &at("kind"));
-        // Where the kind is a mistake, none is told of what depends on it.
+        // If the kind is invalid, mistakes that depend on it are not reported.
         let has_output = kind.is_some_and(|kind| kind != ModelKind::Embedding);
         let least = u64::from(has_output);
         match kind {
@@ -79,7 +78,7 @@ impl Check<'_> {
         if raw.output_tokens_max.is_none() && has_output {
             self.errors.missing(
                 &at("output_tokens_max"),
-                "give the most output tokens that the model can write",
+                "give the maximum number of output tokens of the model",
             );
         }
         let max = self.whole(
@@ -153,8 +152,8 @@ impl Check<'_> {
         given.map_or(Some(ModelKind::Chat), |text| self.choice(text, path, kinds))
     }
 
-    /// Refuses what a model without output has no use for, if it `is_known` to have none. Its one rate stands for all
-    /// that it could use: nothing would be free.
+    /// Refuses settings that are useless for a model without output, if the model `is_known` to have none. The rate of
+    /// input is copied to all other classes, so that nothing is free.
     fn input_alone(&mut self, raw: &mut RawModel, path: &str, is_known: bool) {
         for (name, given) in [
             ("output_tokens_max", &mut raw.output_tokens_max),
@@ -180,7 +179,7 @@ impl Check<'_> {
         }
     }
 
-    /// The same of prices under conditions.
+    /// Like `input_alone`, for prices under conditions.
     pub(super) fn rates_of_input(
         &mut self,
         rules: &mut [RawPriceRule],
@@ -203,13 +202,13 @@ impl Check<'_> {
             if is_known && given.take().is_some() {
                 self.errors.add(format!("{path}.{name}"), INPUT_ALONE);
             }
-            // A mistake of the one is told once.
+            // A mistake in the rate of input is reported once.
             let input = || rates.input.clone().unwrap_or_else(|| "1".to_owned());
             given.get_or_insert_with(input);
         }
     }
 
-    /// A short text for people, if there is one.
+    /// An optional short text for people.
     pub(super) fn line(
         &mut self,
         given: Option<String>,
@@ -314,7 +313,7 @@ mod tests {
         assert_eq!((model.output_tokens_max, model.output_tokens_min), (0, 0));
         let endpoint = model.routes[0].vendor.endpoint.path();
         assert!(endpoint.ends_with("/embeddings"), "{endpoint}");
-        // A vendor of several formats takes them where chat is one of these.
+        // A vendor with several formats accepts embeddings if one of them is chat.
         let several = rates("input = \"0.02\"")
             .replace("format = \"chat\"", "formats = [\"responses\", \"chat\"]");
         let config = parse(&several).unwrap();
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kind_is_one_mistake() {
+    fn unknown_kind_is_reported_once() {
         let output = "output_tokens_max = 128000";
         for kind in ["kind = \"embeddings\"", "kind = 5"] {
             for (rates, more) in [
@@ -373,7 +372,7 @@ mod tests {
         let errors = parse(&twice).unwrap_err();
         let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
         assert_eq!(paths, ["vendor[1].name", "model[1].id"], "{errors}");
-        // Other mistakes in both do not hide it.
+        // Other mistakes in both models do not hide it.
         let errors = parse(&twice.replace("family = \"M\"", "")).unwrap_err();
         for path in ["model[0].family", "model[1].family", "model[1].id"] {
             assert!(errors.iter().any(|error| error.path == path), "{errors}");

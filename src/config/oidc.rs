@@ -1,4 +1,4 @@
-//! What `[admin.oidc]` means.
+//! Checks of `[admin.oidc]`.
 
 use http::{Uri, uri::Scheme};
 use secrecy::{ExposeSecret, SecretString};
@@ -7,34 +7,34 @@ use super::{
     check::{Check, web_address},
     raw::RawOidc,
 };
-use crate::admin::Role;
+use crate::operators::Role;
 
-/// Where the provider sends browsers back to.
+/// Path that the provider redirects browsers to.
 pub(crate) const BACK: &str = "/console/oidc/back";
 
-/// `[admin.oidc]`: who signs in to the console by an OpenID provider.
+/// `[admin.oidc]`: sign-in to the console by an OpenID provider.
 #[derive(Clone, Debug)]
 pub struct OidcConfig {
-    /// What the provider calls itself, character by character.
+    /// Issuer, exactly as the provider states it.
     pub issuer: String,
-    /// What it calls the console.
+    /// Client id of the console.
     pub client_id: String,
-    /// What the console shows it; `None`: it is a public client, with PKCE alone.
+    /// Client secret of the console; `None`: a public client, with PKCE only.
     pub client_secret: Option<SecretString>,
-    /// Where it sends browsers back to.
+    /// Full URL that the provider redirects browsers to.
     pub redirect_url: String,
-    /// Asked for beside `openid`.
+    /// Scopes requested in addition to `openid`.
     pub scopes: Vec<String>,
-    /// The claim that says what somebody is called.
+    /// Claim with the person's name.
     pub name_claim: String,
-    /// The claim that has their groups.
+    /// Claim with the person's groups.
     pub role_claim: String,
-    /// Groups by the role that they have, the mightiest first.
+    /// Groups of each role, the most powerful role first.
     pub roles: Vec<(Role, Vec<String>)>,
 }
 
 impl OidcConfig {
-    /// What somebody of these groups may do.
+    /// The most powerful role that one of these groups has.
     pub(crate) fn role_of(&self, groups: &[&str]) -> Option<Role> {
         let found = self
             .roles
@@ -43,7 +43,7 @@ impl OidcConfig {
         found.map(|(role, _)| *role)
     }
 
-    /// Whether it is the same, its secret too.
+    /// Whether both are equal, including the secret.
     pub(super) fn is(&self, other: &Self) -> bool {
         let parts = |it: &Self| {
             let secret = it.client_secret.as_ref();
@@ -60,17 +60,17 @@ impl OidcConfig {
 
 impl Check<'_> {
     pub(super) fn oidc(&mut self, raw: RawOidc) -> Option<OidcConfig> {
-        let advice = "give the provider's address, as it calls itself in its discovery document";
+        let advice = "give the provider's issuer URL, as in its discovery document";
         let issuer = self.required(raw.issuer, "admin.oidc.issuer", advice);
         let issuer = issuer.filter(|text| self.keep(safe(text), "admin.oidc.issuer").is_some());
-        let advice = "give the name by which the provider knows the console";
+        let advice = "give the console's client id at the provider";
         let client_id = self.required(raw.client_id, "admin.oidc.client_id", advice);
         let client_secret = match raw.client_secret {
             None => Some(None),
             given => self.secret(given, "admin.oidc.client_secret", "").map(Some),
         };
         let path = "admin.oidc.redirect_url";
-        let advice = "give the console's address for browsers with /console/oidc/back behind it, as the provider has it";
+        let advice = "give the console's address for browsers followed by /console/oidc/back, as registered at the provider";
         let redirect_url = self.required(raw.redirect_url, path, advice);
         let redirect_url = redirect_url.filter(|text| {
             let back = safe(text).and_then(|url| match url.path() {
@@ -86,13 +86,13 @@ impl Check<'_> {
             (Role::Read, raw.roles.read),
         ];
         if groups.iter().all(|(_, groups)| groups.is_empty()) {
-            let problem = "names no group: nobody could sign in; give those of a role, like admin = [\"tollgate-admins\"]";
+            let problem = "names no group, so that nobody could sign in; give the groups of a role, like admin = [\"tollgate-admins\"]";
             self.errors.add("admin.oidc.roles", problem);
             return None;
         }
         for scope in &raw.scopes {
             if scope.is_empty() || scope.contains(|c: char| c.is_whitespace() || c.is_control()) {
-                let problem = format!("{scope:?} is no scope: one word each");
+                let problem = format!("{scope:?} is not a scope: give one word each");
                 self.errors.add("admin.oidc.scopes", problem);
                 return None;
             }
@@ -110,7 +110,7 @@ impl Check<'_> {
     }
 }
 
-/// An address that nobody on the way can answer for: https, or this machine's own.
+/// A URL that cannot be intercepted: https, or a loopback address.
 pub(crate) fn safe(text: &str) -> Result<Uri, String> {
     let url = web_address(text).map_err(|problem| problem.to_string())?;
     let host = url.host().unwrap_or_default();
@@ -118,7 +118,7 @@ pub(crate) fn safe(text: &str) -> Result<Uri, String> {
     if url.scheme() == Some(&Scheme::HTTPS) || own {
         Ok(url)
     } else {
-        Err("must begin with https://; http is for this machine alone".into())
+        Err("must begin with https://; http is allowed only for this machine".into())
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
                 "client_id = \"tollgate\"\n",
                 "",
                 "admin.oidc.client_id",
-                "name",
+                "client id",
             ),
             (
                 "oidc/back",

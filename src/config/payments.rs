@@ -1,4 +1,4 @@
-//! What `[payments]` means.
+//! Checks of `[payments]`.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use super::{
     raw::{RawCloudPayments, RawPayments, RawStripe, RawYooKassa},
 };
 
-/// A kopeck: providers know nothing smaller.
+/// A kopeck in micro-rubles, the smallest unit of the providers.
 const KOPECK: i64 = 10_000;
 
-/// `[payments]`: how customers pay by themselves.
+/// `[payments]`: payments that customers make themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PaymentsConfig {
-    /// Whether the holder of a key may ask for a payment.
+    /// Whether the holder of a key may start a payment.
     pub on_page: bool,
-    /// The least that such a payment may be.
+    /// Smallest payment that the holder of a key may start.
     pub min: MicroRub,
-    /// The most.
+    /// Largest payment that the holder of a key may start.
     pub max: MicroRub,
-    /// How many payments of an account may be open.
+    /// Maximum number of unpaid payments per account.
     pub open_max: usize,
-    /// How often open payments are asked for.
+    /// Interval at which providers are polled for unpaid payments.
     pub poll: Duration,
-    /// How often it is looked whether saved cards have to be charged.
+    /// Interval at which accounts with an automatic top-up are checked.
     pub auto_check: Duration,
-    /// How long a card is left alone that was declined, for the first time.
+    /// Pause after a card's first decline; doubled after each further one.
     pub auto_retry: Duration,
-    /// After how many declines it is not tried any more.
+    /// Number of declines in a row after which a card is no longer charged.
     pub auto_declines_max: u32,
-    /// `[payments.yookassa]`.
+    /// YooKassa, if configured.
     pub yookassa: Option<YooKassaConfig>,
-    /// `[payments.cloudpayments]`.
+    /// CloudPayments, if configured.
     pub cloudpayments: Option<CloudPaymentsConfig>,
-    /// `[payments.stripe]`.
+    /// Stripe, if configured.
     pub stripe: Option<StripeConfig>,
 }
 
 impl PaymentsConfig {
-    /// Whether the holder of a key may ask for a payment.
+    /// Whether the holder of a key may start a payment: it is enabled and a provider is configured.
     #[must_use]
     pub const fn is_offered(&self) -> bool {
         self.on_page
@@ -53,50 +53,52 @@ impl PaymentsConfig {
 /// `[payments.yookassa]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YooKassaConfig {
-    /// The shop.
+    /// Shop id at YooKassa.
     pub shop_id: String,
-    /// Its key.
+    /// Secret key of the shop.
     pub secret_key: ProviderSecret,
-    /// Where the API is, without a slash at its end.
+    /// Base URL of the API, without a trailing slash.
     pub url: String,
-    /// Where payers come back to.
+    /// URL that payers return to.
     pub return_url: String,
-    /// What receipts say, and to whom.
+    /// VAT code of fiscal receipts, and the default email address for them.
     pub receipt: Option<(u8, String)>,
 }
 
 /// `[payments.cloudpayments]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudPaymentsConfig {
-    /// The site.
+    /// Public ID of the site.
     pub public_id: String,
-    /// Its key, which signs notifications too.
+    /// API Secret of the site, which also verifies notifications.
     pub api_secret: ProviderSecret,
-    /// Where the API is, without a slash at its end.
+    /// Base URL of the API, without a trailing slash.
     pub url: String,
-    /// Where payers come back to.
+    /// URL that payers return to.
     pub return_url: String,
 }
 
 /// `[payments.stripe]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripeConfig {
-    /// The account's key.
+    /// Secret key of the Stripe account.
     pub secret_key: ProviderSecret,
-    /// What events are signed with.
+    /// Secret that Stripe signs events with.
     pub webhook_secret: ProviderSecret,
-    /// Where the API is, without a slash at its end.
+    /// Whether a disputed amount is taken off its account until the dispute is won.
+    pub hold_disputed: bool,
+    /// Base URL of the API, without a trailing slash.
     pub url: String,
-    /// Where payers come back to.
+    /// URL that payers return to.
     pub return_url: String,
 }
 
-/// A secret of a provider. Two are compared where a reload asks whether they differ.
+/// A provider's secret. Comparable, so that a reload can detect a changed secret.
 #[derive(Clone, Debug)]
 pub struct ProviderSecret(SecretString);
 
 impl ProviderSecret {
-    /// What is shown to the provider.
+    /// The secret in plain text, to be sent to the provider.
     pub(crate) fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -151,7 +153,7 @@ impl Check<'_> {
             (Some(None), Some(None), Some(None))
         );
         if on_page && !has_provider {
-            let problem = "means nothing without a provider: add [payments.yookassa], [payments.cloudpayments] or \
+            let problem = "has no effect without a provider: add [payments.yookassa], [payments.cloudpayments] or \
                            [payments.stripe], or nobody can pay on the page";
             self.warnings.add("payments.on_page", problem);
         }
@@ -189,7 +191,7 @@ impl Check<'_> {
                 u8::try_from(code).ok().zip(Some(email))
             }
             (None, Some(_)) => {
-                let problem = "is of use beside receipt_vat_code alone: give that too";
+                let problem = "is used only with receipt_vat_code: give that too";
                 self.errors.add("payments.yookassa.receipt_email", problem);
                 return None;
             }
@@ -235,12 +237,13 @@ impl Check<'_> {
         Some(StripeConfig {
             secret_key: ProviderSecret(secret_key?),
             webhook_secret: ProviderSecret(webhook?),
+            hold_disputed: raw.hold_disputed.unwrap_or(false),
             url: url?,
             return_url: return_url?,
         })
     }
 
-    /// Whole kopecks, above nothing.
+    /// A positive amount in whole kopecks.
     fn rubles(&mut self, text: &str, path: &str) -> Option<MicroRub> {
         let amount = text.parse::<MicroRub>().ok();
         let amount = amount.filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount));
@@ -264,12 +267,12 @@ impl Check<'_> {
     }
 }
 
-/// Whether it is a sum that providers can take.
+/// Whether an amount has no fraction of a kopeck, which providers cannot represent.
 pub(crate) fn is_whole_kopecks(amount: MicroRub) -> bool {
     amount.micro() % KOPECK == 0
 }
 
-/// Enough of one to send a receipt to: the provider knows the rest.
+/// A plausible email address for a receipt; the provider checks the rest.
 pub(crate) fn is_email(text: &str) -> bool {
     let plain = text.len() <= 254
         && text
@@ -296,7 +299,7 @@ mod tests {
                         return_url = \"https://pay.example/usage\"\n";
 
     #[test]
-    fn a_provider_is_there_with_all_that_it_needs() {
+    fn provider_settings_are_read_and_incomplete_ones_refused() {
         let config = payments(SHOP).unwrap();
         assert_eq!(
             (config.on_page, config.min, config.max, config.open_max),
@@ -341,7 +344,7 @@ mod tests {
             ),
             (
                 &more("receipt_email = \"a@b.c\""),
-                "payments.yookassa.receipt_email: is of use",
+                "payments.yookassa.receipt_email: is used only",
             ),
         ] {
             let errors = payments(lines).unwrap_err();

@@ -1,9 +1,9 @@
-//! What `[[price_rule]]` and `[[account_group]]` mean: which rule of the operator's prices a model for an account.
+//! Checks of `[[price_rule]]` and `[[account_group]]`: decides which rule prices which model for which account.
 //!
-//! Rules are ordered by what they say of the account (its id, a group of it, all), and those that say the same of it by
-//! what they say of the model (its id, a longer beginning, a shorter one, any): what was agreed on with a customer is not
-//! changed by what everybody pays. All of it is settled here, for every model and every account that is named: a call
-//! only looks up.
+//! The more specific rule decides. Rules are compared by account first (its id, then a group, then all), and by model
+//! second (its id, then a longer prefix, then a shorter one, then any), so that a general offer never changes a price
+//! agreed on with a customer. Every decision is made here, for every model and every named account; a call only looks
+//! it up.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,40 +23,41 @@ use super::{
 use crate::text::similar::hint;
 
 const NAME_CHARS_MAX: usize = 60;
-/// Accounts that are named nowhere.
+/// All accounts that no other rule names.
 const ALL: &str = "*";
 
-/// `[[price_rule]]`, settled.
+/// `[[price_rule]]`, with all decisions made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceLists {
-    /// The rules, as they stand in the file.
+    /// The rules, in the order of the file.
     pub rules: Vec<CustomerRule>,
-    /// For each account that a rule names, by itself or in a group.
+    /// The row of each account that a rule names, directly or by a group.
     pub accounts: HashMap<AccountId, Row>,
-    /// For every other account.
+    /// The row of every other account.
     pub others: Row,
 }
 
-/// Which rule prices each model, in the order of the catalog; `None`: everybody's price. Empty: so for all of them.
+/// Index of the rule that prices each model, in the order of the catalog; `None`: the general price. An empty row means
+/// general prices for all models.
 pub type Row = Arc<[Option<usize>]>;
 
-/// What some customers pay.
+/// Prices of some customers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomerRule {
-    /// Receipts say it.
+    /// Name of the rule, shown on receipts.
     pub name: Arc<str>,
-    /// In place of `tariff.sell_rate_multiplier`. Above zero.
+    /// Replaces `tariff.sell_rate_multiplier`. Above zero.
     pub multiplier: Option<Decimal>,
-    /// In place of the models' base prices: usual ones, and those under conditions.
+    /// Replaces the models' base prices, both the usual ones and those under conditions.
     pub base: Option<(UsdtRates, Vec<(Condition, UsdtRates)>)>,
 }
 
 impl PriceLists {
-    /// Which rules price which models for somebody: positions of both, each pair once.
+    /// Pairs of rule and model, by index, that apply to at least one account; each pair once.
     #[must_use]
     pub fn used(&self) -> BTreeSet<(usize, usize)> {
         let rows = self.accounts.values().chain([&self.others]);
-        // Accounts share their rows.
+        // Accounts share rows, so rows are compared by address.
         let rows: BTreeMap<_, _> = rows.map(|row| (row.as_ptr(), row)).collect();
         let pairs = |row: &Row| {
             let models = row.iter().enumerate();
@@ -66,7 +67,8 @@ impl PriceLists {
         rows.into_values().flat_map(pairs).collect()
     }
 
-    /// Who pays by a rule, and for what, is no price: a receipt's tariff version and the rule that it names say all.
+    /// Accounts and models of a rule are not part of the fingerprint: a receipt's tariff version and rule name
+    /// determine the price.
     pub(super) fn fingerprint_lines(&self) -> impl Iterator<Item = String> {
         self.rules.iter().map(|rule| {
             let mut line = format!("price_rule {:?}", rule.name);
@@ -81,7 +83,7 @@ impl PriceLists {
     }
 }
 
-/// What a rule says of an account; what says more is greater.
+/// How specific a rule is about accounts; a more specific one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Who {
     All,
@@ -89,16 +91,16 @@ enum Who {
     Account,
 }
 
-/// What a rule says of a model; what says more is greater.
+/// How specific a rule is about models; a more specific one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
-    /// Its id begins with so many bytes.
+    /// The model's id begins with a prefix of this length in bytes.
     Prefix(usize),
     Exact,
 }
 
 impl Which {
-    /// What `patterns` say of a model, if anything: the one that says most.
+    /// The most specific of `patterns` that matches a model, if any.
     fn of(patterns: &[String], model: &str) -> Option<Self> {
         let said = patterns
             .iter()
@@ -112,8 +114,8 @@ impl Which {
     }
 }
 
-/// The rule that decides among those that hold, with what each says: by the account, then by the model. Or two that say
-/// the same of both.
+/// The rule that decides among those that match: the most specific by account, then by model. If two are equally
+/// specific, returns both as an error.
 fn deciding(
     holding: impl Iterator<Item = (usize, Who, Which)> + Clone,
 ) -> Result<Option<usize>, (usize, usize)> {
@@ -128,7 +130,7 @@ fn deciding(
     }
 }
 
-/// A rule with what it is for.
+/// A rule with its accounts and models.
 struct Scoped {
     rule: CustomerRule,
     all: bool,
@@ -156,7 +158,7 @@ impl Check<'_> {
                 let path = format!("price_rule[{index}]");
                 let name = raw.name.clone().filter(|name| !name.is_empty());
                 if name.is_some_and(|name| !names.insert(name)) {
-                    let problem = "is there already: receipts name a rule by it";
+                    let problem = "is used already: receipts identify a rule by it";
                     self.errors.add(format!("{path}.name"), problem);
                 }
                 self.customer_rule(raw, &path, groups.as_ref(), models)
@@ -197,7 +199,7 @@ impl Check<'_> {
                 self.warnings.add(format!("{path}.accounts"), problem);
             }
             if groups.contains_key(&name) {
-                let problem = format!("{name:?} is there already: one group each name");
+                let problem = format!("{name:?} is used already: give each group its own name");
                 self.errors.add(format!("{path}.name"), problem);
                 whole = false;
             }
@@ -209,13 +211,13 @@ impl Check<'_> {
     fn account_ids(&mut self, given: &[String], path: &str) -> Option<Vec<AccountId>> {
         let ids = given.iter().map(|id| {
             let parsed = id.parse::<AccountId>();
-            let parsed = parsed.map_err(|error| format!("{id:?} is no account's id: {error}"));
+            let parsed = parsed.map_err(|error| format!("{id:?} is not an account's id: {error}"));
             self.keep(parsed, path)
         });
         let ids: Vec<_> = ids.collect();
         let mut seen = BTreeSet::new();
         for id in given.iter().filter(|id| !seen.insert(*id)) {
-            let problem = format!("{id:?} stands there twice");
+            let problem = format!("{id:?} occurs twice");
             self.warnings.add(path, problem);
         }
         ids.into_iter().collect()
@@ -230,13 +232,13 @@ impl Check<'_> {
     ) -> Option<Scoped> {
         let at = |field: &str| format!("{path}.{field}");
         self.rates_of_embeddings(&mut raw, path, catalog);
-        let name = self.required(raw.name, &at("name"), "receipts say it");
+        let name = self.required(raw.name, &at("name"), "receipts show it");
         let name = self.line(name, &at("name"), NAME_CHARS_MAX)?;
         let all = raw.accounts == [ALL];
         let accounts = match all {
             true => Some(Vec::new()),
             false if raw.accounts.iter().any(|account| account == ALL) => {
-                let problem = "\"*\" stands for all accounts: it stands alone";
+                let problem = "\"*\" means all accounts and must be alone in the list";
                 self.errors.add(at("accounts"), problem);
                 None
             }
@@ -256,7 +258,7 @@ impl Check<'_> {
                 .map(Some),
         };
         if raw.sell_rate_multiplier.is_none() && raw.usdt_mtok.is_none() {
-            // What was wrong was taken out.
+            // Invalid fields were removed, and their mistakes recorded.
             let mut fields = ["sell_rate_multiplier", "usdt_mtok"].into_iter();
             if !fields.any(|field| self.errors.told(&at(field))) {
                 let problem = "has no price: give sell_rate_multiplier or usdt_mtok";
@@ -267,7 +269,7 @@ impl Check<'_> {
         let base = match raw.usdt_mtok {
             None if raw.price_rules.is_empty() => Some(None),
             None => {
-                let problem = "stand beside usdt_mtok, which is missing";
+                let problem = "need usdt_mtok, which is missing";
                 self.errors.add(at("price_rules"), problem);
                 None
             }
@@ -290,8 +292,8 @@ impl Check<'_> {
         })
     }
 
-    /// Rates for models of embeddings alone are as theirs: of input. Where it is not known which models are meant, their
-    /// mistake is told, and none of this.
+    /// Rates of a rule that covers only embedding models have only input, like the models' own. If the models are not
+    /// known because they are invalid, only their mistake is reported.
     fn rates_of_embeddings(
         &mut self,
         raw: &mut RawCustomerRule,
@@ -315,12 +317,12 @@ impl Check<'_> {
     }
 
     fn known_groups(&mut self, given: &[String], path: &str, groups: Option<&Groups>) -> bool {
-        // Without them, their own mistakes are told.
+        // If the groups are invalid, only their own mistakes are reported.
         let Some(groups) = groups else { return false };
         let mut known = true;
         for name in given.iter().filter(|name| !groups.contains_key(*name)) {
             let hint = hint(name, groups.keys().map(String::as_str));
-            let problem = format!("{name:?} is no [[account_group]]{hint}");
+            let problem = format!("{name:?} is not an [[account_group]]{hint}");
             self.errors.add(path, problem);
             known = false;
         }
@@ -329,7 +331,7 @@ impl Check<'_> {
 
     fn model_patterns(&mut self, given: Vec<String>, path: &str) -> Option<Vec<String>> {
         if given.is_empty() {
-            let advice = "give ids, beginnings like \"gpt-5-*\", or [\"*\"] for all";
+            let advice = "give ids, prefixes like \"gpt-5-*\", or [\"*\"] for all";
             self.errors.missing(path, advice);
             return None;
         }
@@ -338,7 +340,7 @@ impl Check<'_> {
         };
         if let Some(pattern) = given.iter().find(wrong) {
             let problem = format!(
-                "{pattern:?} is no model: give an id, or a beginning with one \"*\" at its end"
+                "{pattern:?} is not a model: give an id, or a prefix with one \"*\" at its end"
             );
             self.errors.add(path, problem);
             return None;
@@ -349,7 +351,7 @@ impl Check<'_> {
     fn unused_groups(&mut self, groups: &Groups, rules: &[Scoped]) {
         for name in groups.keys() {
             if !rules.iter().any(|rule| rule.groups.contains(name)) {
-                let problem = format!("{name:?} is in no price_rule");
+                let problem = format!("{name:?} is not used by any price_rule");
                 self.warnings.add("account_group", problem);
             }
         }
@@ -363,14 +365,14 @@ impl Check<'_> {
                     continue;
                 }
                 let hint = hint(pattern, models.iter().map(|it| it.id.as_str()));
-                let problem = format!("{pattern:?} is no model of this file{hint}");
+                let problem = format!("{pattern:?} is not a model of this file{hint}");
                 self.warnings
                     .add(format!("price_rule[{index}].models"), problem);
             }
         }
     }
 
-    /// Which rule decides for whom. Accounts of which the rules say the same share a row.
+    /// Decides which rule applies to which account. Accounts with the same decisions share a row.
     fn settled(
         &mut self,
         rules: Vec<Scoped>,
@@ -446,21 +448,22 @@ impl Check<'_> {
         let names = [one, other].map(|it| &rules[it].rule.name);
         let whom = account.map_or("any account".to_owned(), |it| format!("account \"{it}\""));
         let problem = format!(
-            "for {whom} and model {model:?} both {:?} and {:?} hold, and say the same of account and model: take \
-             either out of one, or add a rule that says more",
+            "for {whom} and model {model:?} both {:?} and {:?} apply, and are equally specific: remove account or model \
+             from one of them, or add a more specific rule",
             names[0], names[1]
         );
         self.errors.add(format!("price_rule[{other}]"), problem);
     }
 
-    /// Whether rates that are written out price all that the model sells: what they leave out would be sold by others.
+    /// Whether a rule's rates price everything that the model sells. A missing class would be sold at another rule's
+    /// price.
     fn fits_model(&mut self, rule: &CustomerRule, model: &ModelConfig, path: &str) -> bool {
         let Some((usual, rules)) = &rule.base else {
             return true;
         };
         if let Some((class, is_surplus)) = usual.class_apart(&model.usdt_mtok) {
             let problem = match is_surplus {
-                true => format!("model {:?} does not sell {class}: take it out", model.id),
+                true => format!("model {:?} does not sell {class}: remove it", model.id),
                 false => format!("model {:?} sells {class}: add it", model.id),
             };
             self.errors.add(format!("{path}.usdt_mtok"), problem);

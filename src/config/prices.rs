@@ -1,7 +1,7 @@
-//! What `[tariff]` and `model.usdt_mtok` mean: all that a price is computed from but the exchange rate.
+//! Checks of `[tariff]` and `model.usdt_mtok`: everything that a price is computed from except the exchange rate.
 //!
-//! Prices under conditions and price lists by customer belong here, and into the fingerprint, with a name of their own
-//! where they are given: a file without them keeps the tariff version that it has.
+//! Prices under conditions and customers' price rules enter the fingerprint under names of their own, and only if they
+//! are given: a file without them keeps its tariff version.
 
 use rust_decimal::Decimal;
 use sha2::{Digest, Sha256};
@@ -13,10 +13,10 @@ use super::{
     raw::{RawPriceRule, RawUsdt},
 };
 
-/// `[tariff]`.
+/// `[tariff]`: how prices follow from the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tariff {
-    /// Price = base price × exchange rate × this. Above zero.
+    /// Price = base price × exchange rate × this multiplier. Above zero.
     pub sell_rate_multiplier: Decimal,
 }
 
@@ -31,15 +31,15 @@ pub struct UsdtRates {
     pub output: Decimal,
     /// Input written to the vendor's cache.
     pub cache_write: Decimal,
-    /// What else is sold; of [`Kind::Call`], USDT for one.
+    /// Prices of further classes; for [`Kind::Call`], USDT per call.
     ///
     /// [`Kind::Call`]: tollgate_layers::price::Kind::Call
     pub classes: ByClass<Option<Decimal>>,
 }
 
 impl LiveConfig {
-    /// A digest of what a tariff version covers: base prices and the multiplier. It stays the same
-    /// when models are only reordered, or written with other zeros.
+    /// A digest of what a tariff version covers: base prices and the multiplier. It does not change if models are
+    /// reordered or decimals are written with other trailing zeros.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut lines: Vec<String> = self
@@ -68,7 +68,7 @@ impl ModelConfig {
     }
 }
 
-/// Of base prices, usual ones and those under conditions.
+/// Digest of base prices, both the usual ones and those under conditions.
 pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -> String {
     let mut line = usual.fingerprint();
     let mut rules: Vec<_> = rules
@@ -81,7 +81,8 @@ pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -
 }
 
 impl UsdtRates {
-    /// What came after the four has its name: a model without it has the line of a version that knew only them.
+    /// Classes beyond the first four are written with their names: a model without them has the same line as in
+    /// versions that had only four classes.
     fn fingerprint(&self) -> String {
         let Self {
             input,
@@ -101,7 +102,7 @@ impl UsdtRates {
         line
     }
 
-    /// A class beside the four that one of two has, and whether it is these.
+    /// A further class that only one of the two has, and whether `self` has it.
     pub(super) fn class_apart(&self, other: &Self) -> Option<(Class, bool)> {
         Class::ALL.iter().copied().find_map(|class| {
             let here = self.classes.get(class).is_some();
@@ -110,7 +111,7 @@ impl UsdtRates {
     }
 }
 
-/// The most that prices are multiplied by.
+/// Maximum multiplier of prices.
 pub(crate) const MULTIPLIER_MAX: u32 = 1_000;
 
 impl Check<'_> {
@@ -119,7 +120,7 @@ impl Check<'_> {
         if given.is_none() {
             self.warnings.add(
                 PATH,
-                "is absent: models are sold at cost, the base price × the exchange rate; if that is meant, write \"1\"",
+                "is absent: models are sold at cost, the base price × the exchange rate; if that is intended, write \"1\"",
             );
         }
         self.multiplier_at(given.unwrap_or("1"), PATH)
@@ -180,7 +181,7 @@ impl Check<'_> {
                     .zip(cache_write)
                     .is_some_and(|(long, short)| long < short)
             {
-                let problem = "is below cache_write: what is kept for longer costs more";
+                let problem = "is below cache_write: a longer lifetime costs more";
                 self.warnings.add(path, problem);
             }
             classes = match rate {
@@ -221,9 +222,9 @@ impl Check<'_> {
         let conditions: Vec<_> = rules.iter().map(|(condition, _)| *condition).collect();
         if let Some((one, other)) = ambiguous(&conditions) {
             let problem = match one == other {
-                true => format!("two rules hold for {one}: keep one of them"),
+                true => format!("two rules apply to {one}: keep one of them"),
                 false => format!(
-                    "a call may be both {one} and {other}, and no rule says what both together cost: add it"
+                    "a call may be both {one} and {other}, and no rule has the price of both together: add one"
                 ),
             };
             self.errors.add(path, problem);
@@ -267,7 +268,7 @@ impl Check<'_> {
         let (rates, usual) = (rates?, usual?);
         if let Some((class, is_surplus)) = rates.class_apart(usual) {
             let problem = match is_surplus {
-                true => format!("the usual price has no {class}: take it out, or add it there"),
+                true => format!("the usual price has no {class}: remove it, or add it there"),
                 false => format!("the usual price has {class}: add it"),
             };
             self.errors.add(path_of_rates, problem);
@@ -276,7 +277,7 @@ impl Check<'_> {
         Some((condition, rates))
     }
 
-    /// A vendor's word that is billed apart; empty where there is none.
+    /// A tier, speed or region that is billed separately; empty if not given.
     fn word(&mut self, given: Option<String>, path: &str) -> Option<Label> {
         let Some(word) = given else {
             return Some(Label::default());
@@ -296,7 +297,7 @@ impl Check<'_> {
         }
         if served.unusual() == Served::default() {
             let problem =
-                format!("{word:?} is what every call gets: its price is the model's usdt_mtok");
+                format!("{word:?} is the usual service: its price is the model's usdt_mtok");
             self.errors.add(path, problem);
             return None;
         }
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_says_when_it_holds_and_what_each_class_costs_then() {
+    fn price_rule_has_conditions_and_a_price_per_class() {
         let long = rule("above_input_tokens = 100", "");
         let flex = rule("service_tier = \"flex\"", "");
         let both = rule("service_tier = \"flex\"\nabove_input_tokens = 100", "");
@@ -362,12 +363,12 @@ mod tests {
             (
                 &[&rule("speed = \"standard\"", "")],
                 "model[0].price_rules[0].speed",
-                "what every call gets",
+                "is the usual service",
             ),
             (
                 &[&rule("speed = \"fast\"", ", cache_write_1h = \"2\"")],
                 "model[0].price_rules[0].usdt_mtok",
-                "the usual price has no cache_write_1h: take it out, or add it there",
+                "the usual price has no cache_write_1h: remove it, or add it there",
             ),
         ] {
             let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
@@ -380,10 +381,10 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_follows_prices_and_nothing_else() {
+    fn fingerprint_depends_only_on_prices() {
         let fingerprint = |text: &str| parse(text).unwrap().live.fingerprint();
         let first = fingerprint(SMALL);
-        // Of a version that knew four rates: an upgrade is no new tariff.
+        // The fingerprint of a version with four rates: an upgrade must not start a new tariff version.
         let four = "21ed2289c364728c369072a5b703e08d6251a10c985c67e65a34b7f85e98c3fe";
         assert_eq!(first, four);
         for (from, to) in [

@@ -1,14 +1,14 @@
-//! The address of a proxy on the way to a vendor.
+//! Parses the address of a proxy for connections to a vendor.
 
 use http::Uri;
 use tollgate_layers::model::Proxy;
 
 use super::secret::{Env, referred};
 
-/// What SOCKS5 can carry (RFC 1929), and more than anybody needs in the other protocol.
+/// The most that SOCKS5 can carry (RFC 1929), and ample for HTTP.
 const PROXY_WORD_MAX: usize = 255;
 
-/// The address of a proxy. What is said about a mistake never repeats the text.
+/// The address of a proxy. The problem never repeats the text.
 pub(super) fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
     const ADVICE: &str = "must be an address like http://host:port or socks5://host:port";
     let reference = referred(text, env);
@@ -18,7 +18,7 @@ pub(super) fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
     let uri: Uri = address.parse().map_err(|_| advice())?;
     let scheme = match uri.scheme_str() {
         Some("http") => "http",
-        // The names are looked up by the proxy either way.
+        // The proxy resolves host names in both cases.
         Some("socks5" | "socks5h") => "socks5",
         Some("https") => {
             return Err(format!("{ADVICE}: TLS to the proxy itself is not spoken"));
@@ -32,7 +32,7 @@ pub(super) fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
         return Err(format!("{ADVICE}: its port is missing"));
     };
     if !uri.path().trim_matches('/').is_empty() || uri.query().is_some() {
-        return Err(format!("{ADVICE}, and nothing behind the port"));
+        return Err(format!("{ADVICE}, and nothing after the port"));
     }
     let user = match authority.as_str().rsplit_once('@') {
         None => String::new(),
@@ -92,7 +92,7 @@ mod tests {
             ("https://proxy:443", "TLS"),
             ("http://proxy", "port"),
             ("http://proxy:0", "port"),
-            ("http://proxy:1/x", "behind the port"),
+            ("http://proxy:1/x", "after the port"),
             ("http://user:hunter2@proxy:1", "${NAME}"),
             ("${NONE}", "NONE"),
             ("${LONG}", "255"),

@@ -1,4 +1,4 @@
-//! What `[rate]` means.
+//! Checks of `[rate]`.
 
 use bytes::Bytes;
 use http::Method;
@@ -10,12 +10,12 @@ use super::{
     raw::{RawRate, RawSource},
     secret::referred,
 };
-use crate::catalog::select_json::Selector;
+use crate::text::select_json::Selector;
 
 impl Check<'_> {
     pub(super) fn rate(&mut self, raw: RawRate) -> Option<RateConfig> {
         let age_max = self.seconds(raw.max_age_seconds, "rate.max_age_seconds", 600, 1);
-        // Two looks within the age, so that one lost answer does not take the prices away.
+        // Two requests within the maximum age, so that one lost answer does not end the prices.
         let often = age_max.map_or(60, |age| (age.as_secs() / 2).clamp(1, 60));
         let refresh = self.seconds(raw.refresh_seconds, "rate.refresh_seconds", often, 1);
         if let (Some(age_max), Some(refresh)) = (age_max, refresh)
@@ -61,7 +61,7 @@ impl Check<'_> {
                     if given {
                         self.errors.add(
                             format!("{path}.{name}"),
-                            "means nothing beside fixed: take it out",
+                            "has no effect with fixed: remove it",
                         );
                     }
                 }
@@ -76,7 +76,7 @@ impl Check<'_> {
                 return None;
             }
             (None, None) => {
-                // One that was wrong is not there any more, and has been told.
+                // A field of a wrong shape was removed and already reported.
                 let told = |name: &str| self.errors.told(&format!("{path}.{name}"));
                 if !told("fixed") && !told("url") {
                     self.errors
@@ -85,7 +85,7 @@ impl Check<'_> {
                 return None;
             }
         };
-        // The address may be a reference: some sources take their key in the query.
+        // The URL may be a reference, because some sources expect their key in the query.
         let url = referred(&url, self.env)
             .unwrap_or(Ok(url))
             .and_then(|url| web_address(&url));
@@ -93,7 +93,7 @@ impl Check<'_> {
         let select = self.required(
             raw.select,
             &format!("{path}.select"),
-            "say where the number stands, like /data/price",
+            "give the location of the number, like /data/price",
         );
         let select =
             select.and_then(|text| self.keep(text.parse::<Selector>(), &format!("{path}.select")));
@@ -119,7 +119,7 @@ impl Check<'_> {
         {
             self.errors.add(
                 format!("{path}.min"),
-                "is above max: no rate would be believed",
+                "is above max: every rate would be refused",
             );
         }
         Some(RateSource::Http(Box::new(HttpSource {
@@ -149,7 +149,7 @@ mod tests {
     use crate::config::testing::{assert_mistakes, changed, parse};
 
     #[test]
-    fn a_step_of_nothing_is_not_said_to_make_something_free() {
+    fn zero_step_is_not_reported_as_free() {
         let text = changed("[admin]", "[rate]\nstep_max_percent = \"0\"\n[admin]");
         let errors = parse(&text).unwrap_err().to_string();
         assert!(

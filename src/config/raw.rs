@@ -1,68 +1,73 @@
-//! The shape of the file, and nothing about what its values mean.
+//! The shape of the configuration file: names and types of settings. Values are checked in other modules of
+//! [`config`](super).
 //!
-//! Every field may be absent: [`Document::read`](super::document::Document::read) takes out one of the wrong shape and
-//! reads the rest again.
+//! Every field is optional, so that [`Document::read`](super::document::Document::read) can remove a field of the wrong
+//! shape and read the rest again.
 //!
-//! What is said of a field here stands in the JSON schema, with its default behind the semicolon.
+//! The doc comments are the descriptions in the JSON schema and in `docs/settings.md`. A default value follows the last
+//! semicolon.
 //!
-//! Nothing here is `Debug`: a secret may stand where none should.
+//! No type here is `Debug`, because a file may hold a secret where none belongs.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Tollgate's configuration. Secrets are "${NAME}" of the environment or "file:/path"; decimal numbers stand in quotes.
+/// Tollgate's configuration. A secret is "${NAME}", an environment variable, or "file:/path"; decimal numbers are
+/// quoted.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawConfig {
-    /// Where callers connect, like "0.0.0.0:8080"; "127.0.0.1:8080".
+    /// Address that callers connect to, like "0.0.0.0:8080"; "127.0.0.1:8080".
     pub(super) listen: Option<String>,
-    /// Let another process listen on the same ports, for an upgrade; false.
+    /// Lets another process listen on the same ports (SO_REUSEPORT), for an upgrade; false.
     pub(super) reuse_port: Option<bool>,
-    /// The catalog's path segment: GET /v1/<service>/models; "tollgate".
+    /// Path segment of the catalog: GET /v1/<service>/models; "tollgate".
     pub(super) service: Option<String>,
-    /// The address that the catalog shows; ends in /v1; absent: that of listen.
+    /// Address shown in the catalog; ends in /v1; absent: the address of listen.
     pub(super) base_url: Option<String>,
-    /// Texts for people: "ru" or "en"; "ru".
+    /// Language of texts for people: "ru" or "en"; "ru".
     pub(super) language: Option<String>,
-    /// Networks (CIDR) whose x-forwarded-for is believed.
+    /// Networks (CIDR) whose x-forwarded-for header is trusted.
     pub(super) trusted_proxies: Vec<String>,
-    /// How often this file, certificates and secrets in files are looked at; 0: on SIGHUP alone; 10.
+    /// Origins of web pages that may use keys from a browser, like "https://app.example"; "*" allows any origin.
+    pub(super) cors_origins: Vec<String>,
+    /// Interval at which this file, certificates and secrets in files are checked for changes; 0: only on SIGHUP; 10.
     pub(super) reload_poll_seconds: Option<u64>,
-    /// TLS for callers; without this section it is plain HTTP.
+    /// TLS for callers; without this section the listener speaks plain HTTP.
     pub(super) tls: Option<RawTls>,
-    /// The operators' listener; without this section there is none.
+    /// The operators' listener; without this section there is no such listener.
     pub(super) admin: Option<RawAdmin>,
-    /// Spans of calls for OpenTelemetry, by OTLP over HTTP; without this section they are sent nowhere.
+    /// OpenTelemetry spans of calls, exported by OTLP over HTTP; without this section no spans are exported.
     pub(super) traces: Option<RawTraces>,
-    /// Who statements are from; without this section they name nobody.
+    /// The seller that issues statements; without this section statements name no seller.
     pub(super) seller: Option<RawSeller>,
-    /// Where events are posted, signed by the Standard Webhooks scheme.
+    /// Receivers that events are posted to, signed by the Standard Webhooks scheme.
     pub(super) webhook: Vec<RawWebhook>,
-    /// How customers pay by themselves; without this section operators book payments.
+    /// Payments that customers make themselves; without this section only operators book payments.
     pub(super) payments: Option<RawPayments>,
-    /// Whom events are mailed to, in Russian.
+    /// Receivers that events are mailed to, in Russian.
     pub(super) mail: Vec<RawMail>,
-    /// Chats of Telegram that events are written into, in Russian.
+    /// Telegram chats that events are sent to, in Russian.
     pub(super) telegram: Vec<RawTelegram>,
-    /// Where the money is kept.
+    /// The ledger, which stores balances, holds and receipts.
     pub(super) ledger: RawLedger,
-    /// Answers that are kept for calls with an idempotency key, where a caller's key allows it.
+    /// Answers stored for calls with an idempotency key, if the caller's key allows it.
     pub(super) idempotency: RawIdempotency,
-    /// Limits.
+    /// Limits of requests, bodies and connections.
     pub(super) limits: RawLimits,
-    /// Rubles for one USDT.
+    /// The exchange rate: rubles per USDT.
     pub(super) rate: RawRate,
-    /// What stands between the exchange rate and the price.
+    /// How prices follow from the exchange rate.
     pub(super) tariff: RawTariff,
     /// Vendors, by name.
     pub(super) vendor: Vec<RawVendor>,
     /// Models, in the order of the catalog.
     pub(super) model: Vec<RawModel>,
-    /// Accounts that price rules name together.
+    /// Named groups of accounts, for price rules.
     pub(super) account_group: Vec<RawAccountGroup>,
-    /// Prices of some customers in place of everybody's.
+    /// Prices for some customers that replace the general prices.
     pub(super) price_rule: Vec<RawCustomerRule>,
 }
 
@@ -70,9 +75,9 @@ pub(super) struct RawConfig {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawTls {
-    /// The certificate and those that signed it, in PEM.
+    /// File with the certificate, then its issuers, in PEM.
     pub(super) certificate_file: Option<String>,
-    /// Its key, in PEM.
+    /// File with the certificate's private key, in PEM.
     pub(super) key_file: Option<String>,
 }
 
@@ -80,15 +85,21 @@ pub(super) struct RawTls {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawAdmin {
-    /// Where operators connect; "127.0.0.1:8081".
+    /// Address that operators connect to; "127.0.0.1:8081".
     pub(super) listen: Option<String>,
-    /// What they show, 16 characters or more; a secret.
+    /// The admin key, 16 characters or more; a secret.
     pub(super) key: Option<String>,
-    /// The file of those who may sign in to the console by a name; without it the admin key alone opens it.
+    /// File with the operators who may sign in to the console by name; absent: only the admin key opens the console.
     pub(super) operators_file: Option<String>,
-    /// Operators' connections at a time; 1/32 of the files that the process may open, 8 to 256.
+    /// Further host names of the listener. Addresses, names without a dot, this machine's own names and the host of
+    /// admin.oidc.redirect_url need not be listed. A request for any other name is answered only with the admin key.
+    pub(super) hosts: Vec<String>,
+    /// Requires the admin key for /metrics; false.
+    pub(super) metrics_key: Option<bool>,
+    /// Maximum number of operators' connections; an address that has not signed in gets a quarter of them; default:
+    /// 1/32 of the process's open file limit, 8 to 256.
     pub(super) connections_max: Option<u64>,
-    /// Signing in to the console by an OpenID provider.
+    /// Sign-in to the console by an OpenID provider.
     pub(super) oidc: Option<RawOidc>,
 }
 
@@ -96,21 +107,21 @@ pub(super) struct RawAdmin {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawOidc {
-    /// The provider's address, as it calls itself.
+    /// Issuer URL, exactly as the provider states it.
     pub(super) issuer: Option<String>,
-    /// The name by which it knows the console.
+    /// Client id of the console at the provider.
     pub(super) client_id: Option<String>,
-    /// What the console shows it; a secret. Absent: a public client.
+    /// Client secret of the console; a secret. Absent: a public client.
     pub(super) client_secret: Option<String>,
-    /// Where it sends browsers back to: the console's address with /console/oidc/back behind it.
+    /// Redirect URL for browsers: the console's address followed by /console/oidc/back.
     pub(super) redirect_url: Option<String>,
-    /// What is asked for beside openid, like ["email", "groups"].
+    /// Scopes requested in addition to openid, like ["email", "groups"].
     pub(super) scopes: Vec<String>,
-    /// The claim that says what somebody is called; "email", which must be verified.
+    /// Claim with the person's name; absent: "email", which the provider must mark as verified (email_verified).
     pub(super) name_claim: Option<String>,
-    /// The claim that has their groups, as a text or a list; "groups".
+    /// Claim with the person's groups, as a text or a list; "groups".
     pub(super) role_claim: Option<String>,
-    /// Groups by the role that they have.
+    /// Groups that are given each role.
     pub(super) roles: RawOidcRoles,
 }
 
@@ -118,13 +129,13 @@ pub(super) struct RawOidc {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawOidcRoles {
-    /// Who may do all of it.
+    /// Groups that may do everything.
     pub(super) admin: Vec<String>,
-    /// Who may look, and do what is about money.
+    /// Groups that may read everything and manage money.
     pub(super) finance: Vec<String>,
-    /// Who may look, and change accounts and keys.
+    /// Groups that may read everything and change accounts and keys.
     pub(super) support: Vec<String>,
-    /// Who may look.
+    /// Groups that may only read.
     pub(super) read: Vec<String>,
 }
 
@@ -132,11 +143,11 @@ pub(super) struct RawOidcRoles {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawTraces {
-    /// Where they are posted, like "http://127.0.0.1:4318/v1/traces".
+    /// URL that spans are posted to, like "http://127.0.0.1:4318/v1/traces".
     pub(super) url: Option<String>,
-    /// The share of calls that is traced; "1".
+    /// Share of calls that are traced, from "0" to "1"; "1".
     pub(super) sample: Option<String>,
-    /// Headers by their names; their values are secrets.
+    /// Headers added to each export, by name; their values are secrets.
     pub(super) headers: BTreeMap<String, String>,
 }
 
@@ -144,31 +155,32 @@ pub(super) struct RawTraces {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawSeller {
-    /// Its name in full.
+    /// Full name of the seller.
     pub(super) name: Option<String>,
-    /// Its taxpayer number (ИНН), 10 or 12 digits.
+    /// Taxpayer number (ИНН), 10 or 12 digits.
     pub(super) inn: Option<String>,
-    /// Its registration code (КПП), 9 digits.
+    /// Registration code (КПП), 9 digits.
     pub(super) kpp: Option<String>,
-    /// Its number in the state register (ОГРН, ОГРНИП), 13 or 15 digits.
+    /// Number in the state register (ОГРН, ОГРНИП), 13 or 15 digits.
     pub(super) ogrn: Option<String>,
-    /// Its address.
+    /// Address of the seller.
     pub(super) address: Option<String>,
-    /// The name of its bank.
+    /// Name of the seller's bank.
     pub(super) bank: Option<String>,
-    /// That bank's number (БИК), 9 digits.
+    /// Code of the bank (БИК), 9 digits.
     pub(super) bik: Option<String>,
-    /// Its account there, 20 digits.
+    /// Account at the bank, 20 digits.
     pub(super) bank_account: Option<String>,
     /// The bank's correspondent account, 20 digits.
     pub(super) correspondent_account: Option<String>,
-    /// How customers reach it.
+    /// Contact for customers, printed on statements.
     pub(super) contact: Option<String>,
-    /// The VAT within what is charged, in percent, like "20"; absent: statements say that there is none.
+    /// VAT rate of the seller in percent, included in the prices; absent: statements say that no VAT is charged.
     pub(super) vat_percent: Option<String>,
-    /// What they say in that case, like the article of the law; absent: "without VAT", in their language.
+    /// Text for statements without VAT, like the article of the law; absent: "without VAT", in the statement's
+    /// language.
     pub(super) vat_note: Option<String>,
-    /// How far its calendar is ahead of UTC, by which months of statements begin and end; "+00:00".
+    /// UTC offset of the seller's calendar: bounds of a statement's month, times in mails and chats; "+00:00".
     pub(super) utc_offset: Option<String>,
 }
 
@@ -176,23 +188,23 @@ pub(super) struct RawSeller {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawWebhook {
-    /// Its name, for the log, metrics and commands: letters, digits, - and _.
+    /// Name of the receiver in the log, metrics and commands: letters, digits, - and _.
     pub(super) name: Option<String>,
-    /// Where events are posted, by https unless allow_private says otherwise; may be a secret.
+    /// URL that events are posted to; https unless allow_private is set; may be a secret.
     pub(super) url: Option<String>,
-    /// What they are signed with, whsec_ and base64: one, or two while receivers change to the second; secrets.
+    /// Signing secrets, whsec_ and base64: one, or two while receivers change to the second; secrets.
     pub(super) secrets: Vec<String>,
-    /// The kinds of events that are sent; absent: all.
+    /// Kinds of events to send; absent: all.
     pub(super) kinds: Vec<String>,
-    /// The accounts whose events are sent; absent: all, and what is no account's.
+    /// Accounts whose events are sent; absent: all events, including those of no account.
     pub(super) accounts: Vec<String>,
-    /// Send to private, loopback and link-local addresses too, and by http; false.
+    /// Allows private, loopback and link-local addresses, and http; false.
     pub(super) allow_private: Option<bool>,
-    /// Authorities that are trusted in place of Mozilla's list, in PEM.
+    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
     pub(super) ca_file: Option<String>,
-    /// Time for an answer; 15.
+    /// Timeout for the receiver's answer; 15.
     pub(super) answer_seconds: Option<u64>,
-    /// How long an event is tried before it is given up; 72.
+    /// How long delivery of an event is retried before the event is dropped for this receiver; 72.
     pub(super) retry_hours: Option<u64>,
 }
 
@@ -200,21 +212,21 @@ pub(super) struct RawWebhook {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawPayments {
-    /// Whether the holder of a key may ask for a payment, by the API and on the page /usage; false.
+    /// Lets the holder of a key start a payment, through the API and on the page /usage; false.
     pub(super) on_page: Option<bool>,
-    /// The least that a key's holder may pay at once, in rubles; "100".
+    /// Smallest payment that a key's holder may start, in rubles; "100".
     pub(super) min_rub: Option<String>,
-    /// The most that a key's holder may pay at once, in rubles; "100000".
+    /// Largest payment that a key's holder may start, in rubles; "100000".
     pub(super) max_rub: Option<String>,
-    /// Payments of an account that may wait for their money at the same time; 10.
+    /// Maximum number of unpaid payments per account; 10.
     pub(super) open_max: Option<u64>,
-    /// How often payments that wait are asked for at their provider, for notifications that were lost; 300.
+    /// Interval at which the provider is polled for unpaid payments, in case a notification was lost; 300.
     pub(super) poll_seconds: Option<u64>,
-    /// How often it is looked whether an account that is topped up by a saved card needs it; 5.
+    /// Interval at which accounts with an automatic top-up are checked for a low balance; 5.
     pub(super) auto_check_seconds: Option<u64>,
-    /// How long a saved card is left alone that was declined; twice as long after the next time; 3600.
+    /// Pause after a saved card was declined, doubled after each further decline; 3600.
     pub(super) auto_retry_seconds: Option<u64>,
-    /// How often a saved card may be declined, one time after the other, before it is not tried any more; 3.
+    /// Number of declines in a row after which a saved card is no longer charged; 3.
     pub(super) auto_declines_max: Option<u64>,
     /// YooKassa; without this section it is not used.
     pub(super) yookassa: Option<RawYooKassa>,
@@ -228,17 +240,17 @@ pub(super) struct RawPayments {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawYooKassa {
-    /// The shop's number.
+    /// Shop id at YooKassa.
     pub(super) shop_id: Option<String>,
-    /// The shop's key; a secret.
+    /// Secret key of the shop; a secret.
     pub(super) secret_key: Option<String>,
-    /// Where its API is; "https://api.yookassa.ru/v3".
+    /// Base URL of the provider's API; "https://api.yookassa.ru/v3".
     pub(super) url: Option<String>,
-    /// Where payers come back to, like "https://api.example/usage".
+    /// URL that payers return to, like "https://api.example/usage".
     pub(super) return_url: Option<String>,
-    /// The code of VAT on fiscal receipts, as YooKassa counts them, 1 to 12; absent: no receipt is asked for.
+    /// YooKassa's VAT code for fiscal receipts, 1 to 12; absent: no fiscal receipt is requested.
     pub(super) receipt_vat_code: Option<u64>,
-    /// Who gets the receipt where a payment names nobody.
+    /// Email address that gets the fiscal receipt if a payment names no address.
     pub(super) receipt_email: Option<String>,
 }
 
@@ -246,13 +258,13 @@ pub(super) struct RawYooKassa {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawCloudPayments {
-    /// The site's Public ID.
+    /// Public ID of the site.
     pub(super) public_id: Option<String>,
-    /// The site's API Secret, which signs notifications too; a secret.
+    /// API Secret of the site, which also verifies notifications; a secret.
     pub(super) api_secret: Option<String>,
-    /// Where its API is; "https://api.cloudpayments.ru".
+    /// Base URL of the provider's API; "https://api.cloudpayments.ru".
     pub(super) url: Option<String>,
-    /// Where payers come back to, like "https://api.example/usage".
+    /// URL that payers return to, like "https://api.example/usage".
     pub(super) return_url: Option<String>,
 }
 
@@ -260,13 +272,15 @@ pub(super) struct RawCloudPayments {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawStripe {
-    /// The account's key; a secret.
+    /// Secret key of the Stripe account; a secret.
     pub(super) secret_key: Option<String>,
-    /// What its webhook's events are signed with; a secret.
+    /// Secret that Stripe signs webhook events with; a secret.
     pub(super) webhook_secret: Option<String>,
-    /// Where its API is; "https://api.stripe.com".
+    /// Base URL of the provider's API; "https://api.stripe.com".
     pub(super) url: Option<String>,
-    /// Where payers come back to, like "https://api.example/usage".
+    /// Takes a disputed amount off the account until the dispute is won; false.
+    pub(super) hold_disputed: Option<bool>,
+    /// URL that payers return to, like "https://api.example/usage".
     pub(super) return_url: Option<String>,
 }
 
@@ -274,21 +288,21 @@ pub(super) struct RawStripe {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawMail {
-    /// Its name, for the log, metrics and commands: letters, digits, - and _.
+    /// Name of the receiver in the log, metrics and commands: letters, digits, - and _.
     pub(super) name: Option<String>,
-    /// The mail server: smtps://user:password@host:465, or smtp://…?tls=required; with a password, a secret.
+    /// Mail server: smtps://user:password@host:465, or smtp://…?tls=required; with a password, a secret.
     pub(super) server: Option<String>,
-    /// Authorities that are trusted in place of Mozilla's list, in PEM.
+    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
     pub(super) ca_file: Option<String>,
-    /// Whom mails are from, like "Tollgate <noreply@example.com>".
+    /// Sender of the mails, like "Tollgate <noreply@example.com>".
     pub(super) from: Option<String>,
-    /// Whom they go to, up to 16.
+    /// Recipients, at most 16.
     pub(super) to: Vec<String>,
-    /// The kinds of events that are sent; absent: all.
+    /// Kinds of events to send; absent: all.
     pub(super) kinds: Vec<String>,
-    /// The accounts whose events are sent; absent: all, and what is no account's.
+    /// Accounts whose events are sent; absent: all events, including those of no account.
     pub(super) accounts: Vec<String>,
-    /// How long an event is tried before it is given up; 72.
+    /// How long delivery of an event is retried before the event is dropped for this receiver; 72.
     pub(super) retry_hours: Option<u64>,
 }
 
@@ -296,21 +310,21 @@ pub(super) struct RawMail {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawTelegram {
-    /// Its name, for the log, metrics and commands: letters, digits, - and _.
+    /// Name of the receiver in the log, metrics and commands: letters, digits, - and _.
     pub(super) name: Option<String>,
-    /// The bot's token; a secret.
+    /// Token of the bot; a secret.
     pub(super) token: Option<String>,
-    /// The chat's id, like "-1001234567890", or a channel's name, like "@channel".
+    /// Id of the chat, like "-1001234567890", or name of a channel, like "@channel".
     pub(super) chat: Option<String>,
-    /// Where the Bot API is; "https://api.telegram.org".
+    /// Base URL of the Bot API; "https://api.telegram.org".
     pub(super) url: Option<String>,
-    /// Authorities that are trusted in place of Mozilla's list, in PEM.
+    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
     pub(super) ca_file: Option<String>,
-    /// The kinds of events that are sent; absent: all.
+    /// Kinds of events to send; absent: all.
     pub(super) kinds: Vec<String>,
-    /// The accounts whose events are sent; absent: all, and what is no account's.
+    /// Accounts whose events are sent; absent: all events, including those of no account.
     pub(super) accounts: Vec<String>,
-    /// How long an event is tried before it is given up; 72.
+    /// How long delivery of an event is retried before the event is dropped for this receiver; 72.
     pub(super) retry_hours: Option<u64>,
 }
 
@@ -318,29 +332,34 @@ pub(super) struct RawTelegram {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawLedger {
-    /// Which store: memory:, sqlite:PATH, redis://, redis-sentinel://, redis-cluster://; "sqlite:tollgate.db".
+    /// URL of the ledger: memory:, sqlite:PATH, redis://, redis-sentinel:// or redis-cluster://; "sqlite:tollgate.db".
     pub(super) url: Option<String>,
-    /// With Redis over TLS: authorities that are trusted in place of Mozilla's list, in PEM.
+    /// Redis over TLS only: certificate authorities to trust instead of Mozilla's list, in PEM.
     pub(super) ca_file: Option<String>,
-    /// How input is bounded: "usual" (text bytes / 1.5) or "strict" (text bytes); "usual".
+    /// Bound on input tokens for a hold: "usual" (text bytes / 1.5) or "strict" (text bytes; each document counts as a
+    /// whole context window); "usual".
     pub(super) hold: Option<String>,
-    /// Tokens that are held for each image; 5000.
+    /// Tokens held for a full-size image; smaller images hold fewer; 5000.
     pub(super) image_tokens: Option<u64>,
-    /// Tokens that are held for each document; 50000.
+    /// Minimum tokens held per document; more if its pages or bytes need more; 50000.
     pub(super) document_tokens: Option<u64>,
-    /// Tokens that are held for what each search of the web brings that the vendor may run; 15000.
+    /// Tokens held for the results of each web search that the vendor may run; 15000.
     pub(super) search_tokens: Option<u64>,
-    /// How long a hold outlives limits.call_seconds; 60.
+    /// Conversations that are remembered with the vendor's count of their input, so that their next call holds less; 0:
+    /// none; 32768.
+    pub(super) hold_conversations_max: Option<u64>,
+    /// Time that a hold outlives limits.call_seconds; 60.
     pub(super) hold_grace_seconds: Option<u64>,
-    /// How long a start waits for another gateway to let go of the ledger's file or the outbox; 0.
+    /// How long the start waits for another gateway to release the ledger's file or the outbox; 0.
     pub(super) open_wait_seconds: Option<u64>,
-    /// With Redis: this gateway's own file of what Redis has still to be told; "tollgate-outbox.db".
+    /// Redis only: file that stores charges not yet acknowledged by Redis, one file per gateway; "tollgate-outbox.db".
     pub(super) outbox: Option<String>,
-    /// Charges that may wait for Redis; 100000.
+    /// Maximum number of calls whose charges Redis has not acknowledged; 100000.
     pub(super) outbox_calls_max: Option<u64>,
-    /// When one has waited for longer, the node is not ready; 3600.
+    /// Age of the oldest unacknowledged charge beyond which the node is not ready; 3600.
     pub(super) outbox_age_max_seconds: Option<u64>,
-    /// With Redis: for how long a gateway may hold money by itself after it told Redis last, in ms; 0: never; 0.
+    /// Redis only: how long a gateway may grant holds from a local lease without hearing from Redis, in milliseconds;
+    /// 0: no leases; 0.
     pub(super) lease_ms_max: Option<u64>,
 }
 
@@ -348,19 +367,19 @@ pub(super) struct RawLedger {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawIdempotency {
-    /// How long an answer is kept; 86400.
+    /// How long an answer is stored; 86400.
     pub(super) keep_seconds: Option<u64>,
-    /// How long a call is taken to run whose gateway says nothing of it; 15.
+    /// How long a running call keeps its claim after the gateway last renewed it; 15.
     pub(super) lease_seconds: Option<u64>,
-    /// The longest answer that is kept, in bytes; 1048576.
+    /// Largest answer that is stored, in bytes; 1048576.
     pub(super) answer_bytes_max: Option<u64>,
-    /// Bytes of answers that are on their way at the same time, on this node, half of it for one account; 67108864.
+    /// Maximum total bytes of answers that this node is recording, at most half of it for one account; 67108864.
     pub(super) running_bytes_max: Option<u64>,
-    /// Calls that are kept for one account; 10000.
+    /// Maximum number of calls stored per account; 10000.
     pub(super) account_calls_max: Option<u64>,
-    /// Bytes of answers that are kept for one account; 67108864.
+    /// Maximum bytes of answers stored per account; 67108864.
     pub(super) account_bytes_max: Option<u64>,
-    /// Bytes of answers that are kept for all accounts; 1073741824.
+    /// Maximum bytes of answers stored for all accounts; 1073741824.
     pub(super) bytes_max: Option<u64>,
 }
 
@@ -368,63 +387,67 @@ pub(super) struct RawIdempotency {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawLimits {
-    /// Catalog requests a second from one address; 10.
+    /// Catalog requests per second, per address; 10.
     pub(super) catalog_requests_per_second: Option<u64>,
-    /// Other requests a second from one address; absent: as many as come.
+    /// Requests per second, per address, not counting the catalog's; absent: unlimited.
     pub(super) requests_per_second: Option<u64>,
-    /// Unknown keys a second that one address may show; 10.
+    /// Requests with unknown keys per second, per address; 10.
     pub(super) unknown_keys_per_second: Option<u64>,
-    /// Unknown keys that one address may show at once; 300.
+    /// Burst of requests with unknown keys, per address; 300.
     pub(super) unknown_keys_burst: Option<u64>,
-    /// Requests at a time; 10000.
+    /// Maximum number of requests in flight; 10000.
     pub(super) in_flight_max: Option<u64>,
-    /// Bytes of a request's body; 33554432.
+    /// Maximum bytes of a request's body; 33554432.
     pub(super) body_bytes_max: Option<u64>,
-    /// Bytes of all bodies at a time; 536870912.
+    /// Maximum bytes of all request bodies in memory; 536870912.
     pub(super) body_bytes_in_flight_max: Option<u64>,
-    /// Time for a request's body; 60.
+    /// Timeout for receiving a request's body; 60.
     pub(super) body_seconds: Option<u64>,
-    /// Bytes of a body that must come each second; 1024.
+    /// Minimum bytes per second at which a body must arrive; 1024.
     pub(super) body_bytes_per_second_min: Option<u64>,
-    /// Bytes of an answer that is no stream; 67108864.
+    /// Maximum bytes of an answer that is not streamed; 67108864.
     pub(super) answer_bytes_max: Option<u64>,
-    /// Messages of a conversation; 10000.
+    /// Maximum bytes of all answers in memory that are not streamed; one account may use at most as much as it leaves
+    /// free; further answers wait. At least answer_bytes_max; 268435456.
+    pub(super) answer_bytes_in_flight_max: Option<u64>,
+    /// Maximum number of messages in a conversation; 10000.
     pub(super) messages_max: Option<u64>,
-    /// The longest that a vendor's answer may take; 900.
+    /// Maximum time that a vendor's answer may take; 900.
     pub(super) call_seconds: Option<u64>,
-    /// The longest that a request with all of its answer may take; call_seconds + body_seconds + 300.
+    /// Maximum time for a request and its whole answer; default: call_seconds + body_seconds + 300.
     pub(super) request_seconds: Option<u64>,
-    /// Connections in all; nine tenths of the files that the process may open.
+    /// Maximum number of callers' connections; default: nine tenths of the process's open file limit, less the
+    /// connections of operators and vendors.
     pub(super) connections_max: Option<u64>,
-    /// Connections of one IPv4 address or IPv6 /64; 256.
+    /// Maximum number of connections per IPv4 address or IPv6 /64; 256.
     pub(super) connections_per_address_max: Option<u64>,
-    /// Age at which a connection is closed after its running answers; 3600.
+    /// Age after which a connection is closed once its running answers have ended; 3600.
     pub(super) connection_age_seconds: Option<u64>,
-    /// Time for a new connection's first byte, and for agreeing on TLS; 5.
+    /// Timeout for a new connection's first byte, and for the TLS handshake; 5.
     pub(super) first_byte_seconds: Option<u64>,
-    /// Time for a request's head; 10.
+    /// Timeout for receiving a request's head; 10.
     pub(super) head_seconds: Option<u64>,
-    /// Time between two requests; 75.
+    /// Maximum idle time between two requests on a connection; 75.
     pub(super) idle_seconds: Option<u64>,
-    /// Time for the client to take what is written; 30.
+    /// How long a client may accept no data before it is disconnected; 30.
     pub(super) write_seconds: Option<u64>,
-    /// Bytes of path and query; 2048.
+    /// Maximum bytes of a request's path and query; 2048.
     pub(super) uri_bytes_max: Option<u64>,
-    /// Lines of a request's head; 64.
+    /// Maximum number of header lines in a request; 64.
     pub(super) headers_max: Option<u64>,
-    /// Bytes of a request's head; 32768.
+    /// Maximum bytes of a request's head; 32768.
     pub(super) head_bytes_max: Option<u64>,
-    /// Requests at a time on one HTTP/2 connection; 100.
+    /// Maximum number of concurrent requests per HTTP/2 connection; 100.
     pub(super) h2_streams_max: Option<u64>,
-    /// Bytes of one request's body that may be under way on HTTP/2; 65536.
+    /// HTTP/2 flow-control window per stream: unread bytes of one request's body; 65536.
     pub(super) h2_stream_window_bytes: Option<u64>,
-    /// Bytes of all bodies that may be under way on one HTTP/2 connection; 1048576.
+    /// HTTP/2 flow-control window per connection: unread bytes of all its bodies; 1048576.
     pub(super) h2_connection_window_bytes: Option<u64>,
-    /// Time between two pings of ours on HTTP/2; 30.
+    /// Interval between the gateway's HTTP/2 pings; 30.
     pub(super) h2_ping_seconds: Option<u64>,
-    /// Time for the answer to a ping; 20.
+    /// Timeout for the answer to a ping; 20.
     pub(super) h2_ping_timeout_seconds: Option<u64>,
-    /// Time for running calls and their charges after SIGTERM; 30.
+    /// Time after SIGTERM within which running calls and their charges may finish; 30.
     pub(super) drain_seconds: Option<u64>,
 }
 
@@ -432,13 +455,13 @@ pub(super) struct RawLimits {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawRate {
-    /// Older than this there are no prices; 600.
+    /// Age beyond which a rate is not used and there are no prices; 600.
     pub(super) max_age_seconds: Option<u64>,
-    /// Time between two looks; half of max_age_seconds, at most 60.
+    /// Interval between two requests for the rate; default: half of max_age_seconds, at most 60.
     pub(super) refresh_seconds: Option<u64>,
-    /// The largest change between two looks that is believed, in percent; "20".
+    /// Largest change from one request to the next that is accepted, in percent; "20".
     pub(super) step_max_percent: Option<String>,
-    /// Sources, in the order of trust.
+    /// Sources of the rate, in order of preference.
     pub(super) source: Vec<RawSource>,
 }
 
@@ -446,19 +469,19 @@ pub(super) struct RawRate {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawSource {
-    /// A rate that the operator fixes, like "90.50".
+    /// A rate fixed by the operator, like "90.50".
     pub(super) fixed: Option<String>,
-    /// Whom to ask; may be a secret.
+    /// URL that returns the rate; may be a secret.
     pub(super) url: Option<String>,
-    /// Where the number stands in the JSON, like /data[symbol=USDT/RUB]/askPrice.
+    /// Location of the number in the JSON answer, like /data[symbol=USDT/RUB]/askPrice.
     pub(super) select: Option<String>,
-    /// "GET" or "POST"; "GET".
+    /// HTTP method, "GET" or "POST"; "GET".
     pub(super) method: Option<String>,
-    /// What to post.
+    /// Body of a POST request.
     pub(super) body: Option<String>,
-    /// The least number that is believed.
+    /// Lowest rate that is accepted.
     pub(super) min: Option<String>,
-    /// The largest number that is believed.
+    /// Highest rate that is accepted.
     pub(super) max: Option<String>,
 }
 
@@ -466,7 +489,7 @@ pub(super) struct RawSource {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawTariff {
-    /// Price = usdt_mtok × rate × this; "1".
+    /// Price = usdt_mtok × rate × this multiplier; "1".
     pub(super) sell_rate_multiplier: Option<String>,
 }
 
@@ -474,41 +497,44 @@ pub(super) struct RawTariff {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawVendor {
-    /// Its name, for routes.
+    /// Preset whose settings apply to fields that are not written here, like "deepseek": `tollgate preset list`;
+    /// absent: only what is written.
+    pub(super) preset: Option<String>,
+    /// Name of the vendor, for routes.
     pub(super) name: Option<String>,
-    /// What it speaks: "chat", "messages" or "responses".
+    /// Format that the vendor speaks: "chat", "messages" or "responses".
     pub(super) format: Option<String>,
-    /// Several of them in place of format: each caller's own, else the first.
+    /// Several formats instead of format: a call uses the caller's own format if it is listed, else the first one.
     pub(super) formats: Option<Vec<String>>,
-    /// Its base address: POST {url}/chat/completions, {url}/v1/messages or {url}/responses.
+    /// Base URL: POST {url}/chat/completions, {url}/v1/messages or {url}/responses.
     pub(super) url: Option<String>,
-    /// Our key there; a secret.
+    /// API key at the vendor; a secret.
     pub(super) key: Option<String>,
-    /// Several keys in place of key, used in turn; secrets.
+    /// Several API keys instead of key, used in turn; secrets.
     pub(super) keys: Option<Vec<String>>,
-    /// When a client leaves its stream: "cancel" the vendor's or "drain" it; "cancel".
+    /// When a client disconnects from its stream: "cancel" the vendor's stream or "drain" it to the end; "cancel".
     pub(super) on_disconnect: Option<String>,
-    /// Beginnings of betas that are not passed on; ["context-1m"].
+    /// Prefixes of betas that are not forwarded; ["context-1m"].
     pub(super) betas_removed: Option<Vec<String>>,
-    /// A way out: http://host:port or socks5://host:port; with a password, a secret.
+    /// Proxy for connections to the vendor: http://host:port or socks5://host:port; with a password, a secret.
     pub(super) proxy: Option<String>,
-    /// Authorities that are trusted in place of Mozilla's list, in PEM.
+    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
     pub(super) ca_file: Option<String>,
-    /// Speak HTTP/2 where it is offered; false.
+    /// Uses HTTP/2 if the vendor offers it; false.
     pub(super) http2: Option<bool>,
-    /// Calls at a time; 1024.
+    /// Maximum number of concurrent calls; 1024.
     pub(super) connections_max: Option<u64>,
-    /// Time for a connection; 3.
+    /// Timeout for connecting; 3.
     pub(super) connect_seconds: Option<u64>,
-    /// Time for the head of a stream; 120.
+    /// Timeout for the head of a streamed answer; 120.
     pub(super) first_byte_seconds: Option<u64>,
-    /// Time for the head of an answer that is no stream; 900.
+    /// Timeout for the head of an answer that is not streamed; 900.
     pub(super) plain_seconds: Option<u64>,
-    /// Time for a stream's first event after its head; 30.
+    /// Timeout for a stream's first event after its head; 30.
     pub(super) head_seconds: Option<u64>,
-    /// Time between two frames; 120.
+    /// Maximum time between two frames of an answer; 120.
     pub(super) idle_seconds: Option<u64>,
-    /// Time after which an idle connection is closed; 50.
+    /// Idle time after which a pooled connection is closed; 50.
     pub(super) idle_connection_seconds: Option<u64>,
 }
 
@@ -516,52 +542,63 @@ pub(super) struct RawVendor {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawModel {
-    /// What callers write in the field model.
+    /// Preset whose id, limits, prices and route apply to fields that are not written here, like "deepseek-flash" or
+    /// "deepseek/deepseek-flash"; absent: only what is written.
+    pub(super) preset: Option<String>,
+    /// Name that callers put in the field model.
     pub(super) id: Option<String>,
-    /// Its family, for people.
+    /// Name of the model's family, for display.
     pub(super) family: Option<String>,
-    /// What it makes: "chat", or "embedding", which has a price of input alone, no output_tokens_max, and vendors of the
+    /// "chat" or "embedding"; an embedding model has only a price of input, no output_tokens_max, and vendors of the
     /// format "chat"; "chat".
     pub(super) kind: Option<String>,
-    /// Its own name, for people, where clients let them choose; the id.
+    /// Name shown in lists of models that people choose from; default: the id.
     pub(super) display_name: Option<String>,
-    /// What it is for, in front of its price there; absent: the price alone.
+    /// Description shown before the price in lists of models that people choose from; absent: only the price.
     pub(super) description: Option<String>,
     /// Base prices.
     pub(super) usdt_mtok: Option<RawUsdt>,
-    /// Base prices that hold under a condition instead: each with the same classes as usdt_mtok.
+    /// Base prices that apply under a condition; each rule has the same classes as usdt_mtok.
     pub(super) price_rules: Vec<RawPriceRule>,
-    /// Most output tokens that it can be asked for.
+    /// Largest number of output tokens that a call may request.
     pub(super) output_tokens_max: Option<u64>,
-    /// Fewest output tokens worth a call when funds are short; 256.
+    /// Smallest output limit, in tokens, that a low balance may impose; with less money the call is refused; 256.
     pub(super) output_tokens_min: Option<u64>,
-    /// Output of a call that names no ceiling; absent: output_tokens_max.
+    /// Output limit of a call that sets none, in tokens; absent: output_tokens_max.
     pub(super) output_tokens_default: Option<u64>,
-    /// Its context window; absent: not known.
+    /// Context window in tokens; absent: not known.
     pub(super) input_tokens_max: Option<u64>,
-    /// Input up to which usdt_mtok holds: a call that may have more is a 400; absent: all.
+    /// Largest input that usdt_mtok applies to, in tokens: a call that may exceed it is refused with 400; absent:
+    /// unlimited.
     pub(super) input_tokens_priced_max: Option<u64>,
-    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens"; "max_completion_tokens".
+    /// Field in which the gateway sends its output limit: "max_completion_tokens" or "max_tokens";
+    /// "max_completion_tokens".
     pub(super) output_field: Option<String>,
-    /// Who speaks instructions: "system" or "developer"; "system".
+    /// Role of instructions sent to vendors, "system" or "developer"; absent: the caller's own role if the vendor
+    /// speaks the caller's format, else "system".
     pub(super) system_role: Option<String>,
-    /// false: reasoning_effort is dropped; true.
+    /// false: reasoning_effort is removed; true.
     pub(super) reasoning_effort: Option<bool>,
-    /// false: temperature, top_p and top_k are dropped; true.
+    /// false: temperature, top_p and top_k are removed; true.
     pub(super) sampling: Option<bool>,
-    /// How thinking is asked for: "effort", "budget" or "none"; "effort".
+    /// How thinking is requested: "effort", "budget" or "none"; "effort".
     pub(super) thinking: Option<String>,
-    /// false: a wish for structured output is a 400; true.
+    /// false: a request for structured output is refused with 400; true.
     pub(super) json_schema: Option<bool>,
-    /// true: verbosity is passed on in the chat format; false.
+    /// true: verbosity is forwarded in the chat format; false.
     pub(super) verbosity: Option<bool>,
-    /// false: a vendor of the responses format is not asked to sum its reasoning up; true.
+    /// false: a vendor of the responses format is not requested to summarise its reasoning; true.
     pub(super) reasoning_summary: Option<bool>,
-    /// false: it is not asked to hand its reasoning out, encrypted; true.
+    /// false: a vendor of the responses format is not requested to return its reasoning, encrypted; true.
     pub(super) encrypted_reasoning: Option<bool>,
-    /// Whether a conversation stays on its route; false.
+    /// Cache marks for a messages vendor, for callers whose format has none: "auto" or "never"; "auto".
+    pub(super) cache_marks: Option<String>,
+    /// true: vendors get a prompt_cache_key per session; false: vendors get none, not even the caller's; absent: true
+    /// for responses vendors.
+    pub(super) prompt_cache_key: Option<bool>,
+    /// Keeps a conversation on its route; false.
     pub(super) sticky: Option<bool>,
-    /// Ways to a vendor.
+    /// Routes to vendors.
     pub(super) routes: Vec<RawRoute>,
 }
 
@@ -569,43 +606,45 @@ pub(super) struct RawModel {
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawUsdt {
-    /// Input.
+    /// Ordinary input.
     pub(super) input: Option<String>,
-    /// Input that was read from the vendor's cache.
+    /// Input read from the vendor's cache.
     pub(super) cached_input: Option<String>,
-    /// Output, reasoning included.
+    /// Output, including reasoning.
     pub(super) output: Option<String>,
-    /// Input that was written to the vendor's cache.
+    /// Input written to the vendor's cache.
     pub(super) cache_write: Option<String>,
-    /// The same where it is kept for an hour (cache_control.ttl "1h"); absent: a call that asks for it is a 400.
+    /// Input written to the vendor's cache for one hour (cache_control.ttl "1h"); absent: a call that requests it is
+    /// refused with 400.
     pub(super) cache_write_1h: Option<String>,
-    /// The same for twelve hours (prompt_cache_options.ttl "12h").
+    /// Input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h").
     pub(super) cache_write_12h: Option<String>,
-    /// Input that is sound (input_audio); absent: a call with it is a 400.
+    /// Audio input (input_audio); absent: a call with it is refused with 400.
     pub(super) input_audio: Option<String>,
-    /// Input that is an image; absent: it costs what other input does.
+    /// Image input; absent: priced as other input.
     pub(super) input_image: Option<String>,
-    /// Output that is sound (modalities, audio); absent: a call that asks for it is a 400.
+    /// Audio output (modalities, audio); absent: a call that requests it is refused with 400.
     pub(super) output_audio: Option<String>,
-    /// Output that is an image (modalities), likewise.
+    /// Image output (modalities); absent: a call that requests it is refused with 400.
     pub(super) output_image: Option<String>,
-    /// One search of the web that the vendor runs, not a million; absent: such a tool is a 400.
+    /// Price per web search that the vendor runs, not per million; absent: a call with such a tool is refused with 400.
     pub(super) web_search_call: Option<String>,
 }
 
-/// `model.price_rules[]`: what is said of a call has to be so, all of it
+/// `model.price_rules[]`: all conditions of a rule must be met
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawPriceRule {
-    /// It has more input tokens than this, cached and written ones included; then all its classes cost this.
+    /// The call has more input tokens than this, including cached and written ones; all its classes are then priced by
+    /// this rule.
     pub(super) above_input_tokens: Option<u64>,
-    /// The vendor says that it served it so, like "flex"; a request for what no rule names is a 400.
+    /// The vendor reports this service tier, like "flex"; a request for a tier that no rule names is refused with 400.
     pub(super) service_tier: Option<String>,
-    /// At this speed, like "fast".
+    /// The call ran at this speed, like "fast".
     pub(super) speed: Option<String>,
-    /// In this part of the world, like "us".
+    /// The call ran in this region, like "us".
     pub(super) inference_geo: Option<String>,
-    /// Base prices.
+    /// Base prices under these conditions.
     pub(super) usdt_mtok: Option<RawUsdt>,
 }
 
@@ -613,29 +652,29 @@ pub(super) struct RawPriceRule {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawAccountGroup {
-    /// Its name, for price rules.
+    /// Name of the group, for price rules.
     pub(super) name: Option<String>,
-    /// The accounts' ids; some may not be there yet.
+    /// Ids of the accounts; they need not exist yet.
     pub(super) accounts: Vec<String>,
 }
 
-/// `[[price_rule]]`: what some accounts pay for some models
+/// `[[price_rule]]`: prices of some models for some accounts
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawCustomerRule {
-    /// Its name: receipts say it, to callers too.
+    /// Name of the rule; shown on receipts, also to callers.
     pub(super) name: Option<String>,
-    /// For these accounts, or ["*"] for all that no other rule is for.
+    /// Ids of the accounts, or ["*"] for all accounts that no other rule names.
     pub(super) accounts: Vec<String>,
-    /// For the accounts of these groups.
+    /// Groups whose accounts the rule applies to.
     pub(super) groups: Vec<String>,
-    /// For these models: ids, beginnings like "gpt-5-*", or "*".
+    /// Models: ids, prefixes like "gpt-5-*", or "*".
     pub(super) models: Vec<String>,
-    /// Price = usdt_mtok × rate × this; tariff.sell_rate_multiplier.
+    /// Price = usdt_mtok × rate × this multiplier; default: tariff.sell_rate_multiplier.
     pub(super) sell_rate_multiplier: Option<String>,
-    /// Base prices in place of the models' own, with the same classes; the models' own.
+    /// Base prices that replace the models' own, with the same classes; default: the models' own.
     pub(super) usdt_mtok: Option<RawUsdt>,
-    /// Beside usdt_mtok: base prices under conditions, at least under those that the models have.
+    /// With usdt_mtok only: base prices under conditions, which must cover all conditions that the models have.
     pub(super) price_rules: Vec<RawPriceRule>,
 }
 
@@ -643,39 +682,49 @@ pub(super) struct RawCustomerRule {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawRoute {
-    /// The vendor's name.
+    /// Preset of a model whose name and costs at the vendor apply if they are not written here; absent: only what is
+    /// written.
+    pub(super) preset: Option<String>,
+    /// Name of the vendor.
     pub(super) vendor: Option<String>,
-    /// The vendor's name for the model; the id.
+    /// The vendor's name of the model; default: the id.
     pub(super) model: Option<String>,
-    /// Its share among routes of one priority; 1.
+    /// Share of calls among routes of the same priority; 1.
     pub(super) weight: Option<u64>,
-    /// The lowest is tried first; 0.
+    /// Priority; routes with the lowest number are tried first; 0.
     pub(super) priority: Option<u64>,
-    /// What the vendor takes, USDT per million tokens; absent: not known. Callers are not told.
+    /// The vendor's own prices, in USDT per million tokens, never shown to callers; absent: not known.
     pub(super) cost_usdt_mtok: Option<RawUsdt>,
-    /// What it takes under a condition instead: each with the same classes as cost_usdt_mtok.
+    /// The vendor's prices under a condition; each rule has the same classes as cost_usdt_mtok.
     pub(super) cost_rules: Vec<RawPriceRule>,
-    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens"; absent: as of the model.
+    /// Field in which the gateway sends its output limit: "max_completion_tokens" or "max_tokens"; absent: as in the
+    /// model.
     pub(super) output_field: Option<String>,
-    /// Who speaks instructions: "system" or "developer"; absent: as of the model.
+    /// Role of instructions, "system" or "developer"; absent: as in the model.
     pub(super) system_role: Option<String>,
-    /// false: reasoning_effort is dropped; absent: as of the model.
+    /// false: reasoning_effort is removed; absent: as in the model.
     pub(super) reasoning_effort: Option<bool>,
-    /// false: temperature, top_p and top_k are dropped; absent: as of the model.
+    /// false: temperature, top_p and top_k are removed; absent: as in the model.
     pub(super) sampling: Option<bool>,
-    /// How thinking is asked for: "effort", "budget" or "none"; absent: as of the model.
+    /// How thinking is requested: "effort", "budget" or "none"; absent: as in the model.
     pub(super) thinking: Option<String>,
-    /// false: a wish for structured output is a 400; absent: as of the model.
+    /// false: a request for structured output is refused with 400; absent: as in the model.
     pub(super) json_schema: Option<bool>,
-    /// true: verbosity is passed on in the chat format; absent: as of the model.
+    /// true: verbosity is forwarded in the chat format; absent: as in the model.
     pub(super) verbosity: Option<bool>,
-    /// false: a vendor of the responses format is not asked to sum its reasoning up; absent: as of the model.
+    /// false: a vendor of the responses format is not requested to summarise its reasoning; absent: as in the model.
     pub(super) reasoning_summary: Option<bool>,
-    /// false: it is not asked to hand its reasoning out, encrypted; absent: as of the model.
+    /// false: a vendor of the responses format is not requested to return its reasoning, encrypted; absent: as in the
+    /// model.
     pub(super) encrypted_reasoning: Option<bool>,
+    /// Cache marks for a messages vendor: "auto" or "never"; absent: as in the model.
+    pub(super) cache_marks: Option<String>,
+    /// true: vendors get a prompt_cache_key per session; false: vendors get none, not even the caller's; absent: as in
+    /// the model.
+    pub(super) prompt_cache_key: Option<bool>,
 }
 
-/// The switches of a dialect, of a model or a route: `serde(flatten)` would let unknown fields pass.
+/// Settings of a vendor's dialect, of a model or a route. Not `serde(flatten)`, which would accept unknown fields.
 pub(super) struct RawDialect<'a> {
     pub(super) output_field: Option<&'a str>,
     pub(super) system_role: Option<&'a str>,
@@ -686,6 +735,8 @@ pub(super) struct RawDialect<'a> {
     pub(super) verbosity: Option<bool>,
     pub(super) reasoning_summary: Option<bool>,
     pub(super) encrypted_reasoning: Option<bool>,
+    pub(super) cache_marks: Option<&'a str>,
+    pub(super) prompt_cache_key: Option<bool>,
 }
 
 impl RawModel {
@@ -700,6 +751,8 @@ impl RawModel {
             verbosity: self.verbosity,
             reasoning_summary: self.reasoning_summary,
             encrypted_reasoning: self.encrypted_reasoning,
+            cache_marks: self.cache_marks.as_deref(),
+            prompt_cache_key: self.prompt_cache_key,
         }
     }
 }
@@ -716,6 +769,8 @@ impl RawRoute {
             verbosity: self.verbosity,
             reasoning_summary: self.reasoning_summary,
             encrypted_reasoning: self.encrypted_reasoning,
+            cache_marks: self.cache_marks.as_deref(),
+            prompt_cache_key: self.prompt_cache_key,
         }
     }
 }

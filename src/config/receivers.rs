@@ -1,4 +1,5 @@
-//! Who is sent events: what `[[webhook]]`, `[[mail]]` and `[[telegram]]` have in common, and what the last two mean.
+//! Checks of event receivers: the fields shared by `[[webhook]]`, `[[mail]]` and `[[telegram]]`, and the last two
+//! sections.
 
 use std::{fmt, time::Duration};
 
@@ -7,6 +8,7 @@ use http::Uri;
 use lettre::{AsyncSmtpTransport, Tokio1Executor, message::Mailbox};
 use secrecy::ExposeSecret;
 use tollgate_layers::key::AccountId;
+use tollgate_ledger::happening::Happening;
 
 use super::{
     WebhookConfig,
@@ -14,30 +16,39 @@ use super::{
     raw::{RawMail, RawTelegram, RawWebhook},
     secret::{referred, secret},
 };
-use crate::events::kind;
-
 const NAME_CHARS_MAX: usize = 64;
 const RECEIVERS_MAX: usize = 64;
-/// Recipients of one mail.
+/// Maximum number of recipients of one mail.
 const TO_MAX: usize = 16;
 const TELEGRAM: &str = "https://api.telegram.org";
 
-/// Somebody who is sent events.
+/// The kind of event with this name.
+///
+/// # Errors
+/// If there is no such kind; the text lists the existing ones.
+pub(crate) fn kind(word: &str) -> Result<&'static str, String> {
+    let known = Happening::KINDS.iter().find(|known| **known == word);
+    known
+        .copied()
+        .ok_or_else(|| format!("must be of {}", Happening::KINDS.join(", ")))
+}
+
+/// A receiver of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverConfig {
-    /// Its name: letters, digits, - and _.
+    /// Name of the receiver: letters, digits, - and _.
     pub name: String,
-    /// Of which kinds; empty: all.
+    /// Kinds of events to send; empty: all.
     pub kinds: Vec<&'static str>,
-    /// Of which accounts; empty: all, and what is nobody's.
+    /// Accounts whose events are sent; empty: all, and events that concern no account.
     pub accounts: Vec<AccountId>,
-    /// How long an event is tried.
+    /// How long delivery of an event is retried.
     pub retry_max: Duration,
-    /// How it is reached.
+    /// How events are delivered.
     pub way: WayConfig,
 }
 
-/// How a receiver is reached.
+/// How events are delivered to a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WayConfig {
     /// `[[webhook]]`.
@@ -48,33 +59,35 @@ pub enum WayConfig {
     Telegram(TelegramConfig),
 }
 
-/// `[[mail]]`: whom events are mailed to.
+/// `[[mail]]`: events sent by mail.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MailConfig {
-    /// The server's address; it may hold a password.
+    /// URL of the mail server; may contain a password.
     pub server: String,
-    /// Its host.
+    /// Host of the mail server.
     pub host: String,
-    /// How it speaks TLS.
+    /// Whether and how TLS is used.
     pub tls: MailTls,
-    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    /// PEM of the certificate authorities to trust instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// Whom they are from.
+    /// Sender of the mails.
     pub from: Mailbox,
-    /// Whom they go to. Never empty.
+    /// Recipients. Never empty.
     pub to: Vec<Mailbox>,
+    /// UTC offset of the times in mails, in minutes: the seller's.
+    pub utc_offset_minutes: i32,
 }
 
-/// When a mail server is spoken to over TLS.
+/// When a connection to a mail server uses TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MailTls {
-    /// From the first byte: `smtps://`.
+    /// TLS from the first byte: `smtps://`.
     Always,
-    /// From STARTTLS on, and not without: `?tls=required`.
+    /// STARTTLS is required: `?tls=required`.
     Required,
-    /// Where it offers STARTTLS: `?tls=opportunistic`.
+    /// STARTTLS is used if the server offers it: `?tls=opportunistic`.
     Offered,
-    /// Never.
+    /// TLS is never used.
     Never,
 }
 
@@ -88,14 +101,16 @@ impl fmt::Debug for MailConfig {
     }
 }
 
-/// `[[telegram]]`: the chat that events are written into.
+/// `[[telegram]]`: events sent to a Telegram chat.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TelegramConfig {
-    /// The method that sends a message; it holds the bot's token.
+    /// URL of the method that sends a message; contains the bot's token.
     pub url: Uri,
-    /// The chat.
+    /// Id or name of the chat.
     pub chat: String,
-    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    /// UTC offset of the times in messages, in minutes: the seller's.
+    pub utc_offset_minutes: i32,
+    /// PEM of the certificate authorities to trust instead of Mozilla's list.
     pub authorities: Option<Bytes>,
 }
 
@@ -108,7 +123,7 @@ impl fmt::Debug for TelegramConfig {
     }
 }
 
-/// What all receivers have.
+/// Fields that all receivers have.
 struct Common<'a> {
     name: Option<String>,
     kinds: &'a [String],
@@ -122,6 +137,7 @@ impl Check<'_> {
         hooks: Vec<RawWebhook>,
         mails: Vec<RawMail>,
         chats: Vec<RawTelegram>,
+        utc_offset_minutes: i32,
     ) -> Option<Vec<ReceiverConfig>> {
         let mut names = Vec::new();
         let mut receivers = Vec::new();
@@ -147,7 +163,7 @@ impl Check<'_> {
                 accounts: &raw.accounts,
                 retry_hours: raw.retry_hours,
             };
-            let way = self.mail(&raw, &at);
+            let way = self.mail(&raw, &at, utc_offset_minutes);
             let receiver = self.receiver(common, way.map(WayConfig::Mail), &at);
             receivers.push(receiver);
         }
@@ -160,7 +176,7 @@ impl Check<'_> {
                 accounts: &raw.accounts,
                 retry_hours: raw.retry_hours,
             };
-            let way = self.telegram(&raw, &at);
+            let way = self.telegram(&raw, &at, utc_offset_minutes);
             let receiver = self.receiver(common, way.map(WayConfig::Telegram), &at);
             receivers.push(receiver);
         }
@@ -188,7 +204,7 @@ impl Check<'_> {
             return None;
         }
         if names.contains(&name) {
-            let problem = format!("{name:?} is there already: give each receiver its own name");
+            let problem = format!("{name:?} is used twice: give each receiver its own name");
             self.errors.add(path, problem);
             return None;
         }
@@ -217,7 +233,7 @@ impl Check<'_> {
         })
     }
 
-    fn mail(&mut self, raw: &RawMail, at: &str) -> Option<MailConfig> {
+    fn mail(&mut self, raw: &RawMail, at: &str, utc_offset_minutes: i32) -> Option<MailConfig> {
         let path = format!("{at}.server");
         let advice =
             "give the mail server's address, like \"${SMTP_URL}\" for smtps://user:password@host";
@@ -226,7 +242,7 @@ impl Check<'_> {
             let server = match referred(&text, self.env) {
                 Some(server) => server,
                 None if text.contains('@') => Err(
-                    "a password does not stand in this file: write \"${NAME}\" or \"file:/path\""
+                    "a password must not be in this file: write \"${NAME}\" or \"file:/path\""
                         .to_owned(),
                 ),
                 None => Ok(text),
@@ -234,7 +250,7 @@ impl Check<'_> {
             self.keep(server.and_then(mail_server), &path)
         });
         let path = format!("{at}.from");
-        let advice = "say whom mails are from, like \"Tollgate <noreply@example.com>\"";
+        let advice = "give the sender, like \"Tollgate <noreply@example.com>\"";
         let from = self.required(raw.from.clone(), &path, advice);
         let from = from.and_then(|text| self.keep(mailbox(&text), &path));
         let path = format!("{at}.to");
@@ -257,11 +273,17 @@ impl Check<'_> {
             authorities: authorities?,
             from: from?,
             to: to?,
+            utc_offset_minutes,
         })
     }
 
-    fn telegram(&mut self, raw: &RawTelegram, at: &str) -> Option<TelegramConfig> {
-        let advice = "say which chat, like \"-1001234567890\" or \"@channel\"";
+    fn telegram(
+        &mut self,
+        raw: &RawTelegram,
+        at: &str,
+        utc_offset_minutes: i32,
+    ) -> Option<TelegramConfig> {
+        let advice = "give the chat, like \"-1001234567890\" or \"@channel\"";
         let chat = self.required(raw.chat.clone(), &format!("{at}.chat"), advice);
         let path = format!("{at}.token");
         let token = self.required(
@@ -287,6 +309,7 @@ impl Check<'_> {
         Some(TelegramConfig {
             url: url?,
             chat: chat?,
+            utc_offset_minutes,
             authorities: authorities?,
         })
     }
@@ -305,7 +328,7 @@ impl Check<'_> {
     }
 }
 
-/// A mail server's address, its host, and when TLS is spoken. What is said about a mistake does not repeat it.
+/// A mail server's URL, its host and its use of TLS. The problem never repeats the URL.
 fn mail_server(text: String) -> Result<(String, String, MailTls), String> {
     let advice = "must be like smtps://user:password@host:465, smtp://user:password@host:587?tls=required, \
                   or smtp://127.0.0.1:25";
@@ -334,7 +357,7 @@ fn mailbox(text: &str) -> Result<Mailbox, String> {
     mailbox.map_err(|_| "must be an address, like Name <name@example.com>".to_owned())
 }
 
-/// As BotFather gives it.
+/// A bot token in the form that BotFather issues.
 fn bot_token(text: &str) -> Result<String, String> {
     let good = |text: &str| {
         let (id, key) = text.split_once(':')?;
@@ -386,6 +409,18 @@ mod tests {
             panic!("{shown}");
         };
         assert!(chat.url.path().ends_with("/sendMessage"));
+        assert_eq!(chat.utc_offset_minutes, 0);
+    }
+
+    #[test]
+    fn times_in_messages_have_the_sellers_offset() {
+        let seller = "[seller]\nname = \"n\"\nutc_offset = \"+03:00\"\n";
+        let config = with(&format!("{CHAT}{seller}"));
+        let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+        let WayConfig::Telegram(chat) = &config.receivers[0].way else {
+            panic!("{:?}", config.receivers);
+        };
+        assert_eq!(chat.utc_offset_minutes, 180);
     }
 
     #[test]

@@ -1,12 +1,13 @@
-//! Where secrets come from: `${NAME}` of the environment or `file:/path`, never the file itself.
+//! Resolves secrets from `${NAME}` (an environment variable) or `file:/path`; a secret is never in the configuration
+//! file.
 
 use std::{cell::RefCell, io, path::Path};
 
 use secrecy::SecretString;
 
-use super::Files;
+use super::files::Files;
 
-/// Where secrets come from.
+/// Access to environment variables and files.
 #[derive(Clone, Copy)]
 pub(super) struct Env<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
@@ -14,7 +15,7 @@ pub(super) struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    /// `variable` looks variables of the environment up, `files` is told of each file that is read.
+    /// `variable` looks up environment variables; `files` records each file that is read.
     pub(super) fn new(
         variable: &'a dyn Fn(&str) -> Option<String>,
         files: &'a RefCell<Files>,
@@ -22,23 +23,23 @@ impl<'a> Env<'a> {
         Self { variable, files }
     }
 
-    /// Reads a file.
+    /// Reads a file and records it.
     pub(super) fn read(self, path: &str) -> io::Result<Vec<u8>> {
         self.files.borrow_mut().read(Path::new(path))
     }
 }
 
-/// The secret that `text` refers to. What is said about a mistake never repeats the text.
+/// The secret that `text` refers to. The problem never repeats the text.
 pub(super) fn secret(text: &str, env: Env<'_>) -> Result<SecretString, String> {
     match referred(text, env) {
         Some(value) => value.map(SecretString::from),
-        None => Err("a secret does not stand in this file: write \"${NAME}\" for a variable of the environment \
+        None => Err("a secret must not be in this file: write \"${NAME}\" for a variable of the environment \
                      or \"file:/path\" for a file"
             .to_owned()),
     }
 }
 
-/// What `text` refers to; `None` when it refers to nothing and stands for itself.
+/// The value that `text` refers to; `None` if `text` is not a reference but a literal.
 pub(super) fn referred(text: &str, env: Env<'_>) -> Option<Result<String, String>> {
     if let Some(rest) = text.strip_prefix("${") {
         return Some(from_environment(rest.strip_suffix('}'), env));
@@ -80,13 +81,13 @@ fn from_file(path: &str, env: Env<'_>) -> Result<String, String> {
     }
 }
 
-/// Files and shells leave a newline behind a value.
+/// Removes the trailing newline that files and shells add.
 fn not_empty(value: &str) -> Option<String> {
     let value = value.trim();
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// With these variables.
+/// Runs with these environment variables.
 #[cfg(test)]
 pub(super) fn with_variables<T>(
     variable: &dyn Fn(&str) -> Option<String>,
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_without_being_repeated() {
+    fn other_spellings_are_refused_without_being_printed() {
         for text in [
             "sk-literal",
             "",

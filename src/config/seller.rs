@@ -1,59 +1,59 @@
-//! What `[seller]` means.
+//! Checks of `[seller]`.
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use super::{check::Check, raw::RawSeller};
 
-/// No line of a statement is longer.
+/// Maximum bytes of a line of a statement.
 const TEXT_BYTES_MAX: usize = 500;
 
-/// `[seller]`: who statements are from, and how they reckon.
+/// `[seller]`: the seller that issues statements, its VAT and its calendar.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SellerConfig {
-    /// Its name.
+    /// Full name of the seller.
     pub name: String,
-    /// Its taxpayer number (ИНН).
+    /// Taxpayer number (ИНН).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inn: Option<String>,
-    /// The code of why it is registered there (КПП).
+    /// Registration code (КПП).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kpp: Option<String>,
-    /// Its number in the register of companies (ОГРН) or of sole traders (ОГРНИП).
+    /// Number in the register of companies (ОГРН) or of sole traders (ОГРНИП).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ogrn: Option<String>,
-    /// Its address.
+    /// Address of the seller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Its bank's name.
+    /// Name of the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bank: Option<String>,
-    /// Its bank's number (БИК).
+    /// Code of the bank (БИК).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bik: Option<String>,
-    /// Its account there.
+    /// Account at the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bank_account: Option<String>,
-    /// Its bank's own account.
+    /// Correspondent account of the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correspondent_account: Option<String>,
-    /// How it is reached.
+    /// Contact for customers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contact: Option<String>,
-    /// The VAT that is within what is charged, in percent; `None`: there is none.
+    /// VAT included in the prices, in percent; `None`: no VAT is charged.
     #[serde(skip)]
     pub vat_percent: Option<Decimal>,
-    /// What is said where there is none.
+    /// Text of statements without VAT.
     #[serde(skip)]
     pub vat_note: Option<String>,
-    /// How many minutes its calendar is ahead of UTC.
+    /// Offset of the seller's calendar from UTC, in minutes.
     #[serde(skip)]
     pub utc_offset_minutes: i32,
 }
 
 impl Check<'_> {
     pub(super) fn seller(&mut self, raw: RawSeller) -> Option<SellerConfig> {
-        let advice = "give the seller's name, or take the section out";
+        let advice = "give the seller's name, or remove the section";
         let name = self.required(raw.name, "seller.name", advice);
         let name = name.and_then(|name| self.line_of_seller(Some(name), "seller.name"));
         let address = self.line_of_seller(raw.address, "seller.address");
@@ -75,7 +75,8 @@ impl Check<'_> {
             Some(text) => self.percent(&text, "seller.vat_percent", 2, 100).map(Some),
         };
         if vat_percent.flatten().is_some() && vat_note.clone().flatten().is_some() {
-            let problem = "says why there is no VAT beside a vat_percent: take one of them out";
+            let problem =
+                "gives a reason for no VAT although vat_percent is set: remove one of them";
             self.errors.add("seller.vat_note", problem);
         }
         let offset = raw.utc_offset.as_deref().unwrap_or("+00:00");
@@ -128,7 +129,7 @@ impl Check<'_> {
     }
 }
 
-/// Of `+03:00`.
+/// Parses an offset like `+03:00` into minutes.
 fn minutes(text: &str) -> Option<i32> {
     let sign = match text.as_bytes().first()? {
         b'+' => 1,
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seller_is_named_and_its_numbers_are_as_long_as_they_are() {
+    fn seller_needs_a_name_and_numbers_of_the_right_length() {
         let seller_ok = seller(
             "name = \"ООО «Ромашка»\"\ninn = \"7701234567\"\nkpp = \"770101001\"\nogrn = \"1027700000001\"\n\
              address = \"Москва\"\nbank = \"Банк\"\nbik = \"044500001\"\nbank_account = \"40702810900000000001\"\n\
@@ -201,7 +202,7 @@ mod tests {
             ),
             (
                 "name = \"n\"\nvat_percent = \"20\"\nvat_note = \"none\"",
-                "seller.vat_note: says why there is no VAT",
+                "seller.vat_note: gives a reason for no VAT",
             ),
             (
                 "name = \"n\"\nutc_offset = \"3\"",

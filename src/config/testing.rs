@@ -1,4 +1,4 @@
-//! What the tests of this room share: a small file, and mistakes in it.
+//! Shared by the tests of `config`: a small file, and checks of mistakes in it.
 
 use std::cell::RefCell;
 
@@ -28,7 +28,7 @@ pub(super) const SMALL: &str = r#"
 
 fn env(name: &str) -> Option<String> {
     let value = match name {
-        "ADMIN_KEY" | "TOLLGATE_ADMIN_KEY" => "admin-secret-0123456789",
+        "ADMIN_KEY" | "TOLLGATE_ADMIN_KEY" => "admin-7Kq2vW9xT4mZ8rB3",
         "VENDOR_KEY" | "OPENAI_API_KEY" | "ANTHROPIC_API_KEY" => "sk-vendor-secret",
         "SHORT_KEY" => "0123456789abcde",
         "LEDGER_URL" => "redis://:hunter2@db:6379/0",
@@ -48,7 +48,7 @@ pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(text, &env)
 }
 
-/// The same of a file that is given as JSON.
+/// Checks a file given as JSON.
 pub(super) fn check(file: Value) -> Result<Config, ConfigErrors> {
     let raw = serde_json::from_value(file).map_err(|problem| {
         let mut errors = Errors::default();
@@ -65,13 +65,14 @@ pub(super) fn check(file: Value) -> Result<Config, ConfigErrors> {
     config.ok_or_else(|| check.errors.finish(|_| None))
 }
 
-/// `SMALL` with one line changed.
+/// `SMALL` with one text replaced.
 pub(super) fn changed(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
     SMALL.replacen(from, to, 1)
 }
 
-/// Holds that `SMALL` with `from` changed to `to` is refused for a field, in words that hold `word` and no secret.
+/// Asserts that `SMALL` with `from` replaced by `to` is refused for a field, in a text that contains `word` and no
+/// secret.
 pub(super) fn assert_mistakes(mistakes: &[(&str, &str, &str, &str)]) {
     for (from, to, path, word) in mistakes {
         let errors = parse(&changed(from, to)).expect_err(to);

@@ -1,4 +1,4 @@
-//! What `[tls]` means, and whom those are trusted by that we connect to.
+//! Checks of `[tls]`, and of the certificate authorities to trust for outgoing connections.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,11 +14,12 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// How long before its end a certificate is warned of.
+/// How long before its expiry a certificate is warned of.
 const SOON_MS: u64 = 14 * 86_400_000;
 
 impl Check<'_> {
-    /// The authorities of a `ca_file`, in PEM, where there is one. `plain`: there is no TLS, which it is for.
+    /// The authorities of a `ca_file`, in PEM, if given. `plain`: the connection has no TLS, so that a file is a
+    /// mistake.
     pub(super) fn authorities(
         &mut self,
         file: Option<&str>,
@@ -29,7 +30,7 @@ impl Check<'_> {
             return Some(None);
         };
         if plain {
-            let problem = "means nothing without TLS: take it out, or make the address one with TLS, which begins \
+            let problem = "has no effect without TLS: remove it, or make the address one with TLS, which begins \
                            with https, smtps or rediss";
             self.errors.add(at, problem);
             return None;
@@ -38,13 +39,13 @@ impl Check<'_> {
         let pem = read.map_err(|error| format!("cannot read {file}: {error}; give a PEM file"));
         let pem = pem.and_then(|pem| {
             check_authorities(&pem)
-                .map_err(|error| format!("{file} is no PEM file of certificates: {error}"))?;
+                .map_err(|error| format!("{file} is not a PEM file of certificates: {error}"))?;
             Ok(pem.into())
         });
         self.keep(pem, at).map(Some)
     }
 
-    /// The certificate and its key. `base_url` is what callers are told, where the file says so.
+    /// The certificate and its key. `base_url` is the address shown to callers, if the file sets it.
     pub(super) fn tls(&mut self, raw: RawTls, base_url: Option<&str>) -> Option<Identity> {
         const CERTIFICATE: &str = "tls.certificate_file";
         const KEY: &str = "tls.key_file";
@@ -95,7 +96,7 @@ impl Check<'_> {
         Some(identity)
     }
 
-    /// A file's name and what it holds.
+    /// Path and contents of a file.
     fn file(
         &mut self,
         given: Option<String>,

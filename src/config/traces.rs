@@ -1,4 +1,4 @@
-//! What `[traces]` means.
+//! Checks of `[traces]`.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rust_decimal::{Decimal, prelude::ToPrimitive};
@@ -13,13 +13,6 @@ use super::{
 
 impl Check<'_> {
     pub(super) fn traces(&mut self, raw: RawTraces) -> Option<TracesConfig> {
-        if cfg!(not(feature = "otel")) {
-            self.errors.add(
-                "traces",
-                "this build has no traces: take the section out, or build with `--features otel`",
-            );
-            return None;
-        }
         let advice = "give the collector's address for OTLP, like http://127.0.0.1:4318/v1/traces";
         let url = self.required(raw.url, "traces.url", advice);
         let url = url.and_then(|url| self.keep(web_address(&url), "traces.url"));
@@ -49,7 +42,7 @@ impl Check<'_> {
         });
         let name = name
             .parse::<HeaderName>()
-            .map_err(|_| "is no name of a header");
+            .map_err(|_| "is not a header name");
         let (name, mut value) = self.keep(name, &path).zip(value)?;
         value.set_sensitive(true);
         Some((name, value))
@@ -63,7 +56,7 @@ fn per_million(share: &str) -> Result<u32, &'static str> {
     calls
         .filter(Decimal::is_integer)
         .and_then(|calls| calls.to_u32())
-        .ok_or("must be a share in quotes, above 0 and up to 1, with at most 6 digits behind the point, like \"0.05\"")
+        .ok_or("must be a share in quotes, above 0 and up to 1, with at most 6 digits after the point, like \"0.05\"")
 }
 
 #[cfg(test)]
@@ -75,7 +68,7 @@ mod tests {
     };
 
     #[test]
-    fn a_share_is_so_many_of_a_million() {
+    fn share_is_in_millionths() {
         for (text, calls) in [
             ("1", 1_000_000),
             ("1.0", 1_000_000),
@@ -103,8 +96,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "otel")]
-    fn traces_are_sent_where_the_file_says() {
+    fn traces_are_sent_to_the_configured_url() {
         let config = with_traces(
             "url = \"http://127.0.0.1:4318/v1/traces\"\nsample = \"0.05\"\n\
          headers = { Authorization = \"${VENDOR_KEY}\" }",
@@ -123,12 +115,5 @@ mod tests {
             assert!(errors.contains(field), "{field}: {errors}");
         }
         assert!(!errors.contains("sk-literal"), "{errors}");
-    }
-
-    #[test]
-    #[cfg(not(feature = "otel"))]
-    fn a_build_without_traces_says_so() {
-        let errors = with_traces("url = \"http://127.0.0.1:4318/v1/traces\"").unwrap_err();
-        assert!(errors.to_string().contains("--features otel"), "{errors}");
     }
 }

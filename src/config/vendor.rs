@@ -1,4 +1,4 @@
-//! What `[[vendor]]` and `model.routes` mean.
+//! Checks of `[[vendor]]` and `model.routes`.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -11,8 +11,8 @@ use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
     call::Format,
     model::{
-        Dialect, Egress, ModelKind, OnDisconnect, OutputField, Protocol, Route, SystemRole,
-        Thinking, Vendor,
+        CacheMarks, Dialect, Egress, ModelKind, OnDisconnect, OutputField, Protocol, Route,
+        SystemRole, Thinking, Vendor,
     },
 };
 
@@ -23,24 +23,24 @@ use super::{
 };
 use crate::text::similar::nearest;
 
-/// Vendors by name; `None` for one that has mistakes of its own.
+/// Vendors by name; `None` for a vendor with mistakes of its own.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
 
-/// Behind the address of a vendor of the chat format.
+/// Path appended to the base URL of a vendor of the chat format.
 const CHATS: &str = "/chat/completions";
 const EMBEDDINGS: &str = "/embeddings";
 
 const HOUR_SECONDS: u64 = 3600;
 const KEYS_MAX: usize = 100;
 
-/// So many connections these vendors may have, all together.
+/// Maximum number of connections to all these vendors together.
 pub(super) fn connections_of(vendors: &Vendors) -> usize {
     let each = vendors.values().flatten();
     each.map(|vendor| vendor.connections_max).sum()
 }
 
 impl Check<'_> {
-    /// No call takes longer than `call_time_max`: so long a plain answer may let itself be waited for.
+    /// `call_time_max` bounds every call, and is the default timeout for a plain answer.
     pub(super) fn vendors(&mut self, raw: Vec<RawVendor>, call_time_max: Duration) -> Vendors {
         let mut vendors = Vendors::new();
         for (index, raw) in raw.into_iter().enumerate() {
@@ -58,7 +58,7 @@ impl Check<'_> {
                 }
                 Entry::Occupied(taken) => self.errors.add(
                     format!("{path}.name"),
-                    format!("{:?} is there already: name each vendor once", taken.key()),
+                    format!("{:?} is used already: name each vendor once", taken.key()),
                 ),
             }
         }
@@ -89,7 +89,7 @@ impl Check<'_> {
                 self.endpoint_in_url(*format, formats.len(), url, &at("url"));
             }
         }
-        // The long context of one vendor costs double.
+        // One vendor charges double for its long context.
         let betas_removed = raw
             .betas_removed
             .clone()
@@ -150,7 +150,7 @@ impl Check<'_> {
         Some(Arc::new(surfaces.fold(vendor, also)))
     }
 
-    /// What a vendor speaks, the first of it first. Never empty.
+    /// Formats of a vendor, the preferred one first. Never empty.
     fn formats(&mut self, raw: &RawVendor, at: &dyn Fn(&str) -> String) -> Option<Vec<Format>> {
         const CHOICES: [(&str, Format); 3] = [
             ("chat", Format::Chat),
@@ -159,7 +159,7 @@ impl Check<'_> {
         ];
         const ADVICE: &str = "give \"chat\", \"messages\" or \"responses\"";
         let Some(given) = &raw.formats else {
-            // Formats that were wrong are not there any more, and have been told.
+            // Invalid formats were removed and already reported.
             if raw.format.is_none() && self.errors.told(&at("formats")) {
                 return None;
             }
@@ -170,7 +170,7 @@ impl Check<'_> {
         if raw.format.is_some() {
             self.errors.add(
                 at("formats"),
-                "stands beside format: keep one of them, all formats fit into formats",
+                "is set together with format: keep one of them; formats may list all",
             );
             return None;
         }
@@ -184,7 +184,7 @@ impl Check<'_> {
             let path = at(&format!("formats[{index}]"));
             let format = self.choice(text, &path, CHOICES)?;
             if formats.contains(&format) {
-                let problem = format!("{text:?} is there already: name each format once");
+                let problem = format!("{text:?} is listed already: name each format once");
                 self.errors.add(path, problem);
                 return None;
             }
@@ -193,7 +193,7 @@ impl Check<'_> {
         Some(formats)
     }
 
-    /// Where a vendor takes calls of a format, and what its keys look like there.
+    /// Address and key header of a vendor for one format.
     fn surface(
         &mut self,
         format: Format,
@@ -218,7 +218,7 @@ impl Check<'_> {
         Some((format, endpoint?, credentials))
     }
 
-    /// Notes an address that is the endpoint already, or the half of it.
+    /// Reports a base URL that already contains the endpoint or part of it.
     fn endpoint_in_url(&mut self, format: Format, formats: usize, url: &str, path: &str) {
         let ends: &[&str] = match format {
             Format::Chat => &[CHATS, EMBEDDINGS],
@@ -226,17 +226,17 @@ impl Check<'_> {
             Format::Responses => &["/responses"],
         };
         if let Some(end) = ends.iter().find(|end| url.ends_with(**end)) {
-            let problem = format!("ends in {end}: take that away, it is put behind it");
+            let problem = format!("ends in {end}: remove that, because it is appended");
             self.errors.add(path, problem);
         } else if format == Format::Messages && messages_root(url, formats).ends_with("/v1") {
             self.warnings.add(
                 path,
-                "ends in /v1, and calls of the messages format go to …/v1/v1/messages: if that is not meant, take it away",
+                "ends in /v1, and calls of the messages format go to …/v1/v1/messages: if that is not intended, remove it",
             );
         }
     }
 
-    /// Our keys at the vendor, each with the path of its field. Never empty.
+    /// Keys at the vendor, each with the path of its field. Never empty.
     fn keys(
         &mut self,
         raw: &RawVendor,
@@ -244,7 +244,7 @@ impl Check<'_> {
     ) -> Option<Vec<(String, SecretString)>> {
         const ADVICE: &str = "give our key at the vendor as \"${NAME}\" or \"file:/path\"";
         let Some(keys) = &raw.keys else {
-            // Keys that were wrong are not there any more, and have been told.
+            // Invalid keys were removed and already reported.
             if raw.key.is_none() && self.errors.told(&at("keys")) {
                 return None;
             }
@@ -254,7 +254,7 @@ impl Check<'_> {
         if raw.key.is_some() {
             self.errors.add(
                 at("keys"),
-                "stands beside key: keep one of them, all keys fit into keys",
+                "is set together with key: keep one of them; keys may list all",
             );
             return None;
         }
@@ -293,7 +293,7 @@ impl Check<'_> {
         at: &dyn Fn(&str) -> String,
     ) -> Option<Egress> {
         let connect_timeout = self.seconds(raw.connect_seconds, &at("connect_seconds"), 3, 1);
-        // Vendors and what stands in front of them close idle connections after 60 seconds and more.
+        // Vendors and the proxies before them close idle connections after 60 seconds or more.
         let idle_connection_timeout = self.whole(
             raw.idle_connection_seconds,
             &at("idle_connection_seconds"),
@@ -320,7 +320,7 @@ impl Check<'_> {
         Some(egress)
     }
 
-    /// A model's routes, by priority.
+    /// The routes of a model, by priority.
     pub(super) fn routes(
         &mut self,
         raw: Vec<RawRoute>,
@@ -383,7 +383,7 @@ impl Check<'_> {
         let Some(vendor) = vendors.get(&name) else {
             let hint = match nearest(&name, vendors.keys().map(String::as_str)) {
                 Some(near) => format!("did you mean {near:?}?"),
-                None => "add it or mend the name".to_owned(),
+                None => "add it or correct the name".to_owned(),
             };
             self.errors.add(
                 at("vendor"),
@@ -422,8 +422,8 @@ impl Check<'_> {
             usual.system_role,
             &at("system_role"),
             [
-                ("system", SystemRole::System),
-                ("developer", SystemRole::Developer),
+                ("system", Some(SystemRole::System)),
+                ("developer", Some(SystemRole::Developer)),
             ],
         );
         let thinking = self.choice_or(
@@ -436,6 +436,12 @@ impl Check<'_> {
                 ("none", Thinking::None),
             ],
         );
+        let cache_marks = self.choice_or(
+            raw.cache_marks,
+            usual.cache_marks,
+            &at("cache_marks"),
+            [("auto", CacheMarks::Auto), ("never", CacheMarks::Never)],
+        );
         let dialect = usual
             .output_field(output_field?)
             .system_role(system_role?)
@@ -445,7 +451,9 @@ impl Check<'_> {
             .json_schema(raw.json_schema.unwrap_or(usual.json_schema))
             .verbosity(raw.verbosity.unwrap_or(usual.verbosity))
             .reasoning_summary(raw.reasoning_summary.unwrap_or(usual.reasoning_summary))
-            .encrypted_reasoning(raw.encrypted_reasoning.unwrap_or(usual.encrypted_reasoning));
+            .encrypted_reasoning(raw.encrypted_reasoning.unwrap_or(usual.encrypted_reasoning))
+            .cache_marks(cache_marks?)
+            .prompt_cache_key(raw.prompt_cache_key.or(usual.prompt_cache_key));
         Some(dialect)
     }
 
@@ -460,7 +468,7 @@ impl Check<'_> {
     }
 }
 
-/// The same vendor where it takes embeddings: those are of the chat format's family.
+/// The same vendor with its embeddings endpoint, which belongs to the chat format.
 fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
     let vendor = vendor.speaking(Format::Chat);
     let chats = vendor.endpoint.to_string();
@@ -487,8 +495,8 @@ fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String>
         .map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())
 }
 
-/// What `/v1/messages` is put behind. The other formats have `/v1` in their address: beside them it is not put there
-/// again.
+/// The base for `/v1/messages`. With several formats, the shared base URL already ends in `/v1`, which is removed so
+/// that it is not repeated.
 fn messages_root(url: &str, formats: usize) -> &str {
     match formats {
         1 => url,

@@ -1,4 +1,4 @@
-//! What `[[webhook]]` means.
+//! Checks of `[[webhook]]`.
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -12,29 +12,29 @@ use super::{
     raw::RawWebhook,
     secret::{referred, secret},
 };
-use crate::events::address;
+use crate::net::address;
 
-/// What a signing secret begins with.
+/// Prefix of a signing secret.
 const PREFIX: &str = "whsec_";
 const KEY_BYTES_MIN: usize = 24;
 const KEY_BYTES_MAX: usize = 64;
 
-/// `[[webhook]]`: where events are posted.
+/// `[[webhook]]`: events posted to a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookConfig {
-    /// Where to; it may hold a key.
+    /// URL of the receiver; may contain a key.
     pub url: Uri,
-    /// What is signed with: by each of them. Never empty.
+    /// Signing keys; each request is signed with all of them. Never empty.
     pub keys: Vec<Vec<u8>>,
-    /// Addresses that are not of the internet may be sent to.
+    /// Whether private, loopback and link-local addresses are allowed.
     pub allow_private: bool,
-    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    /// PEM of the certificate authorities to trust instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// Time for an answer.
+    /// Timeout for the receiver's answer.
     pub answer_timeout: Duration,
 }
 
-/// Without the keys and the address, which may hold one.
+/// Omits the keys, and the URL, which may contain one.
 impl fmt::Debug for WebhookConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebhookConfig")
@@ -49,7 +49,7 @@ impl Check<'_> {
     pub(super) fn webhook(&mut self, raw: RawWebhook, at: &str) -> Option<WebhookConfig> {
         let path = |field: &str| format!("{at}.{field}");
         let allow_private = raw.allow_private.unwrap_or(false);
-        let advice = "say where events are posted, like https://host/path";
+        let advice = "give the URL that events are posted to, like https://host/path";
         let url = self.required(raw.url, &path("url"), advice);
         let url = url.and_then(|url| {
             let url = referred(&url, self.env).unwrap_or(Ok(url));
@@ -93,7 +93,7 @@ impl Check<'_> {
     }
 }
 
-/// A name is looked up, and its addresses are checked, whenever a connection is made.
+/// Host names are resolved, and their addresses checked, at each connection.
 fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     if allow_private {
         return Ok(url);
@@ -116,7 +116,7 @@ fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     }
 }
 
-/// What is said about a mistake does not repeat the text.
+/// The problem never repeats the text.
 fn signing_key(text: &str) -> Result<Vec<u8>, String> {
     let key = text.strip_prefix(PREFIX);
     let key = key.and_then(|text| STANDARD.decode(text).ok());

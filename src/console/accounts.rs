@@ -1,10 +1,10 @@
-//! The pages of accounts, of one, and of its keys.
+//! The pages of the list of accounts, of one account, and of a key.
 
 use askama::Template;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
-use tollgate_layers::{Error, money::MicroRub, reserve::ledger::AccountView};
+use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView};
 
 use super::{
     Answer, Visit,
@@ -14,14 +14,14 @@ use super::{
     sessions::random,
     views::{Account, Accounts, AutoTopup, Group, Groups, Key},
 };
-use crate::text::percent::encoded;
+use crate::{admin::Refusal, api::ceilings::CEILINGS, text::percent::encoded};
 
-/// How many accounts a page lists, and how many keys.
+/// At most this many accounts are listed on a page, and at most this many keys.
 const SHOWN_MAX: usize = 200;
-/// Of how many accounts the keys are looked at for one: each account is asked for its own.
+/// At most this many accounts are searched for a key: the API lists keys per account, one request each.
 const KEYS_LOOKED_AT_MAX: usize = 500;
 
-/// At what is left somebody is told.
+/// The balances at which a low-balance event is emitted.
 #[derive(Deserialize)]
 struct Alerts {
     levels_rub: Vec<MicroRub>,
@@ -32,11 +32,11 @@ struct Keys {
     keys: Vec<Key>,
 }
 
-/// Keys that were searched for.
+/// The result of a search for keys.
 #[derive(Default)]
 struct FoundKeys {
     keys: Vec<Key>,
-    /// Of so many accounts, the first of those that were asked for, they were looked at.
+    /// How many accounts were searched, in the order of the list.
     of_accounts: usize,
 }
 
@@ -45,7 +45,7 @@ struct FoundKeys {
 struct AccountsHtml<'a> {
     page: Frame<'a>,
     q: &'a str,
-    /// How the key begins that is searched for; empty: accounts are.
+    /// The beginning of the key to search for; if empty, accounts are searched.
     key: &'a str,
     rows: Vec<AccountView>,
     found: usize,
@@ -64,7 +64,21 @@ struct AccountHtml<'a> {
     correction: Entry,
 }
 
-/// What the form of a booking shows.
+impl AccountHtml<'_> {
+    /// Label and name of the input of each ceiling.
+    fn ceilings(&self) -> Vec<(&'static str, &'static str)> {
+        let ceilings = CEILINGS.iter();
+        ceilings.map(|it| (it.labels.0, it.field())).collect()
+    }
+
+    /// Columns of what was spent and of its ceiling.
+    fn ceiling_columns(&self) -> Vec<(&'static str, &'static str)> {
+        let ceilings = CEILINGS.iter();
+        ceilings.map(|it| (it.labels.2, it.labels.1)).collect()
+    }
+}
+
+/// The fields of the form for a payment or a correction.
 struct Entry {
     id: String,
     amount_rub: String,
@@ -77,9 +91,6 @@ struct Entry {
 struct KeyHtml<'a> {
     page: Frame<'a>,
     key: Key,
-    ceiling: String,
-    ceiling_month: String,
-    ceiling_day: String,
     models: String,
     addresses: String,
     per_second: String,
@@ -87,19 +98,26 @@ struct KeyHtml<'a> {
     tokens: String,
     at_once: String,
     expires: String,
-    /// Those of the account.
+    /// The account's groups.
     groups: Vec<Group>,
     alerts: String,
 }
 
 impl KeyHtml<'_> {
-    /// What its form shows, as a form.
+    /// Label, name and value of the input of each ceiling.
+    fn ceilings(&self) -> Vec<(&'static str, &'static str, String)> {
+        let rows = self.key.spending.rows().into_iter();
+        rows.map(|(ceiling, value, _)| {
+            let value = value.map(|value| value.to_string());
+            (ceiling.labels.0, ceiling.field(), value.unwrap_or_default())
+        })
+        .collect()
+    }
+
+    /// The current values of the form's fields, encoded as a form.
     fn shown(&self) -> String {
-        let shown = [
+        let others = [
             ("name", &*self.key.name),
-            ("ceiling_rub", &self.ceiling),
-            ("ceiling_month_rub", &self.ceiling_month),
-            ("ceiling_day_rub", &self.ceiling_day),
             ("models", &self.models),
             ("addresses", &self.addresses),
             ("requests_per_second", &self.per_second),
@@ -110,11 +128,15 @@ impl KeyHtml<'_> {
             ("expires_at", &self.expires),
             ("idempotency", if self.key.idempotency { "1" } else { "" }),
         ];
-        let pairs = shown.map(|(name, value)| format!("{name}={}", encoded(value)));
-        pairs.join("&")
+        let ceilings = self.ceilings();
+        let ceilings = ceilings.iter().map(|(_, name, value)| (*name, &**value));
+        let pairs = ceilings
+            .chain(others)
+            .map(|(name, value)| format!("{name}={}", encoded(value)));
+        pairs.collect::<Vec<_>>().join("&")
     }
 
-    /// The groups that it may be put into: those that are there, and its own.
+    /// The groups to choose from: the active ones and the key's own. `true` marks its own.
     fn groups(&self) -> impl Iterator<Item = (&Group, bool)> {
         let groups = self.groups.iter();
         groups
@@ -131,9 +153,9 @@ struct KeyMadeHtml<'a> {
     secret: String,
 }
 
-/// Made before a form is: sent twice, it is booked once.
-fn entry_id() -> Result<String, Error> {
-    let random = random().map_err(Error::Internal)?;
+/// The id of a booking, generated before its form is shown: a form that is submitted twice is booked once.
+fn entry_id() -> Result<String, Refusal> {
+    let random = random().map_err(Refusal::fault)?;
     Ok(format!("console-{}", &random[..16]))
 }
 
@@ -141,7 +163,7 @@ impl Visit {
     pub(super) async fn accounts(
         &self,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Error> {
+    ) -> Result<Result<Answer, Refused>, Refusal> {
         let mut rows = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
             Ok(Accounts { accounts }) => accounts,
             Err(refused) => return Ok(Err(refused)),
@@ -183,12 +205,12 @@ impl Visit {
         )))
     }
 
-    /// Those keys of these accounts whose id or secret begins so.
+    /// The keys of these accounts whose id or secret begins with `begins`.
     async fn keys_like(
         &self,
         begins: &str,
         accounts: &[AccountView],
-    ) -> Result<Result<FoundKeys, Refused>, Error> {
+    ) -> Result<Result<FoundKeys, Refused>, Refusal> {
         let mut found = FoundKeys::default();
         for account in accounts.iter().take(KEYS_LOOKED_AT_MAX) {
             let path = format!("/admin/v1/accounts/{}/keys", account.id);
@@ -207,14 +229,14 @@ impl Visit {
         Ok(Ok(found))
     }
 
-    async fn groups_of(&self, account: &str) -> Result<Result<Vec<Group>, Refused>, Error> {
+    async fn groups_of(&self, account: &str) -> Result<Result<Vec<Group>, Refused>, Refusal> {
         let path = format!("/admin/v1/accounts/{account}/groups");
         let groups = self.api.get::<Groups>(&path).await?;
         Ok(groups.map(|Groups { groups }| groups))
     }
 
-    /// The levels at which somebody is told of what is left, as the form has them.
-    async fn alerts_of(&self, what: &str) -> Result<Result<String, Refused>, Error> {
+    /// The levels at which a low-balance event is emitted, as the form shows them.
+    async fn alerts_of(&self, what: &str) -> Result<Result<String, Refused>, Refusal> {
         let path = format!("/admin/v1/{what}/alerts");
         let alerts = self.api.get::<Alerts>(&path).await?;
         Ok(alerts.map(|Alerts { levels_rub }| {
@@ -227,7 +249,7 @@ impl Visit {
         &self,
         id: &str,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Error> {
+    ) -> Result<Result<Answer, Refused>, Refusal> {
         let path = format!("/admin/v1/accounts/{id}");
         let account = match self.api.get::<Account>(&path).await? {
             Ok(account) => account,
@@ -241,7 +263,7 @@ impl Visit {
             Ok(alerts) => alerts,
             Err(refused) => return Ok(Err(refused)),
         };
-        // Where there is none, that is no mistake of whoever asks for the page.
+        // An account need not have a rule for automatic top-up, so a 404 is not an error of this page.
         let auto = self
             .api
             .get::<AutoTopup>(&format!("{path}/auto_topup"))
@@ -262,9 +284,9 @@ impl Visit {
         )))
     }
 
-    /// A new booking; or the one that was asked for and not answered as done, as it was typed: it may have been made, and
-    /// the same id again books nothing twice.
-    fn entry(&self, asked: &str, problem: Option<&Refused>) -> Result<Entry, Error> {
+    /// The fields of a booking's form. If the posted booking failed, they are shown as typed, with the same id: it may
+    /// have been booked, and the same id is not booked twice. Otherwise they are empty, with a new id.
+    fn entry(&self, asked: &str, problem: Option<&Refused>) -> Result<Entry, Refusal> {
         let typed = |name: &str| self.form.get(name).to_owned();
         if problem.is_some() && self.form.get("do") == asked {
             return Ok(Entry {
@@ -286,7 +308,7 @@ impl Visit {
         &self,
         id: &str,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Error> {
+    ) -> Result<Result<Answer, Refused>, Refusal> {
         let path = format!("/admin/v1/keys/{id}");
         let key = match self.api.get::<Key>(&path).await? {
             Ok(key) => key,
@@ -300,15 +322,11 @@ impl Visit {
             Ok(alerts) => alerts,
             Err(refused) => return Ok(Err(refused)),
         };
-        let text = |value: Option<MicroRub>| value.map_or_else(String::new, |it| it.to_string());
         let count = |value: Option<u32>| value.map_or_else(String::new, |it| it.to_string());
         Ok(Ok(written(
             status_of(problem),
             &KeyHtml {
                 page: self.frame(format!("Key {}", key.id), "Accounts", problem),
-                ceiling: text(key.ceiling_rub),
-                ceiling_month: text(key.ceiling_month_rub),
-                ceiling_day: text(key.ceiling_day_rub),
                 models: key.models.join(" "),
                 addresses: key.addresses.join(" "),
                 per_second: count(key.requests_per_second),
@@ -323,10 +341,9 @@ impl Visit {
         )))
     }
 
-    /// The one page that shows a key.
-    pub(super) fn key_made(&self, answer: Value) -> Result<Answer, Error> {
-        let key: Key =
-            serde_json::from_value(answer).map_err(|error| Error::Internal(error.into()))?;
+    /// The only page that shows a key's secret.
+    pub(super) fn key_made(&self, answer: Value) -> Result<Answer, Refusal> {
+        let key: Key = serde_json::from_value(answer).map_err(Refusal::fault)?;
         let page = self.frame(format!("Key {}", key.id), "Accounts", None);
         let secret = key.key.clone().unwrap_or_default();
         Ok(written(StatusCode::OK, &KeyMadeHtml { page, key, secret }))

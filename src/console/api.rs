@@ -1,28 +1,28 @@
-//! The admin API, asked in this process in the name of whoever has signed in.
+//! Calls the admin API inside this process, in the name of the operator who has signed in.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tollgate_layers::Error;
 use tower::Service;
 
 use crate::{
-    admin::{AnswerBody, Operator, UnreadBody, refusal_of},
-    endpoints::router::Branch,
+    admin::{AnswerBody, Refusal},
+    edge::{body_limit::UnreadBody, router::BoxedService},
+    operators::Operator,
 };
 
-pub(super) type ApiService = Branch<UnreadBody, AnswerBody>;
+pub(super) type ApiService = BoxedService<UnreadBody, AnswerBody, Refusal>;
 
-/// The API for one operator.
+/// The API with one operator's rights.
 #[derive(Clone, Debug)]
 pub(super) struct Api {
     service: ApiService,
     operator: Operator,
 }
 
-/// What the API refused.
+/// A refusal of the API.
 #[derive(Clone, Debug)]
 pub(super) struct Refused {
     pub(super) status: StatusCode,
@@ -34,37 +34,37 @@ impl Api {
         Self { service, operator }
     }
 
-    /// Asks, and reads the answer as text.
+    /// Sends a GET request and returns the answer as text.
     ///
     /// # Errors
-    /// The outer one is our own fault; the inner one is what the API says no with.
-    pub(super) async fn text(&self, path: &str) -> Result<Result<String, Refused>, Error> {
+    /// The outer error is a fault of the gateway; the inner one is the API's refusal.
+    pub(super) async fn text(&self, path: &str) -> Result<Result<String, Refused>, Refusal> {
         let answer = self.send(Method::GET, path, Bytes::new()).await?;
         Ok(answer.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Asks, and reads the answer's JSON.
+    /// Sends a GET request and parses the answer's JSON.
     ///
     /// # Errors
-    /// See [`Api::text`].
+    /// The outer error is a fault of the gateway; the inner one is the API's refusal.
     pub(super) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
-    ) -> Result<Result<T, Refused>, Error> {
+    ) -> Result<Result<T, Refused>, Refusal> {
         let answer = self.send(Method::GET, path, Bytes::new()).await?;
         json(answer)
     }
 
-    /// Changes something, and reads the answer's JSON.
+    /// Sends a request that changes something, and parses the answer's JSON.
     ///
     /// # Errors
-    /// See [`Api::text`].
+    /// The outer error is a fault of the gateway; the inner one is the API's refusal.
     pub(super) async fn change<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Result<T, Refused>, Error> {
+    ) -> Result<Result<T, Refused>, Refusal> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let answer = self.send(method, path, body.into()).await?;
         json(answer)
@@ -75,7 +75,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Result<Bytes, Refused>, Error> {
+    ) -> Result<Result<Bytes, Refused>, Refusal> {
         let req = Request::builder()
             .method(method)
             .uri(path)
@@ -85,24 +85,31 @@ impl Api {
             )
             .extension(self.operator.clone())
             .body(UnreadBody::read(body));
-        // What people type stands in it encoded.
-        let req = req.map_err(|error| Error::Internal(error.into()))?;
+        // Text that people typed is percent-encoded in `path`, so an invalid one is our own fault.
+        let req = req.map_err(Refusal::fault)?;
         let answer = match self.service.clone().call(req).await {
             Ok(answer) => answer,
-            Err(error) => {
-                let (status, text) = refusal_of(error)?;
+            Err(refusal) => {
+                let (status, text) = (refusal.status(), refusal.message());
                 return Ok(Err(Refused { status, text }));
             }
         };
-        Ok(Ok(answer.into_body().collect().await?.to_bytes()))
+        Ok(Ok(answer
+            .into_body()
+            .collect()
+            .await
+            .map_err(Refusal::fault)?
+            .to_bytes()))
     }
 }
 
-fn json<T: DeserializeOwned>(answer: Result<Bytes, Refused>) -> Result<Result<T, Refused>, Error> {
+fn json<T: DeserializeOwned>(
+    answer: Result<Bytes, Refused>,
+) -> Result<Result<T, Refused>, Refusal> {
     match answer {
         Ok(bytes) => match serde_json::from_slice(&bytes) {
             Ok(value) => Ok(Ok(value)),
-            Err(error) => Err(Error::Internal(error.into())),
+            Err(error) => Err(Refusal::fault(error)),
         },
         Err(refused) => Ok(Err(refused)),
     }

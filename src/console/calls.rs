@@ -1,10 +1,9 @@
-//! The page of a call: all that its receipt says, or what this gateway still knows of one that has none.
+//! The page of a call: its receipt, or if it has none, what this gateway remembers of it.
 
 use askama::Template;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
-use tollgate_layers::Error;
 
 use super::{
     Answer, Visit,
@@ -12,8 +11,9 @@ use super::{
     pages::{Frame, status_of, written},
     views::{Chapter, story},
 };
+use crate::admin::Refusal;
 
-/// How a call went, in milliseconds since its request came in.
+/// The times of a call, in milliseconds since its request arrived.
 #[derive(Deserialize)]
 struct Timeline {
     held_ms: u32,
@@ -34,7 +34,7 @@ struct Attempt {
 }
 
 impl Timeline {
-    /// What the caller was told.
+    /// The status and code that the caller received.
     fn told(&self) -> String {
         match (self.status, &self.code) {
             (Some(status), Some(code)) => format!("{status} {code}"),
@@ -57,16 +57,16 @@ struct Unbooked {
 struct CallHtml<'a> {
     page: Frame<'a>,
     chapters: Vec<Chapter>,
-    /// Of a receipt that says it.
+    /// Attempts and durations; absent on receipts of earlier versions.
     timeline: Option<Timeline>,
-    /// Of a call without a receipt, how far it is.
+    /// The state of a call that has no receipt.
     unbooked: Option<String>,
     account: &'a str,
     key: &'a str,
 }
 
 impl Visit {
-    pub(super) async fn call(&self, number: &str) -> Result<Result<Answer, Refused>, Error> {
+    pub(super) async fn call(&self, number: &str) -> Result<Result<Answer, Refused>, Refusal> {
         let path = format!("/admin/v1/receipts/{number}");
         let mut receipt = match self.api.get::<Value>(&path).await? {
             Ok(receipt) => receipt,
@@ -91,16 +91,16 @@ impl Visit {
         )))
     }
 
-    /// A call of which the ledger has no receipt: it was refused, cost nothing, or still runs.
+    /// A call without a receipt in the ledger: it was refused, cost nothing, or is still running.
     async fn unbooked(
         &self,
         number: &str,
         no_receipt: Refused,
-    ) -> Result<Result<Answer, Refused>, Error> {
+    ) -> Result<Result<Answer, Refused>, Refusal> {
         let path = format!("/admin/v1/calls/{number}");
         let mut call = match self.api.get::<Value>(&path).await? {
             Ok(call) => call,
-            // Both are said: where it may be found, and that it is not.
+            // The page shows both: where the receipt may be, and that this gateway does not know the call.
             Err(refused) => {
                 let text = format!("{}. {}", no_receipt.text, refused.text);
                 return Ok(Err(Refused { text, ..no_receipt }));
@@ -110,7 +110,7 @@ impl Visit {
             state,
             account,
             key,
-        } = Unbooked::deserialize(&call).map_err(|error| Error::Internal(error.into()))?;
+        } = Unbooked::deserialize(&call).map_err(Refusal::fault)?;
         if let Some(fields) = call.as_object_mut() {
             fields.remove("state");
         }

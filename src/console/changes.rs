@@ -1,17 +1,17 @@
-//! What forms ask for, as calls of the admin API; and what is said once it is done.
+//! Translates posted forms into calls of the admin API, and names the message to show after each.
 
 use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::form::Form;
-use crate::text::percent::encoded;
+use crate::{api::ceilings, text::percent::encoded};
 
 /// A call of the API.
 pub(super) struct Change {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) body: Option<Value>,
-    /// The word for what it came to.
+    /// The word for the result, which the next page turns into a message.
     pub(super) done: &'static str,
 }
 
@@ -44,7 +44,7 @@ impl Change {
     }
 }
 
-/// What a form on the page of this path asks for; `None`: nothing that there is.
+/// The change that a form on the page of this path requests; `None` if there is no such form.
 pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     match (segments, form.get("do")) {
@@ -52,71 +52,8 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             let body = json!({ "id": text("id"), "name": text("name") });
             Change::post("/admin/v1/accounts".into(), body, "account")
         }
-        (["console", "accounts", id], action) => {
-            let path = format!("/admin/v1/accounts/{id}");
-            let entry = json!({ "id": text("id"), "amount_rub": text("amount_rub") });
-            match action {
-                "topup" => Change::post(format!("{path}/topups"), entry, "topup"),
-                "adjust" => {
-                    let mut entry = entry;
-                    entry["reason"] = text("reason");
-                    Change::post(format!("{path}/adjustments"), entry, "adjust")
-                }
-                "auto-topup" => Some(Change {
-                    method: Method::PUT,
-                    path: format!("{path}/auto_topup"),
-                    body: Some(json!({
-                        "below_rub": text("below_rub"), "amount_rub": text("charge_rub"),
-                        "month_max_rub": text("month_max_rub"),
-                    })),
-                    done: "auto-topup",
-                }),
-                "auto-topup-remove" => Some(Change {
-                    method: Method::DELETE,
-                    path: format!("{path}/auto_topup"),
-                    body: None,
-                    done: "auto-topup-removed",
-                }),
-                "auto-topup-resume" => Some(Change {
-                    method: Method::POST,
-                    path: format!("{path}/auto_topup/resume"),
-                    body: None,
-                    done: "auto-topup-resumed",
-                }),
-                "rename" => Change::patch(path, json!({ "name": text("name") }), "saved"),
-                "suspend" => Change::patch(path, json!({ "status": "suspended" }), "suspended"),
-                "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
-                "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
-                "create-key" => {
-                    let mut body = Map::new();
-                    body.insert("name".into(), text("name"));
-                    for ceiling in ["ceiling_rub", "ceiling_month_rub", "ceiling_day_rub"] {
-                        body.insert(ceiling.into(), or_null(form.get(ceiling)));
-                    }
-                    if !form.get("owner").is_empty() {
-                        body.insert("kind".into(), "owner".into());
-                    }
-                    Change::post(format!("{path}/keys"), body.into(), "key")
-                }
-                _ => None,
-            }
-        }
-        (["console", "keys", id], action) => {
-            let path = format!("/admin/v1/keys/{id}");
-            match action {
-                "limits" => Change::patch(path, limits(form), "saved"),
-                "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
-                "disable" => Change::patch(path, json!({ "status": "disabled" }), "disabled"),
-                "enable" => Change::patch(path, json!({ "status": "active" }), "enabled"),
-                "delete" => Some(Change {
-                    method: Method::DELETE,
-                    path,
-                    body: None,
-                    done: "deleted",
-                }),
-                _ => None,
-            }
-        }
+        (["console", "accounts", id], action) => of_account(id, action, form),
+        (["console", "keys", id], action) => of_key(id, action, form),
         (["console", "vendors"], action @ ("disable" | "enable")) => {
             let path = format!("/admin/v1/vendors/{}", encoded(form.get("vendor")));
             let (status, done) = match action {
@@ -125,18 +62,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             };
             Change::patch(path, json!({ "status": status }), done)
         }
-        (["console", "events"], action) => {
-            let path = format!("/admin/v1/receivers/{}", encoded(form.get("receiver")));
-            match action {
-                "replay" => {
-                    let body = json!({ "number": number(form.get("number")) });
-                    Change::post(format!("{path}/replays"), body, "replayed")
-                }
-                "stop" => Change::patch(path, json!({ "status": "stopped" }), "stopped"),
-                "resume" => Change::patch(path, json!({ "status": "active" }), "going"),
-                _ => None,
-            }
-        }
+        (["console", "events"], action) => of_receiver(action, form),
         (["console", "audit"], _) => Some(Change {
             method: Method::POST,
             path: "/admin/v1/audit".into(),
@@ -147,21 +73,99 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     }
 }
 
-/// Those limits of a key that are other than the form has shown, all where it has shown none; what is empty is none. The others
-/// may have been changed since, or be such as nobody could set any more.
+/// A change of an account, or a new key of it.
+fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
+    let text = |name: &str| Value::from(form.get(name));
+    let path = format!("/admin/v1/accounts/{id}");
+    let entry = json!({ "id": text("id"), "amount_rub": text("amount_rub") });
+    match action {
+        "topup" => Change::post(format!("{path}/topups"), entry, "topup"),
+        "adjust" => {
+            let mut entry = entry;
+            entry["reason"] = text("reason");
+            Change::post(format!("{path}/adjustments"), entry, "adjust")
+        }
+        "auto-topup" => Some(Change {
+            method: Method::PUT,
+            path: format!("{path}/auto_topup"),
+            body: Some(json!({
+                "below_rub": text("below_rub"), "amount_rub": text("charge_rub"),
+                "month_max_rub": text("month_max_rub"),
+            })),
+            done: "auto-topup",
+        }),
+        "auto-topup-remove" => Some(Change {
+            method: Method::DELETE,
+            path: format!("{path}/auto_topup"),
+            body: None,
+            done: "auto-topup-removed",
+        }),
+        "auto-topup-resume" => Some(Change {
+            method: Method::POST,
+            path: format!("{path}/auto_topup/resume"),
+            body: None,
+            done: "auto-topup-resumed",
+        }),
+        "rename" => Change::patch(path, json!({ "name": text("name") }), "saved"),
+        "suspend" => Change::patch(path, json!({ "status": "suspended" }), "suspended"),
+        "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
+        "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
+        "create-key" => {
+            let mut body = Map::new();
+            body.insert("name".into(), text("name"));
+            for ceiling in ceilings::fields() {
+                body.insert(ceiling.into(), or_null(form.get(ceiling)));
+            }
+            if !form.get("owner").is_empty() {
+                body.insert("kind".into(), "owner".into());
+            }
+            Change::post(format!("{path}/keys"), body.into(), "key")
+        }
+        _ => None,
+    }
+}
+
+fn of_key(id: &str, action: &str, form: &Form) -> Option<Change> {
+    let path = format!("/admin/v1/keys/{id}");
+    match action {
+        "limits" => Change::patch(path, limits(form), "saved"),
+        "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
+        "disable" => Change::patch(path, json!({ "status": "disabled" }), "disabled"),
+        "enable" => Change::patch(path, json!({ "status": "active" }), "enabled"),
+        "delete" => Some(Change {
+            method: Method::DELETE,
+            path,
+            body: None,
+            done: "deleted",
+        }),
+        _ => None,
+    }
+}
+
+fn of_receiver(action: &str, form: &Form) -> Option<Change> {
+    let path = format!("/admin/v1/receivers/{}", encoded(form.get("receiver")));
+    match action {
+        "replay" => {
+            let body = json!({ "number": number(form.get("number")) });
+            Change::post(format!("{path}/replays"), body, "replayed")
+        }
+        "stop" => Change::patch(path, json!({ "status": "stopped" }), "stopped"),
+        "resume" => Change::patch(path, json!({ "status": "active" }), "going"),
+        _ => None,
+    }
+}
+
+/// The limits of a key that differ from those that the form showed, or all if it did not send them; an empty field
+/// removes the limit. The others are not sent: they may have been changed by somebody else since, or have values that
+/// the API no longer accepts.
 fn limits(form: &Form) -> Value {
     let shown = Form::parse(form.exact("shown"));
     let is_new = |name: &&str| form.exact("shown").is_empty() || form.get(name) != shown.get(name);
-    let of = |names: &'static [&str]| names.iter().copied().filter(is_new);
+    let of = |names: &'static [&'static str]| names.iter().copied().filter(is_new);
     let mut body = Map::new();
     body.extend(of(&["name"]).map(|name| (name.into(), form.get(name).into())));
-    let texts = of(&[
-        "ceiling_rub",
-        "ceiling_month_rub",
-        "ceiling_day_rub",
-        "group",
-        "expires_at",
-    ]);
+    let ceilings = ceilings::fields().filter(is_new);
+    let texts = ceilings.chain(of(&["group", "expires_at"]));
     body.extend(texts.map(|name| (name.into(), or_null(form.get(name)))));
     let lists = of(&["models", "addresses"]);
     body.extend(lists.map(|name| (name.into(), words(form.get(name)).into())));
@@ -180,7 +184,7 @@ fn limits(form: &Form) -> Value {
     body.into()
 }
 
-/// At which levels somebody is told; none: at no one.
+/// The levels at which a low-balance event is emitted; an empty list disables them.
 fn levels(form: &Form) -> Value {
     json!({ "levels_rub": words(form.get("levels_rub")) })
 }
@@ -190,7 +194,7 @@ fn words(text: &str) -> Vec<&str> {
     words.filter(|word| !word.is_empty()).collect()
 }
 
-/// What is no number goes down as it was typed, and the API says so by its name.
+/// A number. Other text is passed on as typed, so that the API's refusal names the field.
 fn number(text: &str) -> Value {
     text.parse::<u64>()
         .map_or_else(|_| or_null(text), Value::from)
@@ -204,7 +208,7 @@ fn or_null(text: &str) -> Value {
     }
 }
 
-/// The page to go to, which is read: loaded again, it changes nothing.
+/// The page to redirect to after a change. It is loaded with GET, so reloading it changes nothing.
 pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
     let page = match segments {
         ["console", "accounts"] => format!("/console/accounts/{}", encoded(form.get("id"))),
@@ -219,27 +223,27 @@ pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
     format!("{page}?done={done}")
 }
 
-/// What is said of it there.
+/// The message about the change on that page.
 pub(super) fn said(done: &str) -> Option<&'static str> {
     Some(match done {
         "account" => "The account was created.",
         "topup" => "The payment is booked.",
         "adjust" => "The correction is booked.",
         "repeated" => "It was booked before: nothing was booked now.",
-        "auto-topup" => "The payer has to agree by the link below.",
-        "auto-topup-removed" => "The card is forgotten.",
-        "auto-topup-resumed" => "The card is charged again where it has to be.",
+        "auto-topup" => "Send the payer the link below to give consent.",
+        "auto-topup-removed" => "The card was deleted.",
+        "auto-topup-resumed" => "Automatic top-up was resumed.",
         "saved" => "Saved.",
         "suspended" => "The account is suspended.",
         "resumed" => "The account is active again.",
         "disabled" => "The key is disabled.",
         "enabled" => "The key is active again.",
         "deleted" => "The key is deleted.",
-        "out" => "The vendor is taken out.",
-        "back" => "The vendor is back.",
-        "replayed" => "The event was sent again, and taken.",
+        "out" => "The vendor is disabled.",
+        "back" => "The vendor is enabled.",
+        "replayed" => "The event was sent again and accepted.",
         "stopped" => "The receiver is stopped: its events wait.",
-        "going" => "The receiver is sent events again.",
+        "going" => "The receiver gets events again.",
         _ => return None,
     })
 }
@@ -249,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_becomes_the_call_of_the_api_that_the_commands_make() {
+    fn console_form_makes_the_same_api_call_as_the_command() {
         let form = |text: &str| Form::parse(text);
         let asked = |path: &[&str], text: &str| {
             let Change {
@@ -302,7 +306,7 @@ mod tests {
                 "idempotency": true,
             })
         );
-        // What nobody has touched is left as it is by then.
+        // Fields that were not edited are left as they are in the ledger now.
         let shown = "name%3Dci%26models%3Da%2520b%26expires_at%3D2020-01-01%26idempotency%3D1";
         for (typed, sent) in [
             (

@@ -1,10 +1,9 @@
-//! The page of events: what was told, who is sent it, and what they did not take.
+//! The page of events: the events emitted, their receivers, and the dead letters.
 
 use askama::Template;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tollgate_layers::Error;
 use tollgate_ledger::happening::Happening;
 
 use super::{
@@ -14,11 +13,11 @@ use super::{
     pages::{Frame, status_of, written},
     views::facts,
 };
-use crate::text::percent::encoded;
+use crate::{admin::Refusal, text::percent::encoded};
 
 /// How many events a page shows.
 const SHOWN_MAX: usize = 50;
-/// How many are looked at by one question where some are wanted, and how often is asked for a page.
+/// How many event numbers one request scans if there are filters, and how many requests a page makes at most.
 const LOOKED_AT: u64 = 1000;
 const LOOKS_MAX: usize = 10;
 /// How many of a receiver's dead letters are shown, latest first.
@@ -31,7 +30,7 @@ struct Events {
     last: u64,
 }
 
-/// An event; what it says beside stands in `more`.
+/// An event; the fields of its kind are in `more`.
 #[derive(Deserialize)]
 struct Told {
     number: u64,
@@ -44,7 +43,7 @@ struct Told {
 }
 
 impl Told {
-    /// All else that it says.
+    /// The event's further fields, with their names.
     fn says(&self) -> Vec<(String, String)> {
         let mut more = Vec::new();
         for (name, value) in self.more.iter().filter(|(name, _)| *name != "at_ms") {
@@ -73,7 +72,7 @@ struct Receiver {
     error: Option<String>,
     taken_at: Option<String>,
     dead: usize,
-    /// The latest of its dead letters.
+    /// The receiver's latest dead letters.
     #[serde(skip)]
     letters: Vec<Letter>,
 }
@@ -97,12 +96,12 @@ struct EventsHtml<'a> {
     form: &'a Form,
     kinds: &'static [&'static str],
     events: Vec<Told>,
-    /// The query of those before; empty behind the first that is kept.
+    /// The query of the previous page; empty on the page with the oldest event that is kept.
     older: String,
     receivers: Vec<Receiver>,
 }
 
-/// What a replay came to, where the receiver did not take it.
+/// The refusal to show after a replay that the receiver did not accept.
 pub(super) fn not_taken(answer: &Value) -> Option<Refused> {
     let why = answer["error"].as_str()?;
     Some(Refused {
@@ -118,14 +117,14 @@ impl Visit {
     pub(super) async fn events(
         &self,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Error> {
+    ) -> Result<Result<Answer, Refused>, Refusal> {
         let mut receivers = match self.api.get::<Receivers>("/admin/v1/receivers").await? {
             Ok(Receivers { receivers }) => receivers,
             Err(refused) => return Ok(Err(refused)),
         };
         for receiver in receivers.iter_mut().filter(|receiver| receiver.dead > 0) {
             let path = format!("/admin/v1/receivers/{}/dead", encoded(&receiver.name));
-            // One that has just gone has none.
+            // A receiver that was just removed from the configuration has no letters.
             if let Ok(Letters { mut dead }) = self.api.get::<Letters>(&path).await? {
                 dead.sort_by_key(|letter| std::cmp::Reverse(letter.event.number));
                 dead.truncate(DEAD_SHOWN_MAX);
@@ -155,15 +154,15 @@ impl Visit {
         )))
     }
 
-    /// What the page is asked for: a form that was posted asks for all.
+    /// The filters in the page's query. After a posted form there are none, so all events are shown.
     fn filters(&self) -> &Form {
         const NONE: &Form = &Form::EMPTY;
         if self.posted { NONE } else { &self.form }
     }
 
-    /// The latest events that are wanted, and before which number there are more. The API reads onwards, so that a page
-    /// of those before a number begins as far back as one question reaches.
-    async fn latest_events(&self) -> Result<Result<(Vec<Told>, Option<u64>), Refused>, Error> {
+    /// The latest events that pass the filters, and the number before which older ones begin. The API reads forwards
+    /// only, so each request starts as far back as one request reaches.
+    async fn latest_events(&self) -> Result<Result<(Vec<Told>, Option<u64>), Refused>, Refusal> {
         let form = self.filters();
         let filters = form.query(&FILTERS);
         let reach = if filters.is_empty() {

@@ -1,16 +1,16 @@
-//! What a browser sends of a form: `application/x-www-form-urlencoded`.
+//! Parses what a browser sends of a form: `application/x-www-form-urlencoded`.
 
 use crate::text::percent::{decoded, encoded};
 
-/// Names and values, in their order.
+/// Names and values, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
-    /// Nothing was sent.
+    /// A form without fields.
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    /// Reads a body or a query. What is not encoded text is left out, and so refused by whoever needs it.
+    /// Parses a body or a query. A pair that is not validly encoded is left out, so that its field counts as missing.
     pub(crate) fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter_map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -20,19 +20,19 @@ impl Form {
         Self(pairs.filter(|(name, _)| !name.is_empty()).collect())
     }
 
-    /// The value of a field without blanks around it; empty where there is none.
+    /// The value of a field, trimmed; empty if it is missing.
     pub(crate) fn get(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(given, _)| given == name);
         found.map_or("", |(_, value)| value.trim())
     }
 
-    /// A value as it was typed: a password may begin with a blank.
+    /// The value of a field as typed, not trimmed: a password may begin with a space.
     pub(crate) fn exact(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(given, _)| given == name);
         found.map_or("", |(_, value)| value)
     }
 
-    /// Those of these fields that say something, as a query.
+    /// The non-empty ones of these fields, as a query.
     pub(crate) fn query(&self, names: &[&str]) -> String {
         let given = names.iter().filter(|name| !self.get(name).is_empty());
         let pairs: Vec<String> = given

@@ -1,11 +1,13 @@
-//! Former prices on the page of prices: what each tariff version changed, and what was left of it behind the vendors.
+//! Former prices on the page of prices: what each tariff version changed, and the margin that its prices left.
 
 use rust_decimal::Decimal;
 use serde::Deserialize;
-use tollgate_layers::Error;
 
 use super::{Visit, api::Refused};
-use crate::catalog::tariffs::{Prices, Rates, Tariff};
+use crate::{
+    admin::Refusal,
+    catalog::tariffs::{Prices, Rates, Tariff},
+};
 
 #[derive(Deserialize)]
 struct Tariffs {
@@ -20,25 +22,25 @@ pub(super) struct Numbered {
     tariff: Tariff,
 }
 
-/// A tariff version, beside the one before it.
+/// A tariff version, compared with the one before it.
 pub(super) struct Former {
     pub(super) version: u64,
     pub(super) since: String,
     pub(super) multiplier: Cell,
-    /// The version before is known: only what it changed is listed.
+    /// The version before is known, so only the changes are listed.
     pub(super) compared: bool,
     pub(super) rows: Vec<FormerRow>,
 }
 
-/// A model's prices in it.
+/// A model's prices in this version.
 pub(super) struct FormerRow {
     pub(super) model: String,
-    /// `new`, `gone`, or nothing.
+    /// `new`, `gone`, or empty.
     pub(super) mark: &'static str,
     pub(super) cells: Vec<(&'static str, Cell)>,
 }
 
-/// A value, and the one before where that was another.
+/// A value, and the one before if it was different.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) was: Option<String>,
@@ -55,27 +57,27 @@ impl Cell {
 }
 
 impl Visit {
-    /// All tariff versions that are known, the newest first.
-    pub(super) async fn tariffs(&self) -> Result<Result<Vec<Numbered>, Refused>, Error> {
+    /// All tariff versions that the ledger has kept, newest first.
+    pub(super) async fn tariffs(&self) -> Result<Result<Vec<Numbered>, Refused>, Refusal> {
         let answer = self.api.get::<Tariffs>("/admin/v1/tariffs").await?;
         Ok(answer.map(|Tariffs { tariffs }| tariffs))
     }
 }
 
-/// What each of them changed, the newest first as they are.
+/// Changes by each version, newest first.
 pub(super) fn former_prices(tariffs: &[Numbered]) -> Vec<Former> {
     let before = tariffs.iter().skip(1).map(Some).chain([None]);
     let pairs = tariffs.iter().zip(before);
     pairs
         .map(|(it, before)| {
-            // One between them may not have been noted.
+            // A version between the two may be missing: then there is nothing to compare with.
             let before = before.filter(|before| before.version + 1 == it.version);
             former(it, before.map(|before| &before.tariff))
         })
         .collect()
 }
 
-/// The multipliers that came into force, and when, the earliest first.
+/// The multipliers and the times (ms) at which they came into force, earliest first.
 pub(super) fn multipliers(tariffs: &[Numbered]) -> Vec<(u64, Decimal)> {
     let earliest_first = tariffs.iter().rev();
     let changes = earliest_first.map(|it| (it.tariff.since_ms, it.tariff.multiplier));
@@ -149,12 +151,12 @@ fn cells_of(prices: &Prices, multiplier: Decimal) -> [(&'static str, String); 6]
         ("Cached input", cached_input.to_string()),
         ("Output", output.to_string()),
         ("Cache write", cache_write.to_string()),
-        ("Margin of input", margin(input, |cost| cost.input)),
-        ("Margin of output", margin(output, |cost| cost.output)),
+        ("Input margin", margin(input, |cost| cost.input)),
+        ("Output margin", margin(output, |cost| cost.output)),
     ]
 }
 
-/// What is left of a price, in percent of it: 13.0 %.
+/// The margin as a part of the price, such as `13.0 %`.
 fn margin(rate: Decimal, multiplier: Decimal, cost: Decimal) -> Option<String> {
     let price = rate.checked_mul(multiplier)?;
     let left = price.checked_sub(cost)?.checked_mul(Decimal::ONE_HUNDRED)?;

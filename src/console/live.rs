@@ -1,25 +1,27 @@
-//! Numbers that move by themselves: what this node counts, told again and again to an overview that stays open.
+//! Live numbers of the overview: sends this node's counters, again and again, while the page is open.
 //!
-//! The page's own script shows them; without it the page shows those of its moment.
+//! A script of the page shows them; without it the page shows the numbers of the moment when it was made.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
-use tollgate_layers::{Error, error::BoxError};
+use tollgate_layers::error::BoxError;
 
 use super::{Answer, api::Api, views::Counters};
-use crate::admin::AnswerBody;
+use crate::admin::{AnswerBody, Refusal};
 
 pub(super) const SCRIPT: &str = include_str!("live.js");
 
-/// How often the numbers are told.
+/// How often the numbers are sent.
 const EVERY: Duration = Duration::from_secs(2);
-/// A quarter of an hour. Were it without an end, a page that is left open would keep its session for ever.
+/// After a quarter of an hour the stream ends. Without an end, a page that is left open would keep its session for
+/// ever.
 const TIMES_MAX: u32 = 450;
 
-/// Events for as long as `is_in` says that whoever asked is still signed in. They do not count as asking.
+/// A stream of events for as long as `is_in` returns that the operator is still signed in. They do not keep the session
+/// from being idle.
 pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Answer {
     let events = stream::unfold((api, is_in, 0), |(api, is_in, told)| async move {
         if told > TIMES_MAX {
@@ -29,7 +31,7 @@ pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Ans
             tokio::time::sleep(EVERY).await;
         }
         if told == TIMES_MAX || !is_in() {
-            // The script asks for no more then.
+            // At this event the script stops reconnecting.
             let last = Bytes::from_static(b"event: end\ndata:\n\n");
             return Some((Ok(last), (api, is_in, TIMES_MAX + 1)));
         }
@@ -45,10 +47,9 @@ pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Ans
     res
 }
 
-async fn told_now(api: &Api) -> Result<Bytes, Error> {
+async fn told_now(api: &Api) -> Result<Bytes, Refusal> {
     let metrics = api.text("/metrics").await?.unwrap_or_default();
-    let counters = serde_json::to_string(&Counters::of(&metrics))
-        .map_err(|error| Error::Internal(error.into()))?;
+    let counters = serde_json::to_string(&Counters::of(&metrics)).map_err(Refusal::fault)?;
     Ok(format!("data: {counters}\n\n").into())
 }
 
@@ -66,15 +67,15 @@ mod tests {
 
     use super::*;
     use crate::{
-        admin::{Operator, UnreadBody},
-        endpoints::router::from_boxed,
+        edge::{body_limit::UnreadBody, router::from_boxed},
+        operators::Operator,
     };
 
     fn api() -> Api {
         let service = service_fn(|_: Request<UnreadBody>| {
             let text = "tollgate_in_flight 3\n";
             let res = Response::new(AnswerBody::from(Bytes::from_static(text.as_bytes())));
-            let answer: BoxFuture<'static, Result<Answer, Error>> =
+            let answer: BoxFuture<'static, Result<Answer, Refusal>> =
                 Box::pin(std::future::ready(Ok(res)));
             answer
         });
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn numbers_are_told_until_whoever_asked_has_left() {
+    async fn live_numbers_are_sent_until_sign_out() {
         let is_in = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&is_in);
         let mut answer = answer(api(), move || asked.load(Ordering::Relaxed));
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_page_that_is_left_open_is_told_no_more_after_a_while() {
+    async fn live_numbers_end_after_a_while() {
         let mut answer = answer(api(), || true);
         let mut events = 0;
         while next(&mut answer).await.is_some() {

@@ -1,8 +1,8 @@
-//! Pages for operators, on their listener: `/` and what is under `/console/`.
+//! Pages for operators, on the operators' listener: `/` and everything below `/console/`.
 //!
-//! They show what the admin API answers, and change what it changes: each page asks the API below, in this process,
-//! in the name of whoever has signed in. What that person's role does not allow is refused there. Pages are made on
-//! the server and need no script; the overview has one, by which its numbers move.
+//! They show the admin API's answers and make its changes: each page calls the API inside this process, in the name of
+//! the operator who has signed in, and the API refuses what that operator's role does not allow. Pages are rendered on
+//! the server and need no script; the overview has one, which updates its numbers.
 
 mod accounts;
 mod api;
@@ -13,8 +13,9 @@ mod form;
 mod history;
 mod live;
 mod oidc;
-pub(crate) mod operators;
 mod pages;
+mod plots;
+mod prices;
 mod sessions;
 mod sign_in;
 mod views;
@@ -30,7 +31,6 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use secrecy::ExposeSecret;
-use tollgate_layers::Error;
 use tower::{Layer, Service};
 
 use self::{
@@ -40,20 +40,22 @@ use self::{
     sign_in::SignIn,
 };
 use crate::{
-    admin::{AnswerBody, Operator, UnreadBody},
+    admin::{AnswerBody, Refusal},
     catalog::snapshot::Live,
     config::AdminConfig,
-    endpoints::router::from_boxed,
+    edge::{body_limit::UnreadBody, router::from_boxed, server::Seat},
+    operators::Operator,
 };
 
-/// Its own styles, forms and files of script, its own empty icon, and nothing else: nothing that stands in a page runs.
+/// Allows the console's own styles, forms and script files and an inline empty icon, and nothing else: no script that
+/// is injected into a page's text runs.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const STYLE: &str = include_str!("style.css");
 
 type Answer = Response<AnswerBody>;
 
-/// Answers the paths of the console, and hands all others down.
+/// Answers the paths of the console, and passes all other requests to the inner service.
 #[derive(Clone)]
 pub struct ConsoleLayer {
     sign_in: Arc<SignIn>,
@@ -61,8 +63,8 @@ pub struct ConsoleLayer {
 }
 
 impl ConsoleLayer {
-    /// Lets the holder of the admin key in, those whom the file names, and those whom the provider does. Prices are read
-    /// from `live`.
+    /// Accepts the holder of the admin key, the operators whom the file names, and those whom the OpenID provider
+    /// authenticates. Prices are read from `live`.
     #[must_use]
     pub fn new(admin: &AdminConfig, live: Arc<Live>) -> Self {
         let key = digest(admin.key.expose_secret().as_bytes());
@@ -85,8 +87,8 @@ where
     S: Service<
             Request<UnreadBody>,
             Response = Answer,
-            Error = Error,
-            Future = BoxFuture<'static, Result<Answer, Error>>,
+            Error = Refusal,
+            Future = BoxFuture<'static, Result<Answer, Refusal>>,
         > + Clone
         + Send
         + Sync
@@ -111,10 +113,10 @@ pub struct Console {
 
 impl Service<Request<UnreadBody>> for Console {
     type Response = Answer;
-    type Error = Error;
-    type Future = BoxFuture<'static, Result<Answer, Error>>;
+    type Error = Refusal;
+    type Future = BoxFuture<'static, Result<Answer, Refusal>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
         self.inner.poll_ready(cx)
     }
 
@@ -137,7 +139,7 @@ impl Service<Request<UnreadBody>> for Console {
 }
 
 impl Console {
-    async fn answer(self, head: Parts, body: UnreadBody) -> Result<Answer, Error> {
+    async fn answer(self, head: Parts, body: UnreadBody) -> Result<Answer, Refusal> {
         let posted = match head.method {
             Method::GET | Method::HEAD => false,
             Method::POST => true,
@@ -166,11 +168,11 @@ impl Console {
             tracing::warn!(target: "audit", what = "console.foreign", path);
             return Ok(pages::told(
                 StatusCode::FORBIDDEN,
-                "This form was sent from another page than the console's, and nothing was done.",
+                "This form was sent from a page outside the console, and nothing was changed.",
             ));
         }
         let form = if posted {
-            Form::parse(&String::from_utf8_lossy(&body.bytes().await?))
+            Form::parse(&String::from_utf8_lossy(&body.whole().await?))
         } else {
             Form::parse(head.uri.query().unwrap_or_default())
         };
@@ -191,11 +193,14 @@ impl Console {
         let Some((token, session, operator)) = sign_in.who(&head.headers).await else {
             return Ok(see("/console/sign-in"));
         };
+        if let Some(seat) = head.extensions.get::<Arc<Seat>>() {
+            seat.sign_in();
+        }
         if posted && !session.is_csrf(form.get("csrf")) {
             tracing::warn!(target: "audit", who = operator.name(), what = "console.forged", path);
             return Ok(pages::told(
                 StatusCode::FORBIDDEN,
-                "This form is not of your session, and nothing was done. Load the page again.",
+                "This form does not belong to your session, and nothing was changed. Load the page again.",
             ));
         }
         if path == "/console/sign-out" && posted {
@@ -219,18 +224,18 @@ impl Console {
     }
 }
 
-/// Somebody who has signed in asks for a page, or posts to one.
+/// A request of an operator who has signed in: to see a page, or to post to it.
 struct Visit {
     api: Api,
     operator: Operator,
     session: Session,
     live: Arc<Live>,
-    /// What was posted, or stands in the query.
+    /// The posted form, or the query.
     form: Form,
     posted: bool,
 }
 
-/// What keeps the pages to themselves, and out of everybody's stores.
+/// Adds the headers that isolate the pages from other sites and keep them out of caches.
 fn kept_to_itself(mut res: Answer) -> Answer {
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -253,11 +258,11 @@ fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answe
     res
 }
 
-/// Sends the browser to another page, which it gets.
+/// Redirects the browser to another page with GET.
 fn see(path: &str) -> Answer {
     let mut res = Response::new(AnswerBody::from(Bytes::new()));
     *res.status_mut() = StatusCode::SEE_OTHER;
-    let to = HeaderValue::from_str(path).expect("paths of the console are plain");
+    let to = HeaderValue::from_str(path).expect("paths of the console are valid header values");
     res.headers_mut().insert(header::LOCATION, to);
     res
 }

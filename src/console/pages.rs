@@ -1,16 +1,10 @@
-//! The pages: what each asks the API, and what it is written with.
-
-use std::ops::Range;
+//! Renders the pages: gets each page's data from the API, and fills its template.
 
 use askama::Template;
-use futures_util::{
-    future::try_join_all,
-    stream::{self, StreamExt as _, TryStreamExt as _},
-};
+use futures_util::future::try_join_all;
 use http::StatusCode;
-use rust_decimal::Decimal;
 use serde_json::Value;
-use tollgate_layers::{Error, money::MicroRub, reserve::ledger::AccountView};
+use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView};
 
 use super::{
     Answer, Visit,
@@ -18,20 +12,18 @@ use super::{
     changes::{self, Change},
     events,
     form::Form,
-    history::{Former, Numbered, former_prices, multipliers},
-    page, see,
-    views::{
-        Accounts, Calls, Counters, Course, Plot, Sums, Total, UsageRow, Usages, Vendor, Vendors,
-        bars, sum_of,
-    },
-    what_if::{PricedInterval, Reckoning, WhatIf, asked_for, beyond_reckoning, intervals},
+    page, plots,
+    plots::{Course, Plot},
+    see,
+    views::{Accounts, Calls, Counters, Sums, Total, UsageRow, Usages, Vendor, Vendors},
 };
 use crate::{
-    admin::{Right, now_ms},
+    admin::Refusal,
     endpoints::page::HTML,
+    operators::Right,
     text::{
         percent::encoded,
-        time::{day, rfc3339},
+        time::{day, now_ms, parse_rfc3339_ms, rfc3339},
     },
 };
 
@@ -40,13 +32,8 @@ pub(super) const DAY_MS: u64 = 24 * HOUR_MS;
 const DAYS_SUMMED_MS: u64 = 29 * DAY_MS;
 const YEAR_MS: u64 = 334 * DAY_MS;
 const HOURS_PLOTTED: u64 = 24;
-/// How many days another multiplier is tried on.
-const DAYS_BACK: u64 = 30;
-const DAYS_BACK_MAX: u64 = 366;
-/// How many reports a page asks the ledger for at the same time.
-const REPORTS_AT_ONCE: usize = 4;
-/// How many receipts are summed up for an hour in which the multiplier changed.
-const RECEIPTS_SUMMED_MAX: u64 = 2_000;
+/// For how many days a page computes or draws, at most.
+pub(super) const DAYS_BACK_MAX: u64 = 366;
 const ENDS: [&str; 5] = [
     "finished",
     "client_left",
@@ -55,10 +42,10 @@ const ENDS: [&str; 5] = [
     "gateway_stopped",
 ];
 
-/// What stands around each page.
+/// The frame that all pages share: title, navigation, messages.
 pub(super) struct Frame<'a> {
     pub(super) title: String,
-    /// Its place in the navigation.
+    /// The name of its entry in the navigation.
     pub(super) section: &'static str,
     pub(super) who: Option<&'a str>,
     pub(super) role: &'static str,
@@ -69,7 +56,7 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// For whoever has not signed in.
+    /// The frame before anybody has signed in.
     fn bare(title: &str, problem: Option<&'static str>) -> Self {
         Self {
             title: title.to_owned(),
@@ -83,7 +70,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Path, name, and whether that is where this page is.
+    /// The entries of the navigation: path, name, and whether the page belongs to it.
     pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
             ("/", "Overview"),
@@ -112,7 +99,7 @@ impl Frame<'_> {
 }
 
 pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
-    let text = template.render().expect("text is all that is written");
+    let text = template.render().expect("only text is written");
     page(status, HTML, text)
 }
 
@@ -125,31 +112,31 @@ pub(super) fn sign_in(status: StatusCode, problem: Option<&str>, provider: Provi
     written(status, &SignInHtml { page, provider })
 }
 
-/// Whether an OpenID provider may be gone by, too.
+/// Whether the sign-in page offers an OpenID provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provider {
     None,
     Offered,
-    /// Whoever was signed in by it has left, and is still known there.
+    /// The operator has signed out here, and may still be signed in at the provider.
     Left,
 }
 
-/// The page of somebody who has come back from the provider. It leads on by itself: the browser brings the new cookie
-/// to requests that a page of ours has begun, and not to those that follow on another site's.
+/// The page after the return from the provider. It reloads into the console by itself: a browser sends the new cookie
+/// (SameSite=Strict) with requests that a page of ours starts, but not with redirects that another site started.
 pub(super) fn arrived() -> Answer {
     let page = Frame::bare("Signed in", None);
     written(StatusCode::OK, &ArrivedHtml { page })
 }
 
-/// A page that says one thing.
+/// A page with one message.
 pub(super) fn told(status: StatusCode, problem: &'static str) -> Answer {
     let page = Frame::bare("Not done", Some(problem));
     written(status, &ToldHtml { page })
 }
 
 impl Visit {
-    /// The page of a path, after what was posted to it.
-    pub(super) async fn answer(self, segments: &[&str]) -> Result<Answer, Error> {
+    /// The page of a path, after the change that was posted to it, if any.
+    pub(super) async fn answer(self, segments: &[&str]) -> Result<Answer, Refusal> {
         let change = if self.posted {
             match changes::wanted(segments, &self.form) {
                 Some(change) => Some(change),
@@ -199,7 +186,7 @@ impl Visit {
             _ => Err(unknown()),
         };
         Ok(shown.unwrap_or_else(|refused| {
-            // What became of a change comes first: it may have been made.
+            // The failure of the change is shown first, because the change may have been made.
             let refused = problem.unwrap_or(&refused);
             let title = match refused.status {
                 StatusCode::NOT_FOUND => "Not found",
@@ -233,13 +220,16 @@ impl Visit {
         }
     }
 
-    /// A page that says why there is none.
+    /// A page that shows a refusal.
     fn refused(&self, title: &str, refused: &Refused) -> Answer {
         let page = self.frame(title, "", Some(refused));
         written(refused.status, &ToldHtml { page })
     }
 
-    async fn overview(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
+    async fn overview(
+        &self,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Refusal> {
         let accounts = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
             Ok(Accounts { accounts }) => accounts,
             Err(refused) => return Ok(Err(refused)),
@@ -263,7 +253,7 @@ impl Visit {
             for route in vendor
                 .routes
                 .iter()
-                .filter(|route| route.state != "answering")
+                .filter(|route| !matches!(&*route.state, "answering" | "untried"))
             {
                 quiet.push((&*vendor.name, &*route.model, &*route.state));
             }
@@ -292,34 +282,39 @@ impl Visit {
         )))
     }
 
-    /// What was sold to all accounts: today, this month, in a year; and by hour, day and month.
-    async fn sold(&self) -> Result<Result<Sold, Refused>, Error> {
+    /// The sales of all accounts: today, this month, within a year; and by hour, day and month.
+    async fn sold(&self) -> Result<Result<Sold, Refused>, Refusal> {
         let now = now_ms();
         let today = now - now % DAY_MS;
-        let hours_from = rfc3339(now - now % HOUR_MS - (HOURS_PLOTTED - 1) * HOUR_MS);
-        // From the first of a month on.
-        let year_ago = day(today.saturating_sub(YEAR_MS));
-        let days_from = format!("{}-01", &year_ago[..7]);
+        let first_hour = now - now % HOUR_MS - (HOURS_PLOTTED - 1) * HOUR_MS;
+        let first_day = today.saturating_sub(DAYS_SUMMED_MS);
+        let year_ago = today.saturating_sub(YEAR_MS);
         let month = &day(now)[..7];
-        let recent = day(today.saturating_sub(DAYS_SUMMED_MS));
+        // Months are counted from the first day of one.
+        let first_month = format!("{}-01", &day(year_ago)[..7]);
         let asked = [
-            ("hour", "by hour, the last 24", &hours_from),
-            ("day", "by day, the last 30", &recent),
-            ("month", "by month, the last 12", &days_from),
+            ("hour", "by hour, the last 24", rfc3339(first_hour)),
+            ("day", "by day, the last 30", day(first_day)),
+            ("month", "by month, the last 12", first_month),
         ];
-        // Together: each waits for the ledger.
+        let times = [
+            plots::hours(first_hour, now),
+            plots::days(first_day, now),
+            plots::months(year_ago, now),
+        ];
+        // Concurrently, because each report waits for the ledger.
         let reports = try_join_all(asked.map(|(group, by, since)| async move {
-            let path = format!("/admin/v1/usage?group={group}&since={}", encoded(since));
-            Ok::<_, Error>((by, self.api.get::<Usages>(&path).await?))
+            let path = format!("/admin/v1/usage?group={group}&since={}", encoded(&since));
+            Ok::<_, Refusal>((by, self.api.get::<Usages>(&path).await?))
         }));
         let (mut courses, told) = (Vec::new(), reports.await?);
         let mut reports = Vec::new();
-        for (by, report) in told {
+        for ((by, report), times) in told.into_iter().zip(times) {
             let rows = match report {
                 Ok(report) => report.rows,
                 Err(refused) => return Ok(Err(refused)),
             };
-            courses.push(Course::of(by, &rows));
+            courses.push(Course::new(by, &times, &rows));
             reports.extend(rows);
         }
         let today = day(now);
@@ -334,7 +329,7 @@ impl Visit {
         Ok(Ok((sold, courses)))
     }
 
-    async fn calls(&self) -> Result<Result<Answer, Refused>, Error> {
+    async fn calls(&self) -> Result<Result<Answer, Refused>, Refusal> {
         const FILTERS: [&str; 8] = [
             "account", "key", "model", "vendor", "session", "end", "since", "until",
         ];
@@ -366,18 +361,19 @@ impl Visit {
         )))
     }
 
-    async fn usage(&self) -> Result<Result<Answer, Refused>, Error> {
+    async fn usage(&self) -> Result<Result<Answer, Refused>, Refusal> {
         let form = &self.form;
         let (mut total, mut days, mut tables) = (None, Vec::new(), Vec::new());
         let mut problem = None;
         let mut query = form.query(&["account", "since", "until"]);
+        let now = now_ms();
         if form.get("since").is_empty() {
-            let since = day(now_ms().saturating_sub(DAYS_SUMMED_MS));
+            let since = day(now.saturating_sub(DAYS_SUMMED_MS));
             query = format!("{query}&since={since}");
         }
         let mut groups = vec![("day", "By day"), ("model", "By model")];
         if !form.get("account").is_empty() {
-            // An account names its own groups.
+            // Group ids are unique only within an account.
             groups.push(("group", "By group of keys"));
         }
         for (group, title) in groups {
@@ -406,6 +402,16 @@ impl Visit {
             tables.push((title, rows));
             total = Some(report.total);
         }
+        let asked_ms = |name| parse_rfc3339_ms(form.get(name));
+        let sold = days.iter().filter_map(|(day, _)| parse_rfc3339_ms(day));
+        // A range of up to a year is drawn from its requested first day; a longer one, from the first day with calls.
+        let from = asked_ms("since").unwrap_or(now.saturating_sub(DAYS_SUMMED_MS));
+        let until = asked_ms("until").map_or(now, |until| until.saturating_sub(1).min(now));
+        let from = match sold.min() {
+            Some(first) if until.saturating_sub(from) > DAYS_BACK_MAX * DAY_MS => first,
+            _ => from,
+        };
+        let times = plots::days(from, until);
         let problem = problem.as_ref();
         Ok(Ok(written(
             status_of(problem),
@@ -413,18 +419,13 @@ impl Visit {
                 page: self.frame("Usage", "Usage", problem),
                 form,
                 total,
-                plot: Plot {
-                    by: "by day",
-                    bars: bars(&days),
-                    charged: sum_of(&days),
-                    table: "; the table below has the numbers",
-                },
+                plot: (!days.is_empty()).then(|| Plot::charged("by day", &times, &days)),
                 tables,
             },
         )))
     }
 
-    async fn vendors(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
+    async fn vendors(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Refusal> {
         let vendors = match self.api.get::<Vendors>("/admin/v1/vendors").await? {
             Ok(Vendors { vendors }) => vendors,
             Err(refused) => return Ok(Err(refused)),
@@ -434,137 +435,6 @@ impl Visit {
             status_of(problem),
             &VendorsHtml { page, vendors },
         )))
-    }
-
-    async fn prices(&self) -> Result<Result<Answer, Refused>, Error> {
-        let form = &self.form;
-        let snapshot = self.live.snapshot();
-        let days = form.get("days").parse().ok();
-        let days = days.filter(|days| (1..=DAYS_BACK_MAX).contains(days));
-        let days = days.unwrap_or(DAYS_BACK);
-        let now_has = snapshot.multiplier();
-        let (then, problem) = match asked_for(form.get("multiplier"), now_has) {
-            Ok(then) => (then, None),
-            Err(refused) => (now_has, Some(refused)),
-        };
-        let tariffs = match self.tariffs().await? {
-            Ok(tariffs) => tariffs,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let sold = match self.sold_at(days, then, now_has, &tariffs).await? {
-            Ok(sold) => sold,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let version = snapshot.version();
-        let rows = snapshot.models().map(|(model, prices)| {
-            let price = prices.map(|prices| &prices.usual);
-            let rates = [
-                ("Input", price.map(|price| price.input)),
-                ("Cached input", price.map(|price| price.cached_input)),
-                ("Output", price.map(|price| price.output)),
-                ("Cache write", price.map(|price| price.cache_write)),
-            ];
-            let vendors: Vec<&str> = model
-                .routes
-                .iter()
-                .map(|route| &*route.vendor.name)
-                .collect();
-            PriceRow {
-                model: model.id.clone(),
-                rates: rates.map(|(name, rate)| {
-                    (
-                        name,
-                        rate.map_or_else(|| "—".to_owned(), |rate| rate.to_string()),
-                    )
-                }),
-                vendors: vendors.join(", "),
-            }
-        });
-        Ok(Ok(written(
-            status_of(problem.as_ref()),
-            &PricesHtml {
-                page: self.frame("Prices", "Prices", problem.as_ref()),
-                days,
-                days_max: DAYS_BACK_MAX,
-                now_has: now_has.to_string(),
-                then_has: then.to_string(),
-                sold,
-                version: version.id,
-                since: rfc3339(version.effective_from_ms),
-                rate: snapshot.rate().map(|reading| reading.rate.to_string()),
-                rows: rows.collect(),
-                former: former_prices(&tariffs),
-            },
-        )))
-    }
-
-    /// What was sold in the last days, and what it would have come to at another multiplier.
-    async fn sold_at(
-        &self,
-        days: u64,
-        then: Decimal,
-        now_has: Decimal,
-        tariffs: &[Numbered],
-    ) -> Result<Result<Vec<WhatIf>, Refused>, Error> {
-        let now = now_ms();
-        let today = now - now % DAY_MS;
-        let time = today.saturating_sub((days - 1) * DAY_MS)..today + DAY_MS;
-        let mut changes = multipliers(tariffs);
-        if changes.is_empty() {
-            changes.push((0, now_has));
-        }
-        let intervals = intervals(time, &changes);
-        let asked = stream::iter(intervals).map(|interval| self.sold_in(interval));
-        let mut asked = asked.buffered(REPORTS_AT_ONCE);
-        let mut sold = Reckoning::default();
-        while let Some(parts) = asked.try_next().await? {
-            let parts = match parts {
-                Ok(parts) => parts,
-                Err(refused) => return Ok(Err(refused)),
-            };
-            for (rows, from) in &parts {
-                for row in rows {
-                    if sold.add(row, *from, then).is_none() {
-                        return Ok(Err(beyond_reckoning()));
-                    }
-                }
-            }
-        }
-        Ok(Ok(sold.rows()))
-    }
-
-    /// What was sold in an interval, by model, and at which multipliers.
-    async fn sold_in(
-        &self,
-        interval: PricedInterval,
-    ) -> Result<Result<Vec<SoldAt>, Refused>, Error> {
-        let whole = match self.usage_by_model(&interval.time()).await? {
-            Ok(rows) => rows,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let calls: u64 = whole.iter().map(|row| row.sums.calls).sum();
-        // A part of an hour is summed up from its receipts, which may be a million.
-        if interval.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
-            return Ok(Ok(vec![(whole, interval.mostly())]));
-        }
-        let mut sold = Vec::new();
-        for (part, from) in interval.parts() {
-            match self.usage_by_model(part).await? {
-                Ok(rows) => sold.push((rows, *from)),
-                Err(refused) => return Ok(Err(refused)),
-            }
-        }
-        Ok(Ok(sold))
-    }
-
-    async fn usage_by_model(
-        &self,
-        time: &Range<u64>,
-    ) -> Result<Result<Vec<UsageRow>, Refused>, Error> {
-        let (since, until) = (rfc3339(time.start), rfc3339(time.end));
-        let path = format!("/admin/v1/usage?group=model&since={since}&until={until}");
-        let report = self.api.get::<Usages>(&path).await?;
-        Ok(report.map(|report| report.rows))
     }
 
     fn audited(&self, answer: &Value) -> Answer {
@@ -599,7 +469,7 @@ impl Visit {
 fn unknown() -> Refused {
     Refused {
         status: StatusCode::NOT_FOUND,
-        text: "There is no such page.".into(),
+        text: "Page not found.".into(),
     }
 }
 
@@ -607,17 +477,8 @@ pub(super) fn status_of(problem: Option<&Refused>) -> StatusCode {
     problem.map_or(StatusCode::OK, |refused| refused.status)
 }
 
-/// Rows of what was sold, and the multiplier in force then.
-type SoldAt = (Vec<UsageRow>, Decimal);
-
-/// Sums of times, and how they came about.
+/// Sums over spans of time, and how they developed.
 type Sold = (Vec<(&'static str, Total)>, Vec<Course>);
-
-struct PriceRow {
-    model: String,
-    rates: [(&'static str, String); 4],
-    vendors: String,
-}
 
 macro_rules! pages {
     ($($name:ident $path:tt { $($field:ident: $kind:ty),* $(,)? })*) => {
@@ -657,21 +518,9 @@ pages! {
     UsageHtml "usage.html" {
         form: &'a Form,
         total: Option<Sums>,
-        plot: Plot,
+        plot: Option<Plot>,
         tables: Vec<(&'static str, Vec<(String, Sums)>)>,
     }
     VendorsHtml "vendors.html" { vendors: Vec<Vendor> }
-    PricesHtml "prices.html" {
-        days: u64,
-        days_max: u64,
-        now_has: String,
-        then_has: String,
-        sold: Vec<WhatIf>,
-        version: u64,
-        since: String,
-        rate: Option<String>,
-        rows: Vec<PriceRow>,
-        former: Vec<Former>,
-    }
     AuditHtml "audit.html" { breaches: Vec<&'a str>, facts: Option<Vec<(&'a str, String)>> }
 }

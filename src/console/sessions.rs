@@ -1,4 +1,5 @@
-//! Who is signed in: in this process alone, until they leave, are idle, or the process ends.
+//! The sessions of signed-in operators. They are in this process only, and end at sign-out, when idle, by age, or with
+//! the process.
 
 use std::{
     collections::HashMap,
@@ -11,24 +12,24 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 use tollgate_layers::error::BoxError;
 
-use crate::admin::Role;
+use crate::operators::Role;
 
-/// How many sessions there are at a time; whoever was away longest makes room.
+/// How many sessions there are at a time; the one that has been idle longest is evicted.
 const SESSIONS_MAX: usize = 1000;
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Sessions by the digest of their token: what is kept opens nothing.
+/// Sessions by the digest of their token: the stored digest cannot be used to sign in.
 #[derive(Clone, Default)]
 pub(crate) struct Sessions(Arc<Mutex<HashMap<[u8; 32], Session>>>);
 
-/// Somebody who has signed in.
+/// The session of an operator who has signed in.
 #[derive(Clone)]
 pub(crate) struct Session {
     pub(crate) name: Arc<str>,
-    /// Of the password or key that was shown: when it changes, its sessions end.
+    /// Digest of the password or key at sign-in; when that changes, the session ends.
     pub(crate) proof: [u8; 32],
-    /// Of somebody whom a provider named: what they may do, as it said when they came.
+    /// The role that the OpenID provider gave at sign-in; `None` for other sign-ins.
     pub(crate) role: Option<Role>,
     csrf: Arc<str>,
     begun: Instant,
@@ -36,7 +37,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// What forms of this session's pages have to bring back.
+    /// The token that forms on this session's pages must send back.
     pub(crate) fn csrf(&self) -> &str {
         &self.csrf
     }
@@ -51,10 +52,10 @@ impl Session {
 }
 
 impl Sessions {
-    /// A new session, and its token. Whatever token a browser had is not asked for.
+    /// Begins a session and returns its new token. A token that the browser had before is never reused.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// If the system has no random bytes.
     pub(crate) fn begin(
         &self,
         name: &str,
@@ -83,7 +84,7 @@ impl Sessions {
         Ok(token)
     }
 
-    /// The session of a token, which is seen by that.
+    /// The session of a token; marks it as used now.
     pub(crate) fn find(&self, token: &str) -> Option<Session> {
         let now = Instant::now();
         let digest = digest(token.as_bytes());
@@ -97,7 +98,7 @@ impl Sessions {
         Some(session.clone())
     }
 
-    /// Whether there is one of this token, which is not seen by that.
+    /// Whether the session of a token is open, without marking it as used.
     pub(crate) fn is_open(&self, token: &str) -> bool {
         let sessions = self.lock();
         let session = sessions.get(&digest(token.as_bytes()));
@@ -108,7 +109,7 @@ impl Sessions {
         self.lock().remove(&digest(token.as_bytes()));
     }
 
-    /// Ends all sessions of somebody; says how many there were.
+    /// Ends all sessions of an operator and returns their number.
     pub(crate) fn end_all(&self, name: &str) -> usize {
         let mut sessions = self.lock();
         let before = sessions.len();
@@ -125,7 +126,7 @@ pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// 256 random bits in hexadecimal digits.
+/// 256 random bits, in hexadecimal digits.
 pub(crate) fn random() -> Result<String, BoxError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_of_somebodys_sessions_end_together_and_others_stay() {
+    async fn sessions_of_one_operator_end_together() {
         let sessions = Sessions::default();
         let [one, two, other] =
             ["anna", "anna", "boris"].map(|name| sessions.begin(name, [0; 32], None).unwrap());
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn however_many_sign_in_the_latest_are_kept() {
+    async fn oldest_sessions_are_evicted_at_the_limit() {
         let sessions = Sessions::default();
         let first = sessions.begin("anna", [0; 32], None).unwrap();
         for _ in 0..SESSIONS_MAX {

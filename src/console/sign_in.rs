@@ -1,4 +1,4 @@
-//! Signing in and out: the admin key, a name and a password, or a provider's word; a cookie for the session.
+//! Sign-in and sign-out: by the admin key, by name and password, or by an OpenID provider; the session is in a cookie.
 
 use std::{net::IpAddr, path::PathBuf, sync::OnceLock, time::Duration};
 
@@ -14,28 +14,27 @@ use super::{
     Answer,
     form::Form,
     oidc::{Known, Oidc},
-    operators::{ADMIN, Named, Operators},
     pages::{self, Provider},
     see,
     sessions::{AGE_MAX, Session, Sessions, digest, random},
 };
 use crate::{
-    admin::{Operator, Role},
     config::OidcConfig,
+    operators::{ADMIN, Named, Operator, Operators, Role},
 };
 
 const COOKIE: &str = "tollgate_console";
-/// Wrong passwords and keys from an address: so many at once, and one more every twelve seconds.
+/// Wrong passwords and keys per address: five at once, then one more every twelve seconds.
 const GUESSES: Quota = Quota {
     count: 5,
     per: Duration::from_secs(60),
     burst: 5,
 };
 const ADDRESSES_MAX: usize = 10_000;
-/// Passwords that are tried at the same time: each takes 19 MiB.
+/// How many passwords are checked at the same time: each check takes 19 MiB.
 const TRIED_AT_ONCE_MAX: usize = 2;
 
-/// Who may come in, and who has.
+/// The credentials that are accepted, and the sessions.
 pub(super) struct SignIn {
     key_digest: [u8; 32],
     operators: Option<PathBuf>,
@@ -45,7 +44,8 @@ pub(super) struct SignIn {
     tried: Semaphore,
 }
 
-/// Tried in place of a name that nobody has, so that names cannot be told by the time that they take.
+/// An operator to check the password against if the name is unknown: otherwise the time of an answer would reveal which
+/// names exist.
 fn nobody() -> Option<&'static Named> {
     static NOBODY: OnceLock<Option<Named>> = OnceLock::new();
     let made = || {
@@ -71,7 +71,7 @@ impl SignIn {
         }
     }
 
-    /// Whose session a request belongs to: its token, and what its operator may do now.
+    /// The session of a request: its token, and the operator with the role of this moment.
     pub(super) async fn who(&self, headers: &HeaderMap) -> Option<(String, Session, Operator)> {
         let token = token(headers)?;
         let session = self.sessions.find(&token)?;
@@ -81,7 +81,7 @@ impl SignIn {
         }
         let operator = match self.proof(&session.name).await {
             Some((role, proof)) if proof == session.proof => Operator::new(&session.name, role),
-            // Another password, or a name that is gone: what was shown then opens nothing now.
+            // The password was changed or the name removed: the old proof is no longer valid.
             _ => {
                 self.sessions.end(&token);
                 return None;
@@ -90,12 +90,12 @@ impl SignIn {
         Some((token, session, operator))
     }
 
-    /// Whether the session of a token is still open. It is not seen by that.
+    /// Whether the session of a token is still open, without marking it as used.
     pub(super) fn is_in(&self, token: &str) -> bool {
         self.sessions.is_open(token)
     }
 
-    /// What somebody of this name may do, and what the password that counts now is known by.
+    /// The role of an operator, and the digest of the password that is valid now.
     async fn proof(&self, name: &str) -> Option<(Role, [u8; 32])> {
         if name == ADMIN {
             return Some((Role::Admin, self.key_digest));
@@ -105,7 +105,7 @@ impl SignIn {
         Some((one.role, digest(one.password.as_bytes())))
     }
 
-    /// The file as it is now: whoever was taken out of it is out.
+    /// Reads the file at each request, so that an operator who was removed is out at once.
     async fn read(&self) -> Option<Operators> {
         let path = self.operators.clone()?;
         let read = tokio::task::spawn_blocking(move || Operators::read(&path)).await;
@@ -114,7 +114,7 @@ impl SignIn {
             Ok(Err(error)) => {
                 tracing::error!(
                     %error,
-                    "admin.operators_file cannot be read: nobody signs in by a name"
+                    "admin.operators_file cannot be read: sign-in by name is not possible"
                 );
                 None
             }
@@ -122,7 +122,7 @@ impl SignIn {
         }
     }
 
-    /// A name and a password, or the admin key without a name, against a new session.
+    /// Checks a name and a password, or the admin key without a name, and begins a session.
     pub(super) async fn enter(&self, head: &Parts, form: &Form) -> Answer {
         let address = head.extensions.get().map(ClientAddr::block);
         if let Some(res) = self.too_often(address).await {
@@ -135,7 +135,7 @@ impl SignIn {
         let Ok(proof) = self.check(name, form.exact("password")).await else {
             return self.page(
                 StatusCode::SERVICE_UNAVAILABLE,
-                Some("Others are signing in right now. Try again."),
+                Some("Too many sign-ins at the moment. Try again."),
             );
         };
         let Some(proof) = proof else {
@@ -157,11 +157,11 @@ impl SignIn {
     }
 
     fn fault(&self) -> Answer {
-        let said = "Our own fault; the log says more.";
+        let said = "An error of the gateway; see its log.";
         self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(said))
     }
 
-    /// Refuses an address that has guessed too often.
+    /// The refusal for an address that has guessed too often.
     async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
         let wait = self.guesses.admit(address?, GUESSES).await.err()?;
         let seconds = wait.as_secs() + 1;
@@ -172,7 +172,8 @@ impl SignIn {
         Some(res)
     }
 
-    /// A new session's token. The browser's old session ends: what was known before is worth nothing after.
+    /// Begins a session and returns its token. The browser's old session ends, so that a token known before the sign-in
+    /// is worthless after it.
     fn begin(
         &self,
         head: &Parts,
@@ -186,7 +187,7 @@ impl SignIn {
         let token = match self.sessions.begin(name, proof, role) {
             Ok(token) => token,
             Err(error) => {
-                tracing::error!(%error, "no session can be begun");
+                tracing::error!(%error, "no session can be created");
                 return None;
             }
         };
@@ -206,7 +207,7 @@ impl SignIn {
         pages::sign_in(status, problem, provider)
     }
 
-    /// The same for whoever has just left, by the query of the page.
+    /// The sign-in page after signing out, according to its query.
     pub(super) fn page_after(&self, form: &Form) -> Answer {
         match &self.oidc {
             Some(_) if form.get("left") == "oidc" => {
@@ -216,7 +217,7 @@ impl SignIn {
         }
     }
 
-    /// What is asked for of signing in by a provider; `None`: there is no such page.
+    /// Answers a path of the sign-in by a provider; `None` if there is no such page.
     pub(super) async fn by_provider(
         &self,
         segment: &str,
@@ -243,7 +244,8 @@ impl SignIn {
                     Oidc::arrived(res, &head.headers)
                 }
                 Err(refused) => {
-                    // That the provider is away is nobody's guess, nor is what any page can make a browser ask for.
+                    // Counts as a guess only if the provider was called and refused. An unreachable provider is not a
+                    // guess, nor is a request that any web page can make a browser send.
                     let guessed = refused.asked && refused.status.is_client_error();
                     if let Some(address) = address.filter(|_| guessed) {
                         self.guesses.take(&address, 1);
@@ -255,7 +257,8 @@ impl SignIn {
         }
     }
 
-    /// What the password proves; `None`: nothing. `Err`: it was not tried.
+    /// The digest that the password proves; `None` if it is wrong. `Err` if it was not checked because too many checks
+    /// run.
     async fn check(&self, name: &str, password: &str) -> Result<Option<[u8; 32]>, ()> {
         if name == ADMIN {
             let shown = digest(password.trim().as_bytes());
@@ -300,7 +303,7 @@ impl SignIn {
     }
 }
 
-/// The one token that a request brings: of two, somebody else has set one.
+/// The token of a request. If the cookie is there twice, another site has set one of them: `None`.
 fn token(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut tokens = cookies
@@ -314,25 +317,26 @@ fn token(headers: &HeaderMap) -> Option<String> {
     }
 }
 
-/// Only this origin's own requests bring it, no script reads it, and over TLS it comes by TLS alone.
+/// Sent only with requests of this origin, hidden from scripts, and over TLS sent only by TLS.
 fn with_cookie(mut res: Answer, headers: &HeaderMap, token: &str, age: Duration) -> Answer {
     let secure = if is_tls(headers) { "; Secure" } else { "" };
     let age = age.as_secs();
     let cookie =
         format!("{COOKIE}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}");
-    let cookie = HeaderValue::from_str(&cookie).expect("digits and letters");
+    let cookie = HeaderValue::from_str(&cookie)
+        .expect("a cookie of letters and digits is a valid header value");
     res.headers_mut().insert(header::SET_COOKIE, cookie);
     res
 }
 
-/// Whether a browser came by TLS. The listener has none; a proxy before it says whether it has. Whoever lies has a cookie
-/// that is sent less.
+/// Whether the browser uses TLS. The listener itself has none, so this is what a proxy in front of it reports. A false
+/// header harms only its sender, whose cookie is sent in fewer cases.
 pub(super) fn is_tls(headers: &HeaderMap) -> bool {
     let scheme = headers.get("x-forwarded-proto");
     scheme.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"))
 }
 
-/// Whether a form comes from a page of this host, as far as the browser says where from.
+/// Whether a form comes from a page of this host, as far as the browser reports its origin.
 pub(super) fn is_from_here(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     if !matches!(
@@ -364,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_tokens_none_counts() {
+    fn duplicate_session_cookie_is_rejected() {
         for (cookies, found) in [
             (&["tollgate_console=abc"][..], Some("abc")),
             (&["a=b; tollgate_console=abc; c=d"], Some("abc")),
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_of_another_page_is_told_by_what_browsers_send() {
+    fn form_of_another_origin_is_detected_by_its_headers() {
         for (given, here) in [
             (&[][..], true),
             (

@@ -1,10 +1,10 @@
-//! What the pages show of the admin API's answers.
+//! The admin API's answers, as the pages show them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
 
-use crate::text::rubles::Rubles;
+use crate::{api::ceilings::Spending, text::rubles::Rubles};
 
 #[derive(Deserialize)]
 pub(super) struct Accounts {
@@ -23,7 +23,7 @@ pub(super) struct Account {
     pub(super) keys: Vec<Key>,
 }
 
-/// By which rule a card is charged.
+/// The rule by which a card is charged.
 #[derive(Deserialize)]
 pub(super) struct AutoTopup {
     pub(super) provider: String,
@@ -40,7 +40,7 @@ pub(super) struct AutoTopup {
 
 #[derive(Deserialize)]
 pub(super) struct Key {
-    /// The secret: in the answer that made it.
+    /// The secret; only in the answer that created the key.
     #[serde(default)]
     pub(super) key: Option<String>,
     pub(super) id: String,
@@ -50,12 +50,8 @@ pub(super) struct Key {
     pub(super) prefix: String,
     pub(super) name: String,
     pub(super) status: String,
-    pub(super) ceiling_rub: Option<MicroRub>,
-    pub(super) spent_rub: MicroRub,
-    pub(super) ceiling_month_rub: Option<MicroRub>,
-    pub(super) spent_month_rub: MicroRub,
-    pub(super) ceiling_day_rub: Option<MicroRub>,
-    pub(super) spent_day_rub: MicroRub,
+    #[serde(flatten)]
+    pub(super) spending: Spending,
     pub(super) held_rub: MicroRub,
     pub(super) free_rub: MicroRub,
     pub(super) models: Vec<String>,
@@ -64,7 +60,7 @@ pub(super) struct Key {
     pub(super) requests_per_minute: Option<u32>,
     pub(super) tokens_per_minute: Option<u32>,
     pub(super) group: Option<String>,
-    /// How many calls at once.
+    /// Maximum number of concurrent calls.
     pub(super) concurrency: Option<u32>,
     pub(super) idempotency: bool,
     pub(super) expires_at: Option<String>,
@@ -73,7 +69,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Whether its id begins so, or its secret, of which the beginning is known: more of it may have been typed.
+    /// Whether its id or its secret begins with `begins`. Only the first letters of the secret are known, so a longer
+    /// text matches if it begins with them.
     pub(super) fn is_like(&self, begins: &str) -> bool {
         let known = self.prefix.trim_end_matches('…');
         let is_longer = !known.is_empty() && begins.starts_with(known);
@@ -86,18 +83,23 @@ pub(super) struct Groups {
     pub(super) groups: Vec<Group>,
 }
 
-/// Keys with ceilings in common.
+/// Keys with shared ceilings.
 #[derive(Deserialize)]
 pub(super) struct Group {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) status: String,
-    pub(super) ceiling_rub: Option<MicroRub>,
-    pub(super) spent_rub: MicroRub,
-    pub(super) ceiling_month_rub: Option<MicroRub>,
-    pub(super) spent_month_rub: MicroRub,
-    pub(super) ceiling_day_rub: Option<MicroRub>,
-    pub(super) spent_day_rub: MicroRub,
+    #[serde(flatten)]
+    pub(super) spending: Spending,
+}
+
+impl Group {
+    /// Spending and its ceiling per period, each after its label.
+    pub(super) fn columns(&self) -> Vec<(&'static str, MicroRub, &'static str, Option<MicroRub>)> {
+        let rows = self.spending.rows().into_iter();
+        rows.map(|(ceiling, value, spent)| (ceiling.labels.2, spent, ceiling.labels.1, value))
+            .collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -176,31 +178,35 @@ pub(super) struct Sums {
     pub(super) calls: u64,
     pub(super) failed_calls: u64,
     pub(super) usage: Usage,
-    /// Sums of many accounts may be beyond what one can have: they stay text.
+    /// Sums over many accounts may exceed the maximum of one account, so they stay text.
     pub(super) charged_rub: String,
+    /// Calls whose cost at the vendor is known: the margin covers only these.
+    pub(super) cost_known_calls: u64,
     pub(super) margin_rub: Option<String>,
     pub(super) vendor_cost_rub: Option<String>,
     pub(super) whole: Option<Latency>,
     pub(super) first_byte: Option<Latency>,
 }
 
-/// How long calls took.
+/// Latency of calls.
 #[derive(Clone, Copy, Deserialize)]
 pub(super) struct Latency {
     pub(super) p50_ms: u64,
     pub(super) p99_ms: u64,
 }
 
-/// Names and values of a receipt that belong together.
+/// Facts of a receipt that belong together.
 pub(super) struct Chapter {
     pub(super) title: &'static str,
     pub(super) facts: Vec<(String, String)>,
 }
 
-/// All that a receipt says, chapter by chapter: what is in none of those that have a name comes first.
+/// All facts of a receipt, by chapter. Those that belong to no named chapter come first.
 pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
-    const MONEY: [&str; 6] = [
+    const MONEY: [&str; 8] = [
         "held_rub",
+        "held_max_rub",
+        "held_at_end_rub",
         "cost_rub",
         "charged_rub",
         "loss_rub",
@@ -245,7 +251,7 @@ pub(super) fn facts(name: &str, value: &Value, into: &mut Vec<(String, String)>)
     }
 }
 
-/// What this node counts since it was started, out of the text of `/metrics`.
+/// This node's counters since its start, parsed from the text of `/metrics`.
 #[derive(Default, Serialize)]
 pub(super) struct Counters {
     pub(super) calls: u64,
@@ -281,123 +287,25 @@ impl Counters {
     }
 }
 
-/// Charges one after the other, for the eye: a table has the numbers.
-pub(super) struct Plot {
-    /// By what: `by day`.
-    pub(super) by: &'static str,
-    pub(super) bars: Vec<Bar>,
-    /// In all.
-    pub(super) charged: String,
-    /// Where the numbers stand, if they do.
-    pub(super) table: &'static str,
-}
-
-impl Plot {
-    pub(super) fn width(&self) -> usize {
-        width(self.bars.len())
-    }
-}
-
-/// How wide a plot is drawn: a few bars do not fill it.
-fn width(bars: usize) -> usize {
-    10 * bars.max(12)
-}
-
-/// One time after the other: what was charged, how many calls there were, and how long they took.
-pub(super) struct Course {
-    pub(super) charged: Plot,
-    pub(super) calls: u64,
-    pub(super) failed_calls: u64,
-    /// Whether it is known of any call how long it took.
-    pub(super) is_timed: bool,
-    pub(super) times: Vec<Time>,
-}
-
-impl Course {
-    pub(super) fn width(&self) -> usize {
-        width(self.times.len())
-    }
-}
-
-/// An hour, a day or a month. Heights are parts of the highest, which is 100.
-pub(super) struct Time {
-    pub(super) name: String,
-    pub(super) x: usize,
-    pub(super) sums: Sums,
-    pub(super) calls_height: u64,
-    pub(super) failed_height: u64,
-    pub(super) p50_height: u64,
-    pub(super) p99_height: u64,
-}
-
-impl Course {
-    pub(super) fn of(by: &'static str, rows: &[UsageRow]) -> Self {
-        let name = |row: &UsageRow| {
-            let names = [&row.hour, &row.day, &row.month];
-            names
-                .into_iter()
-                .flatten()
-                .next()
-                .cloned()
-                .unwrap_or_default()
-        };
-        let charged = rows
-            .iter()
-            .map(|row| (name(row), row.sums.charged_rub.clone()));
-        let charged: Vec<(String, String)> = charged.collect();
-        let sums = || rows.iter().map(|row| &row.sums);
-        let most_calls = sums().map(|sums| sums.calls).max().unwrap_or(0).max(1);
-        let longest = sums()
-            .filter_map(|sums| sums.whole)
-            .map(|whole| whole.p99_ms);
-        let longest_ms = longest.max();
-        let longest = longest_ms.unwrap_or(0).max(1);
-        let time = |(index, row): (usize, &UsageRow)| Time {
-            name: name(row),
-            x: index * 10,
-            calls_height: row.sums.calls * 100 / most_calls,
-            failed_height: row.sums.failed_calls * 100 / most_calls,
-            p50_height: row
-                .sums
-                .whole
-                .map_or(0, |whole| whole.p50_ms * 100 / longest),
-            p99_height: row
-                .sums
-                .whole
-                .map_or(0, |whole| whole.p99_ms * 100 / longest),
-            sums: row.sums.clone(),
-        };
-        Self {
-            calls: sums().map(|sums| sums.calls).sum(),
-            failed_calls: sums().map(|sums| sums.failed_calls).sum(),
-            is_timed: longest_ms.is_some(),
-            times: rows.iter().enumerate().map(time).collect(),
-            charged: Plot {
-                by,
-                bars: bars(&charged),
-                charged: sum_of(&charged),
-                table: "; the table below has the numbers",
-            },
-        }
-    }
-}
-
-/// What rows come to in all.
+/// The sum of rows.
 pub(super) struct Total {
     pub(super) calls: u64,
     pub(super) failed_calls: u64,
     pub(super) charged_rub: String,
+    /// Calls whose cost at the vendor is known: the margin covers only these.
+    pub(super) cost_known_calls: u64,
     pub(super) margin_rub: Option<String>,
 }
 
 impl Total {
     pub(super) fn of<'a>(rows: impl Iterator<Item = &'a UsageRow>) -> Self {
-        let (mut calls, mut failed_calls, mut charged) = (0, 0, 0);
+        let (mut calls, mut failed_calls, mut charged, mut cost_known_calls) = (0, 0, 0, 0);
         let mut margin: Option<i128> = None;
         for UsageRow { sums, .. } in rows {
             calls += sums.calls;
             failed_calls += sums.failed_calls;
             charged += micro(&sums.charged_rub);
+            cost_known_calls += sums.cost_known_calls;
             if let Some(rubles) = &sums.margin_rub {
                 *margin.get_or_insert(0) += micro(rubles);
             }
@@ -406,43 +314,17 @@ impl Total {
             calls,
             failed_calls,
             charged_rub: Rubles(charged).to_string(),
+            cost_known_calls,
             margin_rub: margin.map(|micro| Rubles(micro).to_string()),
         }
     }
 }
 
-/// The charges of rows in all.
-pub(super) fn sum_of(rows: &[(String, String)]) -> String {
-    let micro = rows.iter().map(|(_, rubles)| micro(rubles));
-    Rubles(micro.sum()).to_string()
-}
-
-/// As sums are written: they may be beyond what one account can have.
+/// Parses a sum of rubles into micro-rubles; it may exceed the maximum of one account.
 pub(super) fn micro(rubles: &str) -> i128 {
     let (whole, fraction) = rubles.split_once('.').unwrap_or((rubles, ""));
     let digits = format!("{whole}{fraction:0<6}");
     digits.parse().unwrap_or(0)
-}
-
-/// A bar for each day, as parts of the highest, which is 100; for a drawing alone.
-pub(super) struct Bar {
-    pub(super) day: String,
-    pub(super) shown: String,
-    pub(super) x: usize,
-    pub(super) height: u64,
-}
-
-pub(super) fn bars(rows: &[(String, String)]) -> Vec<Bar> {
-    let above = |text: &str| micro(text).max(0);
-    let most = rows.iter().map(|(_, rubles)| above(rubles)).max();
-    let most = most.unwrap_or(0).max(1);
-    let bar = |(index, (day, rubles)): (usize, &(String, String))| Bar {
-        day: day.clone(),
-        shown: rubles.clone(),
-        x: index * 10,
-        height: u64::try_from(above(rubles) * 100 / most).unwrap_or(0),
-    };
-    rows.iter().enumerate().map(bar).collect()
 }
 
 #[cfg(test)]
@@ -452,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_story_of_a_receipt_leaves_nothing_out() {
+    fn receipt_page_shows_every_field() {
         let receipt = json!({
             "number": "n", "charged_rub": "1.00", "usage": {"input": 3, "classes": {"input_image": 4}},
             "price": {"input": "2", "condition": {"speed": "fast"}}, "session": null, "estimated": true,
@@ -474,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_read_off_the_metrics() {
+    fn counters_are_read_from_the_metrics() {
         let counters = Counters::of(
             "# HELP tollgate_calls x\ntollgate_calls_total{model=\"a\",vendor=\"v\",end=\"finished\"} 7\n\
              tollgate_calls_total{model=\"a\",vendor=\"v\",end=\"vendor_cut\"} 2\n\
@@ -495,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_by_how_its_id_or_its_secret_begins() {
+    fn key_is_found_by_prefix_of_id_or_secret() {
         let key: Key = serde_json::from_value(json!({
             "id": "kAbc", "account": "acme", "kind": "caller", "prefix": "tg-5X8JaF…", "name": "ci",
             "status": "active", "ceiling_rub": null, "spent_rub": "0", "ceiling_month_rub": null,
@@ -515,57 +397,5 @@ mod tests {
         ] {
             assert_eq!(key.is_like(begins), is_like, "{begins}");
         }
-    }
-
-    #[test]
-    fn a_course_has_what_each_time_has_and_heights_beside_the_highest() {
-        let row = |hour: &str, calls: u64, failed: u64, whole: Value| {
-            serde_json::from_value::<UsageRow>(json!({
-                "hour": hour, "calls": calls, "failed_calls": failed, "usage": Usage::default(), "charged_rub": "1.50",
-                "margin_rub": null, "vendor_cost_rub": null, "whole": whole, "first_byte": null,
-            }))
-            .unwrap()
-        };
-        let rows = [
-            row(
-                "1",
-                40,
-                4,
-                json!({"calls": 40, "p50_ms": 100, "p99_ms": 400}),
-            ),
-            row("2", 10, 0, Value::Null),
-        ];
-        let course = Course::of("by hour", &rows);
-        assert_eq!((course.calls, course.failed_calls), (50, 4));
-        assert!(course.is_timed);
-        assert_eq!(course.charged.charged, "3.00");
-        let heights = course.times.iter().map(|time| {
-            let Time {
-                calls_height,
-                failed_height,
-                p50_height,
-                p99_height,
-                ..
-            } = time;
-            [*calls_height, *failed_height, *p50_height, *p99_height]
-        });
-        assert_eq!(
-            heights.collect::<Vec<_>>(),
-            [[100, 10, 25, 100], [25, 0, 0, 0]]
-        );
-        assert!(!Course::of("by hour", &rows[1..]).is_timed);
-        assert!(Course::of("by hour", &[]).times.is_empty());
-    }
-
-    #[test]
-    fn bars_are_parts_of_the_highest() {
-        let rows = [
-            ("1".into(), "5.00".into()),
-            ("2".into(), "20.00".into()),
-            ("3".into(), "0.00".into()),
-        ];
-        let heights: Vec<u64> = bars(&rows).iter().map(|bar| bar.height).collect();
-        assert_eq!(heights, [25, 100, 0]);
-        assert!(bars(&[]).is_empty());
     }
 }

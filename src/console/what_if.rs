@@ -1,8 +1,8 @@
-//! What another multiplier would have brought: the charges of a time, by proportion.
+//! Computes what the sales of a span of time would have been with another multiplier.
 //!
-//! A price is the vendor's base price times the exchange rate times the multiplier, rounded up in its sixth digit, so a charge
-//! moves with the multiplier. Each interval of the time moves from the one that was in force in it. Customers with a multiplier
-//! of their own count as if theirs moved along.
+//! A price is the vendor's base price times the exchange rate times the multiplier, rounded up in its sixth digit, so a
+//! charge is proportional to the multiplier. Each interval is scaled from the multiplier that was in force in it.
+//! Customers with a multiplier of their own are treated as if theirs changed in proportion.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -16,18 +16,18 @@ use super::{
 };
 use crate::{config::MULTIPLIER_MAX, text::rubles::Rubles};
 
-/// A model's sales, and what they would have come to.
+/// A model's sales, and what they would have been.
 pub(super) struct WhatIf {
     pub(super) model: String,
     pub(super) calls: u64,
     pub(super) charged: String,
-    /// Where it is known what the vendors took.
+    /// `None` if the vendors' costs are unknown.
     pub(super) margin: Option<String>,
     pub(super) then_charged: String,
     pub(super) then_margin: Option<String>,
 }
 
-/// The multiplier that a form asks for, and where it names none, the one in force.
+/// The multiplier that the form has; if it has none, the one in force.
 pub(super) fn asked_for(text: &str, now_has: Decimal) -> Result<Decimal, Refused> {
     if text.is_empty() {
         return Ok(now_has);
@@ -44,11 +44,11 @@ pub(super) fn asked_for(text: &str, now_has: Decimal) -> Result<Decimal, Refused
 pub(super) fn beyond_reckoning() -> Refused {
     Refused {
         status: StatusCode::UNPROCESSABLE_ENTITY,
-        text: "Multiplier: its sums are beyond what can be reckoned.".into(),
+        text: "Multiplier: the sums would be too large.".into(),
     }
 }
 
-/// A part of a time, and the multipliers of it, one after another: most have one.
+/// A part of the time, with the multipliers in force in it, one after another. Most parts have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PricedInterval(Vec<(Range<u64>, Decimal)>);
 
@@ -62,16 +62,16 @@ impl PricedInterval {
         &self.0
     }
 
-    /// The multiplier that was in force for most of it.
+    /// The multiplier that was in force for most of the interval.
     pub(super) fn mostly(&self) -> Decimal {
         let longest = self.0.iter().max_by_key(|(part, _)| part.end - part.start);
-        longest.expect("it has a part").1
+        longest.expect("an interval has at least one part").1
     }
 }
 
-/// A time with the multipliers of its intervals. `changes` are those that came into force, and when, the earliest first: before
-/// the first of them there was none else. Days and hours in which it changes are apart, so that all others are read as whole
-/// ones.
+/// Splits a span of time into intervals by the multipliers in force. `changes` are the multipliers and when they came
+/// into force, earliest first; the first one also applies to the time before it. Days and hours in which the multiplier
+/// changes become intervals of their own, so that all others can be read as whole days and hours.
 pub(super) fn intervals(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<PricedInterval> {
     let (mut ends, mut cuts) = (vec![time.start, time.end], Vec::new());
     for pair in changes.windows(2) {
@@ -99,7 +99,7 @@ pub(super) fn intervals(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<Pri
     pairs.filter_map(|pair| parts(pair[0]..pair[1])).collect()
 }
 
-/// Those in a time and at its end, each once.
+/// The ends that are within the time or at its end, sorted, each once.
 fn ordered(ends: impl IntoIterator<Item = u64>, time: &Range<u64>) -> Vec<u64> {
     let ends = ends.into_iter();
     let mut ends: Vec<u64> = ends
@@ -110,7 +110,7 @@ fn ordered(ends: impl IntoIterator<Item = u64>, time: &Range<u64>) -> Vec<u64> {
     ends
 }
 
-/// What was sold, by model, and what it would have come to.
+/// The sales by model, and what they would have been.
 #[derive(Default)]
 pub(super) struct Reckoning {
     by_model: BTreeMap<String, Sums>,
@@ -126,15 +126,15 @@ struct Sums {
 }
 
 impl Reckoning {
-    /// Adds what a model sold while the multiplier was `from`; `None` where what it would have been at `to` is beyond what
-    /// can be reckoned.
+    /// Adds a model's sales that were made at the multiplier `from`; `None` if their value at `to` is too large to
+    /// compute.
     pub(super) fn add(&mut self, row: &UsageRow, from: Decimal, to: Decimal) -> Option<()> {
         let charged = micro(&row.sums.charged_rub);
         let margin = row.sums.margin_rub.as_deref().map(micro);
         let cost = row.sums.vendor_cost_rub.as_deref().map(micro);
         let then_charged = moved(charged, from, to)?;
         let then_margin = match margin.zip(cost) {
-            // Of the same calls: those of which the cost is known.
+            // Margin and cost cover the same calls: those whose cost is known.
             Some((margin, cost)) => Some(moved(margin + cost, from, to)? - cost),
             None => None,
         };
@@ -185,11 +185,12 @@ mod tests {
         let mut row = json!({
             "model": "m", "calls": 3, "failed_calls": 0, "charged_rub": "115.00",
             "usage": {"input": 1, "cached_input": 0, "cache_write": 0, "output": 2},
-            "margin_rub": null, "vendor_cost_rub": null,
+            "cost_known_calls": 0, "margin_rub": null, "vendor_cost_rub": null,
         });
         if margin {
-            // Of a part of the calls.
+            // Known for some of the calls.
             row["margin_rub"] = "15.00".into();
+            row["cost_known_calls"] = 1.into();
             row["vendor_cost_rub"] = "77.00".into();
         }
         serde_json::from_value(row).unwrap()
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_move_with_the_multiplier_and_costs_do_not() {
+    fn charges_scale_with_the_multiplier_and_costs_do_not() {
         let then = reckoned(&[(row(true), "1.15")], "1.265").unwrap();
         assert_eq!(then.then_charged, "126.50");
         // 92 × 1.1 − 77
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn each_interval_moves_from_the_multiplier_that_was_in_force_in_it() {
+    fn each_interval_scales_from_its_own_multiplier() {
         let parts = [(row(true), "1.15"), (row(true), "2.30"), (row(false), "1")];
         let then = reckoned(&parts, "2.30").unwrap();
         assert_eq!((then.calls, &*then.charged), (9, "345.00"));
@@ -232,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_cut_where_the_multiplier_changed_and_at_the_ends_of_that_hour_and_day() {
+    fn time_is_split_at_changes_of_the_multiplier_and_their_hour_and_day() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         let noon = 10 * DAY_MS + DAY_MS / 2;
         let past_noon = noon + HOUR_MS / 4;
         let days = |days: Range<u64>| days.start * DAY_MS..days.end * DAY_MS;
         let whole = |time, multiplier| PricedInterval(vec![(time, multiplier)]);
-        // What came into force when, what comes of ten days from the fifth on.
+        // Changes of the multiplier, and the intervals of ten days from the fifth on.
         for (changes, found) in [
             (vec![], vec![]),
             (vec![(noon, one)], vec![whole(days(5..15), one)]),
@@ -267,7 +268,7 @@ mod tests {
                     whole(days(11..15), two),
                 ],
             ),
-            // At midnight, and long ago.
+            // A change at midnight, and one long ago.
             (
                 vec![(0, one), (DAY_MS, two), (10 * DAY_MS, one)],
                 vec![whole(days(5..10), two), whole(days(10..15), one)],
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_has_mostly_the_multiplier_of_its_longest_part() {
+    fn interval_uses_the_multiplier_of_its_longest_part() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         for (until, mostly) in [(10, two), (90, one)] {
             let interval = PricedInterval(vec![(0..until, one), (until..100, two)]);
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reckoned_is_not_shown() {
+    fn price_that_cannot_be_computed_is_not_shown() {
         assert!(reckoned(&[(row(true), "0")], "1").is_none());
         let max = Decimal::MAX.to_string();
         assert!(reckoned(&[(row(true), "1")], &max).is_none());

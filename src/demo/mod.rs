@@ -1,5 +1,5 @@
-//! `tollgate demo`: the whole gateway with a scripted vendor and a funded key, in one process, with
-//! nothing to install.
+//! `tollgate demo`: runs the whole gateway with a scripted vendor and a funded key in one process, with nothing to
+//! install.
 
 pub mod script;
 pub mod vendor;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tollgate_layers::{
     auth::SecretKey,
     ceiling::Ceilings,
-    key::{AccountId, KeyRecord},
+    key::AccountId,
     money::MicroRub,
     reserve::{
         Event,
@@ -30,7 +30,7 @@ use crate::{
 const ACCOUNT: &str = "demo";
 const FUNDS: MicroRub = MicroRub::rubles(1000);
 
-/// A config for one scripted vendor that speaks all formats.
+/// A configuration with one scripted vendor that speaks all formats.
 ///
 /// `demo-chat` is answered in the chat format, `demo-messages` in the messages format, `demo-responses` in the
 /// responses format, `demo-embedding` with vectors.
@@ -97,17 +97,17 @@ routes = [ {{ vendor = "scripted-responses", model = "scripted-1", cost_usdt_mto
     )
 }
 
-/// Runs the demonstration until it is told to stop.
+/// Runs the demonstration until the process gets a signal to stop.
 ///
 /// # Errors
-/// A port cannot be bound.
+/// If a port cannot be bound.
 pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
     let vendor = ScriptedVendor::start()
         .await
         .context("cannot start the scripted vendor")?;
     let admin_key = SecretKey::generate();
-    // An address is named in the catalog, so ports are bound before the config is written, and never let go: a free one
-    // that is bound again later may have gone to whoever connects somewhere in between.
+    // The catalog contains the addresses, so the ports are bound before the configuration is written, and stay bound: a
+    // free port that is released and bound again later may have been taken by an outgoing connection in between.
     let public = bind(listen).context("listen")?;
     let admin = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let text = config_text(
@@ -129,7 +129,7 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         admin: Some(admin),
     };
     let gateway = Gateway::build_on(&config, sockets, move |event| match event {
-        // More calls than a person can read are not worth waiting for.
+        // If the queue is full, the line is dropped: nobody can read that many calls.
         Event::Settled {
             settlement,
             settled,
@@ -149,10 +149,10 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
     gateway.drain().await
 }
 
-/// Runs the scripted vendor alone until it is told to stop, for a configuration of one's own.
+/// Runs only the scripted vendor until the process gets a signal to stop, to test a configuration against it.
 ///
 /// # Errors
-/// The port cannot be bound.
+/// If the port cannot be bound.
 pub async fn run_vendor(listen: SocketAddr) -> anyhow::Result<()> {
     let vendor = ScriptedVendor::start_at(listen)
         .await
@@ -183,11 +183,11 @@ Ctrl-C stops.
     until_told_to_stop().await
 }
 
-/// What the scripted vendor does, for people.
+/// Description of the scripted vendor, for people.
 const SCRIPT: &str = "\
-It answers with what you say, calls a tool named get_weather when you offer one, and plays a vendor that fails when \
-your text\nholds one of the words vendor-400, vendor-429, vendor-500 (the status that it answers with) and vendor-cut \
-(its stream breaks\noff in the middle; an answer that is no stream comes whole).";
+It repeats your text, calls a tool named get_weather if you offer one, and plays a vendor that fails if \
+your text\ncontains one of the words vendor-400, vendor-429, vendor-500 (the status that it answers with) and vendor-cut \
+(its stream breaks\noff in the middle; an answer that is not streamed is complete).";
 
 fn busy(listen: SocketAddr) -> String {
     format!("cannot listen on {listen}: choose another address with --listen")
@@ -207,15 +207,13 @@ async fn funded_key(store: &AnyLedger) -> anyhow::Result<SecretKey> {
         reason: None,
     };
     store.enter(&account, &entry).await?;
-    let record = KeyRecord {
-        name: "demo".into(),
-        ..secret.record("demo-key".parse()?, account)
-    };
+    let mut record = secret.record("demo-key".parse()?, account);
+    record.name = "demo".into();
     store.create_key(&record, Ceilings::NONE).await?;
     Ok(secret)
 }
 
-/// What to type. Programs read the first four lines.
+/// Prints what to type. Scripts parse the first four lines.
 fn greet(gateway: &Gateway, admin_key: &SecretKey, key: &SecretKey) {
     let url = format!("http://{}", gateway.address());
     let admin = gateway
@@ -246,7 +244,12 @@ gone when this process ends. Try it:
   curl {url}/v1/responses -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
     -d '{{"model":"demo-responses","input":"Привет"}}'
 
-  curl {url}/v1/tollgate/models     # the price list, without a key; for people: {url}/ in a browser
+  curl {url}/v1/tollgate/models     # the price list, without a key
+
+  In a browser:
+    {url}/           the price list
+    {url}/usage      what the key has spent: sign in with the key above
+    {admin}/console    the operators' console: sign in with the admin key above
 
   # OpenAI SDK, with model "demo-chat":
   export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}
@@ -255,7 +258,7 @@ gone when this process ends. Try it:
   # Claude Code:
   ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_DEFAULT_HAIKU_MODEL=demo-messages \
     CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 claude -p 'Привет' --model demo-messages
-  # The books, as an operator sees them:
+  # The account, as an operator sees it:
   TOLLGATE_ADMIN_URL={admin} TOLLGATE_ADMIN_KEY={admin_key} \
     {program} account show demo
 
@@ -297,7 +300,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_key_says_when_it_was_made() {
+    async fn key_shows_its_creation_time() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         funded_key(&store).await.unwrap();
         let key = store.key(&"demo-key".parse().unwrap()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the scripted vendor says when nobody has told it otherwise.
+//! The default script of the scripted vendor.
 
 use serde_json::{Value, json};
 
@@ -6,11 +6,11 @@ use super::vendor::{Received, Reply};
 
 mod responses;
 
-/// Answers like a model that is good at listening: it repeats the last text, calls `get_weather` when
-/// that tool is offered or the tools that the text names, one after the other (`run-tool NAME {…} run-tool NAME {…}`;
-/// of a tool whose input is free text it is `{"input":"…"}`, of a function in a namespace the name is `NAMESPACE__NAME`),
-/// and repeats a tool's result. It ends before a stop sequence, and repeats its instructions when asked to
-/// (`say-system`), or what stands behind `say-json`, word for word.
+/// Answers by simple rules. It repeats the last text. It calls `get_weather` if that tool is offered, or, one after the
+/// other, the tools that the text names (`run-tool NAME {…} run-tool NAME {…}`; for a tool with free text as input the
+/// arguments are `{"input":"…"}`, for a function in a namespace the name is `NAMESPACE__NAME`), and repeats a tool's
+/// result. It ends before a stop sequence. For `say-system` it repeats its instructions, for `say-json` the text after
+/// that word.
 ///
 /// Words in the text make it fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
 #[must_use]
@@ -42,15 +42,7 @@ pub fn polite(received: &Received) -> Reply {
     if responses {
         calls.iter_mut().for_each(|call| call.as_offered(&req));
     }
-    let mut text = if is_result {
-        format!("Результат: {said}")
-    } else if said.contains("say-system") {
-        format!("Система: {}", instructions(&req))
-    } else if let Some((_, json)) = said.split_once(SAY_JSON) {
-        json.to_owned()
-    } else {
-        format!("Вы написали: {said}")
-    };
+    let mut text = text(&req, &said, is_result);
     let stop = stop_sequences(&req)
         .into_iter()
         .filter_map(|stop| Some((text.find(stop)?, stop)))
@@ -58,25 +50,11 @@ pub fn polite(received: &Received) -> Reply {
     if let Some((end, _)) = stop {
         text.truncate(end);
     }
-    // No more than the ceiling allows, as a vendor does: here a word is a token.
-    let ceiling = ["max_completion_tokens", "max_tokens", "max_output_tokens"]
-        .iter()
-        .find_map(|name| req[*name].as_u64())
-        .unwrap_or(1000);
-    let words: Vec<String> = if calls.is_empty() {
-        text.split_inclusive(' ').map(str::to_owned).collect()
-    } else {
-        vec![]
-    };
-    let kept: Vec<String> = words
-        .iter()
-        .take(usize::try_from(ceiling).unwrap_or(usize::MAX))
-        .cloned()
-        .collect();
+    let (words, full) = words(&req, &text, calls.is_empty());
     let answer = Answer {
         model: model.to_owned(),
-        full: kept.len() == words.len(),
-        words: kept,
+        full,
+        words,
         stop: stop.map(|(_, stop)| stop.to_owned()),
         calls,
         input,
@@ -92,7 +70,34 @@ pub fn polite(received: &Received) -> Reply {
     }
 }
 
-/// What a vendor that fails answers, where the text asks for it.
+/// The whole text of the answer.
+fn text(req: &Value, said: &str, is_result: bool) -> String {
+    if is_result {
+        format!("Результат: {said}")
+    } else if said.contains("say-system") {
+        format!("Система: {}", instructions(req))
+    } else if let Some((_, json)) = said.split_once(SAY_JSON) {
+        json.to_owned()
+    } else {
+        format!("Вы написали: {said}")
+    }
+}
+
+/// The words of the answer, and whether they are all. Like a vendor, generates at most as many tokens as the request
+/// allows; here a word is a token.
+fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
+    let ceiling = ["max_completion_tokens", "max_tokens", "max_output_tokens"]
+        .iter()
+        .find_map(|name| req[*name].as_u64())
+        .and_then(|ceiling| usize::try_from(ceiling).ok())
+        .unwrap_or(1000);
+    let words = text.split_inclusive(' ').filter(|_| is_text);
+    let kept: Vec<String> = words.clone().take(ceiling).map(str::to_owned).collect();
+    let full = kept.len() == words.count();
+    (kept, full)
+}
+
+/// The failure that the text requests, if it requests one.
 fn failure(said: &str) -> Option<Reply> {
     let refuse = |status: u16, text: &str| {
         Reply::json(
@@ -111,8 +116,8 @@ fn failure(said: &str) -> Option<Reply> {
     }
 }
 
-/// A vector for each input, of three numbers that stand exactly in a float of 32 bits, or of `dimensions`; base64 where
-/// that is asked for. A text has a token for each four characters, like a chat.
+/// A vector per input, with three numbers that a 32-bit float holds exactly, or with `dimensions` numbers; base64 if
+/// requested. As in a chat, four characters count as a token.
 fn embeddings(req: &Value) -> Reply {
     let texts = match &req["input"] {
         Value::Array(items) if !items.iter().any(Value::is_number) => items.clone(),
@@ -157,7 +162,7 @@ fn embeddings(req: &Value) -> Reply {
     )
 }
 
-/// With padding (RFC 4648, section 4).
+/// Encodes in base64 with padding (RFC 4648, section 4).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -204,7 +209,7 @@ fn last_said(req: &Value) -> (String, bool) {
     )
 }
 
-/// What the model was told beside the conversation.
+/// The system and developer instructions of the request.
 fn instructions(req: &Value) -> String {
     let turns = req["messages"].as_array().into_iter().flatten();
     let told = turns
@@ -222,7 +227,7 @@ fn instructions(req: &Value) -> String {
     texts.join("\n")
 }
 
-/// What the answer is to end before.
+/// The request's stop sequences.
 fn stop_sequences(req: &Value) -> Vec<&str> {
     match (&req["stop_sequences"], &req["stop"]) {
         (Value::Array(list), _) | (_, Value::Array(list)) => {
@@ -233,14 +238,14 @@ fn stop_sequences(req: &Value) -> Vec<&str> {
     }
 }
 
-/// A call of a tool: id, name, and the arguments in the pieces that a stream brings them in.
+/// A tool call: id, name, and the arguments in the pieces in which a stream sends them.
 struct ToolCall {
     id: String,
     name: String,
     pieces: [String; 2],
-    /// Responses: the group that the function stands in.
+    /// Responses format: the namespace of the function.
     namespace: Option<String>,
-    /// Responses: its input is text and no JSON.
+    /// Responses format: the input is free text, not JSON.
     is_free: bool,
 }
 
@@ -264,10 +269,10 @@ fn halves(text: &str) -> [String; 2] {
     [first.to_owned(), second.to_owned()]
 }
 
-/// Asks for what stands behind it, word for word.
+/// Makes the script answer with the text after it.
 const SAY_JSON: &str = "say-json ";
 
-/// Asks for a tool: its name and its arguments stand behind it.
+/// Makes the script call a tool; the tool's name and arguments follow.
 const RUN_TOOL: &str = "run-tool ";
 
 fn is_offered(req: &Value, name: &str) -> bool {
@@ -279,8 +284,8 @@ fn is_offered(req: &Value, name: &str) -> bool {
     })
 }
 
-/// The first of the tools that the last text with `run-tool NAME {"its": "arguments"}` in it asks for and that has no
-/// result yet.
+/// The next tool to call: the first one in the last text with `run-tool NAME {"its": "arguments"}` that has no result
+/// yet.
 fn next_tool(req: &Value) -> Option<ToolCall> {
     let mut results = 0;
     let messages = req["messages"].as_array()?;
@@ -302,7 +307,7 @@ fn next_tool(req: &Value) -> Option<ToolCall> {
     is_offered(req, name).then(|| ToolCall::new(results + 1, name, arguments))
 }
 
-/// Calls of `get_weather` if it is offered, two for `parallel`.
+/// Calls of `get_weather` if it is offered; two if the text contains `parallel`.
 fn weather_calls(req: &Value, said: &str) -> Vec<ToolCall> {
     const WEATHER: &str = "get_weather";
     let count = match (is_offered(req, WEATHER), said.contains("parallel")) {
@@ -322,7 +327,7 @@ struct Answer {
     model: String,
     words: Vec<String>,
     full: bool,
-    /// The stop sequence that it ended before.
+    /// The stop sequence that ended the answer.
     stop: Option<String>,
     calls: Vec<ToolCall>,
     input: u64,

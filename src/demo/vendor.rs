@@ -1,5 +1,5 @@
-//! A vendor that answers by a script: a real HTTP server on a port of its own that speaks all
-//! formats. The demonstration, the tests and the benches use it.
+//! A scripted vendor: a real HTTP server on its own port that speaks all formats. The demonstration, the tests and the
+//! benches use it.
 
 use std::{
     convert::Infallible,
@@ -28,26 +28,26 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// What a vendor was sent.
+/// A request that a vendor received.
 #[derive(Clone, Debug)]
 pub struct Received {
     /// Path and query.
     pub path: String,
     /// All headers.
     pub headers: HeaderMap,
-    /// The body as it came.
+    /// The body, unchanged.
     pub body: Bytes,
 }
 
 impl Received {
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// What a vendor answers.
+/// A vendor's answer.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: StatusCode,
@@ -60,9 +60,9 @@ pub struct Reply {
 pub enum Step {
     /// Send these bytes as one frame.
     Send(Bytes),
-    /// Wait so long.
+    /// Wait for this long.
     Wait(Duration),
-    /// Wait until somebody notifies.
+    /// Wait until the test notifies this handle.
     Hold(Arc<Notify>),
     /// Cut the connection.
     Cut,
@@ -79,7 +79,7 @@ impl Reply {
         )
     }
 
-    /// A stream of events, each a frame of its own.
+    /// A stream of events, each in a frame of its own.
     pub fn stream(events: impl IntoIterator<Item = String>) -> Self {
         let steps = events
             .into_iter()
@@ -88,10 +88,10 @@ impl Reply {
         Self::raw(200, "text/event-stream", steps)
     }
 
-    /// Any answer.
+    /// An answer with any content type and steps.
     ///
     /// # Panics
-    /// `status` is no HTTP status.
+    /// If `status` is not an HTTP status.
     #[must_use]
     pub fn raw(status: u16, content_type: &str, steps: Vec<Step>) -> Self {
         let status = StatusCode::from_u16(status).expect("a status from 100 to 999");
@@ -102,21 +102,21 @@ impl Reply {
         }
     }
 
-    /// With another header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// With the connection cut at the end.
+    /// Cuts the connection at the end.
     #[must_use]
     pub fn cut(mut self) -> Self {
         self.steps.push(Step::Cut);
         self
     }
 
-    /// With a step at this place among the others.
+    /// Inserts a step at this index.
     #[must_use]
     pub fn with_step(mut self, at: usize, step: Step) -> Self {
         self.steps.insert(at, step);
@@ -126,7 +126,7 @@ impl Reply {
 
 type Script = Arc<dyn Fn(&Received) -> Reply + Send + Sync>;
 
-/// A running vendor. Dropped, it closes its port and all connections.
+/// A running vendor. Dropping it closes its port and all connections.
 pub struct ScriptedVendor {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -136,28 +136,28 @@ pub struct ScriptedVendor {
 struct Shared {
     script: Mutex<Script>,
     received: Mutex<Vec<Received>>,
-    /// Answers whose body is being sent.
+    /// How many answers' bodies are being sent.
     open: AtomicUsize,
 }
 
-/// Before a connection is cut.
+/// Pause before a connection is cut.
 const CUT_PAUSE: Duration = Duration::from_millis(20);
-/// Of what was received, this much is kept.
+/// At most this many received requests are kept.
 const RECEIVED_MAX: usize = 10_000;
 
 impl ScriptedVendor {
     /// Starts a vendor with the script [`polite`](super::script::polite), on a free port of the loopback interface.
     ///
     /// # Errors
-    /// No port is free.
+    /// If no port is free.
     pub async fn start() -> std::io::Result<Self> {
         Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// The same at an address.
+    /// Starts a vendor with the same script at an address.
     ///
     /// # Errors
-    /// It is taken, or not this machine's.
+    /// If the address is in use, or is not an address of this machine.
     pub async fn start_at(address: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -175,18 +175,18 @@ impl ScriptedVendor {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers by another script from now on.
+    /// Uses another script from the next request on.
     pub fn script(&self, script: impl Fn(&Received) -> Reply + Send + Sync + 'static) {
         *lock(&self.shared.script) = Arc::new(script);
     }
 
-    /// What it was sent so far.
+    /// The requests received so far.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
         lock(&self.shared.received).clone()
@@ -218,7 +218,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         let service = service_fn(move |req| answer(req, Arc::clone(&shared)));
         connections.spawn(async move {
-            // A cut answer ends the connection with an error: that was the script's wish.
+            // A cut answer ends the connection with an error, as the script intends.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(socket), service)
                 .await;
@@ -299,7 +299,7 @@ impl Body for ReplyBody {
                         async move { notify.notified().await },
                     )));
                 }
-                // What was sent is given time to leave first.
+                // The bytes sent before get time to leave first.
                 Some(Step::Cut) if !self.cutting => {
                     self.cutting = true;
                     self.pause = Some(Pause::Wait(Box::pin(sleep(CUT_PAUSE))));

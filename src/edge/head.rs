@@ -1,8 +1,8 @@
-//! What a request's head may be, before anything is decided by it: the address not too long (414), the
-//! headers not too many nor too large (431), one length and not two, no coding but chunks, one host and not two (400).
+//! Bounds a request's head before any layer uses it: a target that is too long (414), too many or too large headers
+//! (431), ambiguous lengths, a coding other than chunked, ambiguous hosts (400).
 //!
-//! hyper refuses what is far over these limits itself, with the same status and no body, and closes; so it does with
-//! what is no request at all.
+//! hyper itself refuses heads far beyond these limits, with the same status and no body, and closes the connection;
+//! likewise anything that is not an HTTP request.
 
 use std::task::{Context, Poll};
 
@@ -13,28 +13,28 @@ use tower::{Layer, Service};
 
 use crate::edge::host::{self, HostFault};
 
-/// On a request: why nobody can be sure where it ends. Inserted by the server.
+/// Request extension: why the end of the request is ambiguous. Inserted by the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingFault {
-    /// `content-length` and `transfer-encoding` were both in its head.
+    /// The head had both `content-length` and `transfer-encoding`.
     TwoLengths,
-    /// `transfer-encoding` was something else than `chunked`, once.
+    /// `transfer-encoding` was not exactly `chunked`, once.
     Coding,
 }
 
-/// How large a head may be.
+/// Limits of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Bytes of path and query.
+    /// Maximum bytes of path and query.
     pub uri_bytes_max: usize,
-    /// Lines.
+    /// Maximum number of header lines.
     pub headers_max: usize,
-    /// Bytes of their names and values.
+    /// Maximum bytes of names and values.
     pub bytes_max: usize,
 }
 
 impl HeadLimits {
-    /// No narrower than those of the server, which reads no more of a head than it may have.
+    /// At least as wide as the limits of the server, which reads no more of a head than these allow.
     pub const OF_THE_SERVER: Self = Self {
         uri_bytes_max: usize::MAX,
         headers_max: usize::MAX,
@@ -42,14 +42,14 @@ impl HeadLimits {
     };
 }
 
-/// Refuses heads that are not within the limits.
+/// Refuses heads beyond the limits.
 #[derive(Clone, Debug)]
 pub struct HeadLayer {
     limits: Setting<HeadLimits>,
 }
 
 impl HeadLayer {
-    /// Refuses what is beyond `limits`.
+    /// Refuses heads beyond `limits`.
     #[must_use]
     pub fn new(limits: impl Into<Setting<HeadLimits>>) -> Self {
         Self {
@@ -83,7 +83,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    // Boxed: few are refused, and all have room for it.
+    // Boxed, because few requests are refused and every future has room for the refusal.
     type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -133,7 +133,7 @@ impl HeadLimits {
     }
 }
 
-/// Refuses what leaves open which host it is for.
+/// Refuses a request whose host is ambiguous.
 fn one_host<B>(req: &Request<B>) -> Result<(), Error> {
     let (field, problem) = match host::check(req.version(), req.uri(), req.headers()) {
         Ok(()) => return Ok(()),
@@ -160,7 +160,7 @@ mod tests {
     };
 
     #[test]
-    fn a_head_is_refused_for_what_is_too_much_of_it() {
+    fn oversized_head_is_refused_for_the_exceeded_limit() {
         let check = |uri: &str, headers: &[(&str, &str)]| {
             let req = headers
                 .iter()
@@ -170,7 +170,7 @@ mod tests {
             LIMITS.check(&req.body(()).unwrap())
         };
         assert!(check("/123456789", &[("a", "1"), ("a", "2")]).is_ok());
-        // The host is no part of what a route is chosen by.
+        // The host does not count towards the length of path and query.
         assert!(check("http://some.host.example/123456789", &[]).is_ok());
         for uri in ["/1234567890", "/?123456789", "http://h/1234567890"] {
             let refused = check(uri, &[]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_open_where_a_request_ends_is_refused_by_name() {
+    fn ambiguous_framing_is_refused_by_name() {
         for (fault, name) in [
             (FramingFault::TwoLengths, "content-length"),
             (FramingFault::Coding, "transfer-encoding"),

@@ -1,30 +1,30 @@
-//! Which host a request is for: said once and as a host is written, or the request is refused (RFC 9112,
-//! section 3.2; RFC 9113, section 8.3.1). Nothing is decided by it here; whoever stands before us may decide by
-//! it, and must not have read another one.
+//! Checks that a request names its host exactly once and in valid form, or refuses it (RFC 9112, section 3.2; RFC 9113,
+//! section 8.3.1). The gateway itself does not use the host, but a proxy before it may, and must not have read a
+//! different one.
 
 use std::net::Ipv6Addr;
 
 use http::{HeaderMap, Uri, Version, header::HOST, uri::Scheme};
 
-/// Why nobody can say which host is meant.
+/// Why the host of a request is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostFault {
-    /// HTTP/1.1 without a line of it.
+    /// HTTP/1.1 without a `host` line.
     Missing,
-    /// More lines than one, be they equal.
+    /// More than one line, even if they are equal.
     Twice,
-    /// No host, or no port behind it.
+    /// The host is missing or invalid, or the port is.
     Malformed,
-    /// The same of the target's own: with a user in it, for one.
+    /// The target's authority is invalid, for example because it contains a user.
     TargetMalformed,
-    /// On HTTP/2, another one than the target's own.
+    /// On HTTP/2, `host` differs from the target's authority.
     Contradicts,
 }
 
-/// Checks what a request says of its host.
+/// Checks a request's host.
 ///
-/// An empty line is taken: so says a client that its target has no authority, and whoever serves one site on
-/// all names may go on with that (RFC 9112, section 3.3).
+/// An empty line is accepted: it means that the target has no authority, and a server with a single site may accept
+/// that (RFC 9112, section 3.3).
 pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), HostFault> {
     let mut lines = headers.get_all(HOST).iter();
     let host = lines.next();
@@ -44,7 +44,7 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<
     if !is_host(target.as_str().as_bytes()) {
         return Err(HostFault::TargetMalformed);
     }
-    // On HTTP/1.1 the target counts, and the line beside it does not (RFC 9112, section 3.2.2).
+    // On HTTP/1.1 the target takes precedence over the `host` line (RFC 9112, section 3.2.2).
     if version == Version::HTTP_2
         && let Some(host) = host
         && !is_same(host.as_bytes(), target.as_str().as_bytes(), uri.scheme())
@@ -54,7 +54,7 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<
     Ok(())
 }
 
-/// `uri-host [ ":" port ]`, and the host is not empty (RFC 9110, sections 4.2.1 and 7.2).
+/// `uri-host [ ":" port ]` with a non-empty host (RFC 9110, sections 4.2.1 and 7.2).
 fn is_host(text: &[u8]) -> bool {
     let (well_named, port) = match text.strip_prefix(b"[") {
         Some(rest) => {
@@ -72,7 +72,7 @@ fn is_host(text: &[u8]) -> bool {
     well_named && is_port(port)
 }
 
-/// `reg-name` (RFC 3986, section 3.2.2); an IPv4 address is one, too.
+/// `reg-name` (RFC 3986, section 3.2.2), which includes IPv4 addresses.
 fn is_name(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, behind @ ..] = rest {
@@ -91,7 +91,7 @@ fn is_name(name: &[u8]) -> bool {
     !name.is_empty()
 }
 
-/// Nothing, or a colon and a port, which may be left out.
+/// Empty, or a colon and an optional port.
 fn is_port(text: &[u8]) -> bool {
     let Some((colon, digits)) = text.split_first() else {
         return true;
@@ -102,7 +102,7 @@ fn is_port(text: &[u8]) -> bool {
             .is_ok_and(|digits| digits.is_empty() || digits.parse::<u16>().is_ok())
 }
 
-/// Whether both name one host and port: in whatever case, with the scheme's own port or without.
+/// Whether both name the same host and port. Case is ignored, and the scheme's default port may be omitted.
 fn is_same(host: &[u8], target: &[u8], scheme: Option<&Scheme>) -> bool {
     let usual: &[u8] = match scheme {
         Some(scheme) if *scheme == Scheme::HTTPS => b":443",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_said_once_on_http_1_1_and_once_at_most_elsewhere() {
+    fn http_1_1_requires_exactly_one_host_and_others_at_most_one() {
         use HostFault::{Missing, Twice};
         for (version, lines, found) in [
             (Version::HTTP_11, &[][..], Err(Missing)),
@@ -146,13 +146,13 @@ mod tests {
         ] {
             assert_eq!(checked(version, "/", lines), found, "{version:?} {lines:?}");
         }
-        // Whatever the target says: the line has to be there.
+        // The line is required even if the target has an authority.
         let found = checked(Version::HTTP_11, "http://a/", &[]);
         assert_eq!(found, Err(Missing));
     }
 
     #[test]
-    fn a_host_is_a_name_or_an_address_and_a_port_behind_it_is_one() {
+    fn host_is_a_name_or_an_address_with_an_optional_port() {
         for good in [
             "gateway.example",
             "gateway.example.",
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_has_a_host_as_well_and_on_http_2_the_line_says_no_other() {
+    fn target_host_is_checked_and_must_match_on_http_2() {
         use HostFault::{Contradicts, TargetMalformed};
         let (one, two) = (Version::HTTP_11, Version::HTTP_2);
         for (version, uri, lines, found) in [

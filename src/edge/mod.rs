@@ -1,8 +1,11 @@
-//! Where callers come in: sockets, TLS, what a head may be, who the client is, and what panics.
+//! Entry of requests: sockets, TLS, limits of heads and bodies, client addresses, panics, and the router of callers.
 
+pub mod body_limit;
+pub mod cors;
 pub mod head;
 pub(crate) mod host;
-pub mod limiter;
 pub mod panics;
+pub(crate) mod router;
+pub(crate) mod routes;
 pub mod server;
 pub mod tls;

@@ -1,8 +1,7 @@
-//! Catches what panics, in a request and in its answer's body: the caller is told 500 or an error event,
-//! and the connection goes on. What a call held is resolved by the guards that are dropped with it.
+//! Catches panics in a request and in its answer's body: the caller gets 500 or an error event, and the connection
+//! continues. Guards that are dropped with the call end what it held.
 //!
-//! What runs beside the calls goes in rounds, and one that panics is caught: the log says so, and the next
-//! round comes.
+//! Background tasks run in rounds. A panic in a round is caught and logged, and the next round runs.
 
 use std::{
     any::Any,
@@ -23,18 +22,18 @@ use tower::{Layer, Service};
 
 /// Turns a panic into an [`Error::Internal`] whose cause is [`Panicked`].
 ///
-/// Whoever stands above tells the log, or a [`Witness`] does, who knows of the request what nobody else does by then.
+/// A layer above logs it, or a [`Witness`] does, which remembers facts of the request that are otherwise lost by then.
 #[derive(Debug)]
 pub struct PanicsLayer<W = ()>(PhantomData<fn() -> W>);
 
 impl PanicsLayer {
-    /// Tells nobody but the caller.
+    /// Panics only become errors.
     #[must_use]
     pub const fn new() -> Self {
         Self(PhantomData)
     }
 
-    /// Tells a witness of each request too.
+    /// Also reports each panic to a witness of the request.
     #[must_use]
     pub const fn witnessed_by<W: Witness>(self) -> PanicsLayer<W> {
         PanicsLayer(PhantomData)
@@ -55,33 +54,33 @@ impl<W> Clone for PanicsLayer<W> {
 
 impl<W> Copy for PanicsLayer<W> {}
 
-/// What is remembered of a request, for the log, in case that it panics.
+/// Remembers facts of a request, to log them if it panics.
 pub trait Witness: Clone {
-    /// Sees the request before anybody below does.
+    /// Sees the request before any layer below.
     fn of<B>(req: &Request<B>) -> Self;
 
-    /// It has panicked, or its answer's body has.
+    /// Logs a panic of the request or of its answer's body.
     fn tell(&self, panicked: &Panicked);
 }
 
-/// Nobody: the log is told elsewhere.
+/// Logs nothing: a layer above logs the panic.
 impl Witness for () {
     fn of<B>(_: &Request<B>) -> Self {}
 
     fn tell(&self, _: &Panicked) {}
 }
 
-/// The cause of an [`Error::Internal`] that was a panic: what the panic says of itself.
+/// The cause of an [`Error::Internal`] that was a panic, with the panic's message.
 #[derive(Debug)]
 pub struct Panicked(String);
 
 impl Panicked {
-    /// What `panic` says of itself.
+    /// Takes the message of `panic`.
     fn of(panic: &(dyn Any + Send)) -> Self {
         Self(panic_message(panic).to_owned())
     }
 
-    /// The panic's words.
+    /// Message of the panic.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0
@@ -156,7 +155,7 @@ pin_project! {
     pub struct ResponseFuture<F, W = ()> {
         #[pin]
         inner: Option<F>,
-        // Boxed: nearly none has one, and all are moved.
+        // Boxed, because hardly any call has one and all are moved.
         refused: Option<Box<Error>>,
         witness: W,
     }
@@ -178,7 +177,7 @@ where
         let res = match caught(this.witness, || inner.poll(cx)) {
             Ok(polled) => ready!(polled)?,
             Err(error) => {
-                // Dropped here and not by whoever drops us: its guards may wait no longer.
+                // Dropped here and not with this future, because its guards must run now.
                 drop(caught(&(), || this.inner.set(None)));
                 return Poll::Ready(Err(error));
             }
@@ -192,10 +191,10 @@ where
 }
 
 pin_project! {
-    /// An answer's body whose panics are errors.
+    /// An answer's body whose panics become errors.
     #[derive(Debug)]
     pub struct ResponseBody<A, W = ()> {
-        // `None` once it has panicked: it must not be polled again.
+        // `None` after a panic: the body must not be polled again.
         #[pin]
         inner: Option<A>,
         witness: W,
@@ -234,9 +233,9 @@ impl<A: Body<Data = Bytes, Error = Error>, W: Witness> Body for ResponseBody<A, 
     }
 }
 
-/// What `run` returns, unless it panics: then the witness has told of it.
+/// Returns the result of `run`. If it panics, reports the panic to the witness and returns an error.
 fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error> {
-    // What was half done is dropped and never looked at again.
+    // State left half-changed by a panic is dropped and never used again.
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let panicked = Panicked::of(&*panic);
         witness.tell(&panicked);
@@ -244,16 +243,16 @@ fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error
     })
 }
 
-/// What a panic says of itself.
+/// Message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("something that is no text")
+        .unwrap_or("a panic without a text")
 }
 
-/// What a round comes to. `None`: it panicked, and the log names the part of the gateway whose round it was.
+/// Runs a round of a background task. `None`: it panicked, and the log names the task.
 pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -> Option<T> {
     match AssertUnwindSafe(round).catch_unwind().await {
         Ok(done) => Some(done),
@@ -264,7 +263,7 @@ pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -
     }
 }
 
-/// Says in the log that a part of the gateway panicked.
+/// Logs a panic of a background task.
 pub(crate) fn log(part: &str, panic: &(dyn Any + Send)) {
     tracing::error!(
         part,
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_error_wherever_it_is() {
+    async fn panic_anywhere_in_a_call_becomes_an_error() {
         let at = |place: &'static str| {
             PanicsLayer::new().layer(service_fn(move |_: Request<()>| {
                 assert!(place != "call", "in the call");
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_round_that_panics_is_over_and_the_next_one_comes() {
+    async fn panicked_round_is_followed_by_the_next_one() {
         let mut rounds = Vec::new();
         for round in 0..3 {
             let done = catch_round("a part", async {

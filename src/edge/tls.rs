@@ -1,4 +1,4 @@
-//! TLS on the callers' listener, with a certificate that can be changed under open connections.
+//! TLS on the callers' listener, with a certificate that can be replaced without closing connections.
 
 use std::{fmt, sync::Arc};
 
@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::text::time::parse_rfc3339_ms;
 
-/// HTTP/2 first: who speaks both is served by it.
+/// HTTP/2 is preferred if the client supports both.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// Accepts TLS connections. Clones share the certificate.
@@ -26,14 +26,14 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Shows this certificate; speaks TLS 1.2 and 1.3, and takes no data before the handshake is done.
+    /// Presents this certificate; speaks TLS 1.2 and 1.3, and accepts no data before the handshake is complete.
     #[must_use]
     pub fn new(identity: &Identity) -> Self {
         let certificate = Arc::new(Certificate(ArcSwap::new(Arc::clone(&identity.key))));
         let resolver: Arc<dyn ResolvesServerCert> = certificate.clone();
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("ring speaks the TLS versions that rustls holds safe")
+            .expect("ring supports the default TLS versions of rustls")
             .with_no_client_auth()
             .with_cert_resolver(resolver);
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
@@ -43,7 +43,7 @@ impl Tls {
         }
     }
 
-    /// Shows another certificate to whoever connects from now on; open connections go on.
+    /// Presents another certificate on new connections; open ones continue.
     pub fn renew(&self, identity: &Identity) {
         self.certificate.0.store(Arc::clone(&identity.key));
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The one that is shown now.
+/// The current certificate.
 #[derive(Debug)]
 struct Certificate(ArcSwap<CertifiedKey>);
 
@@ -69,30 +69,30 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// A certificate with its chain, and the key that belongs to it.
+/// A certificate with its chain and its private key.
 #[derive(Clone)]
 pub struct Identity {
     key: Arc<CertifiedKey>,
     expires_at_ms: Option<u64>,
 }
 
-/// Which of the two is wrong, and how. What is said never repeats what stands there.
+/// Which of the two files is invalid, and why. The text never repeats their contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// The certificate.
+    /// The certificate is invalid.
     Certificate(String),
-    /// The key.
+    /// The key is invalid.
     Key(String),
 }
 
 impl Identity {
-    /// Reads a chain, the server's own certificate first, and its key; both in PEM.
+    /// Parses a chain, the server's own certificate first, and its key; both in PEM.
     ///
     /// # Errors
-    /// See [`Flaw`].
+    /// [`Flaw::Certificate`] if the chain is invalid, [`Flaw::Key`] if the key is invalid or does not belong to it.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, Flaw> {
         const NO_CHAIN: &str =
-            "has no certificate in PEM: give the server's own first, then those that signed it";
+            "has no certificate in PEM: put the server's own first, then its issuers";
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
         let chain = chain.map_err(|_| Flaw::Certificate("is broken PEM".to_owned()))?;
         let Some(own) = chain.first() else {
@@ -121,13 +121,13 @@ impl Identity {
         })
     }
 
-    /// When the certificate expires, in Unix milliseconds; `None` where that cannot be read.
+    /// Expiry of the certificate in Unix milliseconds; `None` if it cannot be parsed.
     #[must_use]
     pub const fn expires_at_ms(&self) -> Option<u64> {
         self.expires_at_ms
     }
 
-    /// Whether clients that connect to this name or address accept the certificate for it.
+    /// Whether the certificate is valid for this host name or address.
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         let Ok(name) = ServerName::try_from(host) else {
@@ -140,7 +140,7 @@ impl Identity {
     }
 }
 
-/// Without the key.
+/// Omits the key.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
@@ -149,7 +149,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// `notAfter` of a certificate (RFC 5280, section 4.1): rustls checks it as a client only.
+/// `notAfter` of a certificate (RFC 5280, section 4.1); rustls checks it only as a client.
 fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     const VERSION: u8 = 0xa0;
     let (_, certificate, _) = element(certificate)?;
@@ -167,7 +167,7 @@ fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     time_ms(kind, std::str::from_utf8(time).ok()?)
 }
 
-/// The first element of DER: its tag, its content, and what follows it.
+/// The first DER element: its tag, its content, and the remaining bytes.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, length], rest) = der.split_first_chunk::<2>()?;
     let (length, rest) = if length < 0x80 {
@@ -184,7 +184,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// `YYMMDDHHMMSSZ`, or with four digits of the year.
+/// `YYMMDDHHMMSSZ`, or with a four-digit year.
 fn time_ms(kind: u8, text: &str) -> Option<u64> {
     const UTC_TIME: u8 = 0x17;
     let text = match kind {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_certificate_is_read_off_it() {
+    fn expiry_of_a_certificate_is_read() {
         let text = |text: &str| text.as_bytes().to_vec();
         for (version, kind, not_after, expected) in [
             (true, 0x17, "270131120000Z", Some("2027-01-31T12:00:00Z")),
@@ -249,7 +249,7 @@ mod tests {
             let certificate = der(0x30, &der(0x30, &fields.concat()));
             let expected = expected.and_then(parse_rfc3339_ms);
             assert_eq!(not_after_ms(&certificate), expected, "{not_after}");
-            // Cut anywhere, it is not read beyond its end.
+            // A certificate truncated at any length is not read beyond its end.
             for length in 0..certificate.len() {
                 let _ = not_after_ms(&certificate[..length]);
             }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pem_is_told_apart() {
+    fn invalid_pem_names_the_file_at_fault() {
         for chain in [
             "",
             "certificate",

@@ -3,10 +3,7 @@
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
-    header::{
-        ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG,
-        IF_NONE_MATCH,
-    },
+    header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH},
 };
 use serde::Serialize;
 use tollgate_layers::{
@@ -24,31 +21,23 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// Far within the five minutes that the specification allows, since prices follow the rate.
+/// Far below the five minutes that the specification allows, because prices follow the exchange rate.
 const PRICED: &str = "public, max-age=60";
-/// Short, so that prices are seen soon after they come back.
+/// Short, so that clients see prices soon after they return.
 const UNPRICED: &str = "public, max-age=5";
 
-/// Answers with a document of the snapshot in force.
+/// Answers with a document of the current snapshot.
 pub(crate) type Answer<B> = fn(&Live, &Request<B>) -> Result<Response<AnswerBody>, Error>;
 
-/// Answers the catalog of the snapshot in force.
+/// Answers with the catalog of the current snapshot.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let shown = snapshot.documents();
-    document(&shown.json, "application/json", shown.priced, req).map(for_anybody)
+    document(&shown.json, "application/json", shown.priced, req)
 }
 
-/// Lets pages of any origin read an answer.
-pub(crate) fn for_anybody(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
-    let anybody = HeaderValue::from_static("*");
-    res.headers_mut()
-        .insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
-    res
-}
-
-/// Answers with a document, which may be kept as long as its prices last. It reads nothing of a request but its
-/// method and `if-none-match`.
+/// Answers with a document that may be cached while its prices are valid. It uses only the request's method and
+/// `if-none-match`.
 pub(crate) fn document<B>(
     document: &Document,
     content_type: &'static str,
@@ -78,13 +67,13 @@ pub(crate) fn document<B>(
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if method == Method::HEAD {
-        // The server sees an empty body and would say 0.
+        // Set here because the server sees an empty body and would send 0.
         headers.insert(CONTENT_LENGTH, document.bytes.len().into());
     }
     Ok(res)
 }
 
-/// Whether the client has these very bytes (RFC 9110, 13.1.2: weak comparison, a list, or `*`).
+/// Whether the client already has these bytes (RFC 9110, 13.1.2: weak comparison, a list, or `*`).
 fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
     headers
         .get_all(IF_NONE_MATCH)
@@ -109,7 +98,7 @@ pub(crate) fn render(view: &CatalogView<'_>) -> Document {
         sell_rate_multiplier: view.sell_rate_multiplier.normalize().to_string(),
         models: view.models.iter().map(ModelJson::new).collect(),
     };
-    let json = serde_json::to_vec(&catalog).expect("text and numbers are always JSON");
+    let json = serde_json::to_vec(&catalog).expect("texts and numbers serialize to JSON");
     Document::new(json.into())
 }
 
@@ -144,7 +133,7 @@ struct ModelJson<'a> {
     price_rules: Option<PriceRules<'a>>,
 }
 
-/// What a model costs beside its four rates: those of the usual call, and all under each condition.
+/// Prices of a model beyond the four usual rates: further classes, and all classes under each condition.
 #[derive(Serialize)]
 struct PriceRules<'a> {
     #[serde(skip_serializing_if = "Rates::is_empty")]
@@ -165,7 +154,7 @@ struct PriceRule<'a> {
 }
 
 impl<'a> PriceRules<'a> {
-    /// `None` of a model that four rates, and the one of an hour in the cache, say all of.
+    /// `None` for a model that is fully described by four rates and the rate of one-hour cache writes.
     fn of(prices: &'a PriceList) -> Option<Self> {
         let rules: Vec<_> = prices
             .prices()
@@ -189,7 +178,7 @@ impl<'a> ModelJson<'a> {
     fn new(view: &ModelView<'a>) -> Self {
         let kind = view.model.kind;
         let price = view.prices.map(|prices| &prices.usual);
-        // A model for embeddings sells its input alone.
+        // A model for embeddings sells only input.
         let more = price.filter(|_| is_chat(&kind));
         Self {
             kind,
@@ -205,11 +194,8 @@ impl<'a> ModelJson<'a> {
     }
 }
 
-/// What models of the catalog are unless they say something else.
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands out references"
-)]
+/// The kind is omitted for chat models, which is the default.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_chat(kind: &ModelKind) -> bool {
     *kind == ModelKind::Chat
 }
@@ -261,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_catalog_is_the_specifications_and_shows_what_is_charged() {
+    async fn catalog_follows_the_specification_and_shows_charged_prices() {
         let live = live();
         live.set_rate(RateReading::measured(decimal("90.50")));
         assert_eq!(
@@ -323,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_catalog_is_json_that_may_be_cached_and_read_from_anywhere() {
+    async fn the_catalog_is_json_that_may_be_cached() {
         for (live, max_age) in [
             (priced(), "public, max-age=60"),
             (live(), "public, max-age=5"),
@@ -332,7 +318,6 @@ mod tests {
             assert_eq!(res.status(), StatusCode::OK);
             assert_eq!(res.headers()[CONTENT_TYPE], "application/json");
             assert_eq!(res.headers()[CACHE_CONTROL], max_age);
-            assert_eq!(res.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], "*");
             let tag = res.headers()[ETAG].to_str().unwrap();
             assert!(
                 tag.starts_with('"') && tag.ends_with('"') && tag.len() > 2,

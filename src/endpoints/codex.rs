@@ -1,5 +1,5 @@
-//! The models as Codex lists them: what it sends its version for is `model_catalog_url` of its provider. Of a model
-//! that stands nowhere it warns, and offers it no `apply_patch`.
+//! The list of models for Codex, which reads it from its provider's `model_catalog_url` and sends its version. For a
+//! model that is not in the list, Codex prints a warning and does not offer `apply_patch`.
 
 use http::Uri;
 use serde_json::{Value, json};
@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 use super::connect::context_window;
 use crate::catalog::snapshot::Listed;
 
-/// What a model is told of its work: that of the list takes the place of the client's own.
+/// Instructions for the model. Those of the list replace the client's own.
 const INSTRUCTIONS: &str = include_str!("templates/codex.md");
 
-/// The most of a tool's output that goes back to the model, which is what Codex does for models of its own.
+/// Maximum tokens of a tool's output that are sent to the model; the value that Codex uses for its own models.
 const TOOL_OUTPUT_TOKENS_MAX: u64 = 10_000;
 
-/// Whether the list is asked for by a client that reads `models` of it.
+/// Whether the client expects the list in the field `models`.
 pub(super) fn asks(uri: &Uri) -> bool {
     let mut fields = uri.query().unwrap_or_default().split('&');
     fields.any(|field| field.starts_with("client_version="))
 }
 
-/// A model for chats, at its place in the list.
+/// A model for chats, with its position in the list.
 pub(super) fn model(model: &Listed<'_>, description: Option<&str>, place: usize) -> Value {
     let context = context_window(model.input_tokens_max, model.output_tokens_max);
     json!({
@@ -37,7 +37,7 @@ pub(super) fn model(model: &Listed<'_>, description: Option<&str>, place: usize)
         "experimental_supported_tools": [],
         "input_modalities": ["text", "image"],
         "truncation_policy": { "mode": "tokens", "limit": TOOL_OUTPUT_TOKENS_MAX },
-        // What the model does with a wish for any of these is for its vendor to say.
+        // Empty, because it depends on the vendor what a model does with a level.
         "supported_reasoning_levels": [],
         "supports_reasoning_summaries": false,
         "support_verbosity": false,
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_that_says_its_version_reads_models() {
+    fn client_with_a_version_gets_models() {
         for (uri, asked) in [
             ("/v1/models?client_version=0.169.0", true),
             ("/v1/models?limit=5&client_version=0.169.0", true),

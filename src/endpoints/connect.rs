@@ -1,8 +1,8 @@
-//! Ready-made set-up: `GET /v1/<service>/connect` lists the clients, `…/connect/<client>` is the file or the
-//! snippet that this client takes as it is, but for the key.
+//! Ready-made set-up of clients: `GET /v1/<service>/connect` lists the clients, and `…/connect/<client>` returns the
+//! file or snippet that this client uses unchanged except for the key.
 //!
-//! All of it is rendered once for each snapshot of prices. No key is known here: a client reads `TOLLGATE_KEY`
-//! from its environment where it can, and where it cannot, [`KEY`] stands in its place.
+//! All documents are rendered once per snapshot of prices. They contain no real key: a client reads `TOLLGATE_KEY` from
+//! its environment if it can; otherwise the document contains [`KEY`] as a placeholder.
 
 use std::borrow::Cow;
 
@@ -21,19 +21,17 @@ use crate::{
         snapshot::Live,
     },
     config::UsdtRates,
-    endpoints::{
-        catalog::{document, for_anybody},
-        page,
-    },
+    edge::routes::Matched,
+    endpoints::{catalog::document, page},
 };
 
-/// To be replaced by a key.
+/// Placeholder that the user replaces by a key.
 const KEY: &str = "tg-YOUR-KEY";
 
-/// What is assumed of a model whose context window is not known, where a client wants to be told.
+/// Context window assumed for a model with an unknown one, for clients that require a number.
 const CONTEXT_TOKENS: u64 = 128_000;
 
-/// Each client once. A new one is a row here and a template.
+/// Each client once. A new client needs a row here and a template.
 const CLIENTS: [Client; 10] = [
     Client {
         name: "claude-code",
@@ -45,7 +43,7 @@ const CLIENTS: [Client; 10] = [
                 "~/.claude/settings.json (в Windows %USERPROFILE%\\.claude\\settings.json). Замените tg-YOUR-KEY \
                  на ключ и запустите claude.",
                 "~/.claude/settings.json (on Windows %USERPROFILE%\\.claude\\settings.json). Replace tg-YOUR-KEY \
-                 by the key and run claude.",
+                 with the key and run claude.",
             )
         },
         write: |offer| written(&ClaudeCode { offer }),
@@ -57,10 +55,10 @@ const CLIENTS: [Client; 10] = [
         filename: "config.toml",
         place: |offer| {
             offer.say(
-                "~/.codex/config.toml (в Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 или новее. Ключ — в \
-                 переменной TOLLGATE_KEY; список моделей Codex получит по ключу.",
-                "~/.codex/config.toml (on Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 or newer. The key is in \
-                 the variable TOLLGATE_KEY; Codex gets the list of models by the key.",
+                "~/.codex/config.toml (в Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 или новее. Ключ \
+                 положите в переменную TOLLGATE_KEY; список моделей Codex получит по ключу.",
+                "~/.codex/config.toml (on Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 or newer. Put the \
+                 key into the variable TOLLGATE_KEY; Codex gets the list of models by the key.",
             )
         },
         write: |offer| written(&Codex { offer }),
@@ -72,10 +70,10 @@ const CLIENTS: [Client; 10] = [
         filename: "opencode.json",
         place: |offer| {
             offer.say(
-                "~/.config/opencode/opencode.json или opencode.json в папке проекта. Ключ — в переменной \
+                "~/.config/opencode/opencode.json или opencode.json в папке проекта. Ключ положите в переменную \
                  TOLLGATE_KEY.",
-                "~/.config/opencode/opencode.json, or opencode.json in a project's folder. The key is in the variable \
-                 TOLLGATE_KEY.",
+                "~/.config/opencode/opencode.json, or opencode.json in a project's folder. Put the key into the \
+                 variable TOLLGATE_KEY.",
             )
         },
         write: |offer| written(&Opencode { offer }),
@@ -92,7 +90,7 @@ const CLIENTS: [Client; 10] = [
                  команда «Chat: Manage Language Models». Замените tg-YOUR-KEY на ключ.",
                 "VS Code 1.122 or newer: chatLanguageModels.json in the user's folder (Linux ~/.config/Code/User, \
                  macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User); the command \
-                 'Chat: Manage Language Models' opens it too. Replace tg-YOUR-KEY by the key.",
+                 'Chat: Manage Language Models' opens it too. Replace tg-YOUR-KEY with the key.",
             )
         },
         write: |offer| written(&VsCode { offer }),
@@ -105,9 +103,9 @@ const CLIENTS: [Client; 10] = [
         place: |offer| {
             let variable = zed_variable(&offer.front.service);
             let text = offer.say(
-                "~/.config/zed/settings.json (в Windows %APPDATA%\\Zed\\settings.json). Ключ в этот файл не пишут: он \
-                 вводится в настройках LLM Providers или берётся из переменной ",
-                "~/.config/zed/settings.json (on Windows %APPDATA%\\Zed\\settings.json). The key is not written there: \
+                "~/.config/zed/settings.json (в Windows %APPDATA%\\Zed\\settings.json). Ключ в этот файл не пишите: \
+                 введите его в настройках LLM Providers или положите в переменную ",
+                "~/.config/zed/settings.json (on Windows %APPDATA%\\Zed\\settings.json). Do not write the key there: \
                  enter it in the settings under LLM Providers, or put it into the variable ",
             );
             format!("{text}{variable}.").into()
@@ -121,10 +119,10 @@ const CLIENTS: [Client; 10] = [
         filename: "config.yaml",
         place: |offer| {
             offer.say(
-                "~/.continue/config.yaml (в Windows %USERPROFILE%\\.continue\\config.yaml). Ключ — строкой \
-                 TOLLGATE_KEY=… в файле .env рядом; программе cn хватит и переменной TOLLGATE_KEY.",
-                "~/.continue/config.yaml (on Windows %USERPROFILE%\\.continue\\config.yaml). The key is a line \
-                 TOLLGATE_KEY=… of the file .env beside it; for cn the variable TOLLGATE_KEY does as well.",
+                "~/.continue/config.yaml (в Windows %USERPROFILE%\\.continue\\config.yaml). Ключ запишите строкой \
+                 TOLLGATE_KEY=… в файл .env рядом; программе cn хватит и переменной TOLLGATE_KEY.",
+                "~/.continue/config.yaml (on Windows %USERPROFILE%\\.continue\\config.yaml). Put the key as a line \
+                 TOLLGATE_KEY=… into the file .env next to it; for cn the variable TOLLGATE_KEY is enough.",
             )
         },
         write: |offer| written(&Continue { offer }),
@@ -136,9 +134,10 @@ const CLIENTS: [Client; 10] = [
         filename: "compose.yaml",
         place: |offer| {
             offer.say(
-                "compose.yaml в любой папке, там же docker compose up -d. Ключ — в переменной TOLLGATE_KEY; список \
-                 моделей Open WebUI получит по ключу. Без Docker задайте те же переменные перед open-webui serve.",
-                "compose.yaml in any folder; docker compose up -d starts it there. The key is in the variable \
+                "Сохраните как compose.yaml в любой папке и запустите там docker compose up -d. Ключ положите \
+                 в переменную TOLLGATE_KEY; список моделей Open WebUI получит по ключу. Без Docker задайте те же \
+                 переменные перед open-webui serve.",
+                "Save as compose.yaml in any folder and run docker compose up -d there. Put the key into the variable \
                  TOLLGATE_KEY; Open WebUI gets the list of models by the key. Without Docker, set the same variables \
                  for open-webui serve.",
             )
@@ -152,10 +151,10 @@ const CLIENTS: [Client; 10] = [
         filename: "ask_langchain.py",
         place: |offer| {
             offer.say(
-                "В программу на Python 3.10 или новее: pip install langchain-openai langchain-anthropic. Ключ — в \
-                 переменной TOLLGATE_KEY.",
-                "Into a program for Python 3.10 or newer: pip install langchain-openai langchain-anthropic. The key is \
-                 in the variable TOLLGATE_KEY.",
+                "Вставьте в программу на Python 3.10 или новее: pip install langchain-openai langchain-anthropic. Ключ \
+                 положите в переменную TOLLGATE_KEY.",
+                "Paste into a program for Python 3.10 or newer: pip install langchain-openai langchain-anthropic. \
+                 Put the key into the variable TOLLGATE_KEY.",
             )
         },
         write: |offer| written(&LangChain { offer }),
@@ -170,7 +169,7 @@ const CLIENTS: [Client; 10] = [
                 "Замените tg-YOUR-KEY на ключ и выполните n8n import:credentials --input=n8n-credentials.json. Или в \
                  самом n8n: Credentials → Create → OpenAI, поля API Key и Base URL из файла. Список моделей узел \
                  OpenAI Chat Model получит по ключу; Use Responses API в нём выключите.",
-                "Replace tg-YOUR-KEY by the key and run n8n import:credentials --input=n8n-credentials.json. Or within \
+                "Replace tg-YOUR-KEY with the key and run n8n import:credentials --input=n8n-credentials.json. Or in \
                  n8n: Credentials → Create → OpenAI, with the file's API Key and Base URL. The node OpenAI Chat Model \
                  gets the list of models by the key; switch off Use Responses API in it.",
             )
@@ -184,8 +183,8 @@ const CLIENTS: [Client; 10] = [
         filename: "ask.sh",
         place: |offer| {
             offer.say(
-                "В терминал. Ключ — в переменной TOLLGATE_KEY.",
-                "Into a terminal. The key is in the variable TOLLGATE_KEY.",
+                "Выполните в терминале. Ключ положите в переменную TOLLGATE_KEY.",
+                "Run in a terminal. Put the key into the variable TOLLGATE_KEY.",
             )
         },
         write: |offer| written(&Curl { offer }),
@@ -193,12 +192,12 @@ const CLIENTS: [Client; 10] = [
 ];
 
 struct Client {
-    /// As the path names it.
+    /// Name in the path.
     name: &'static str,
     title: &'static str,
     format: Format,
     filename: &'static str,
-    /// Where it belongs, and what is left to be done.
+    /// Where to put the document, and what remains to be done.
     place: for<'a> fn(&Offer<'a>) -> Cow<'static, str>,
     write: for<'a> fn(&Offer<'a>) -> String,
 }
@@ -223,7 +222,7 @@ impl Format {
         }
     }
 
-    /// Files are put somewhere; snippets are read first.
+    /// Files are downloaded; snippets are displayed.
     const fn disposition(self) -> &'static str {
         match self {
             Self::Json | Self::Yaml | Self::Toml => "attachment",
@@ -232,7 +231,7 @@ impl Format {
     }
 }
 
-/// All answers, ready to be sent.
+/// Renders all answers.
 pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
     let urls = view.urls;
     let offer = Offer::new(urls, &view.models);
@@ -264,7 +263,7 @@ pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
     }
 }
 
-/// Answers the list of clients or what one of them takes, of the snapshot in force.
+/// Answers with the list of clients, or with the document for one of them, of the current snapshot.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let shown = snapshot.documents();
@@ -273,14 +272,14 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
         html,
         clients,
     } = &*shown.connect;
-    let Some(name) = asked_for(req.uri().path()) else {
+    let Some(name) = Matched::from_request(req)?.parameter.as_deref() else {
         if page::is_asked_for(req.headers()) {
             return document(html, page::HTML, shown.priced, req).map(page::for_browsers);
         }
         let mut res = document(index, "application/json", shown.priced, req)?;
         res.headers_mut()
             .insert(VARY, HeaderValue::from_static("accept"));
-        return Ok(for_anybody(res));
+        return Ok(res);
     };
     let Some((client, file)) = CLIENTS
         .iter()
@@ -301,15 +300,10 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
     let headers = res.headers_mut();
     headers.insert(
         CONTENT_DISPOSITION,
-        HeaderValue::from_str(&disposition).expect("names of files are plain"),
+        HeaderValue::from_str(&disposition).expect("file names are valid header values"),
     );
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    Ok(for_anybody(res))
-}
-
-/// The client of a path `/v1/<service>/connect[/<client>]`.
-fn asked_for(path: &str) -> Option<&str> {
-    path.splitn(5, '/').nth(4)
+    Ok(res)
 }
 
 #[derive(Serialize)]
@@ -330,11 +324,11 @@ struct Entry {
     text: String,
 }
 
-/// What the templates say, quoted for where it stands.
+/// Values for the templates, quoted for the language of each.
 struct Offer<'a> {
     front: &'a PublicUrls,
     models: Vec<Row>,
-    /// Who answers where no model was chosen.
+    /// Model that is used if the user chose none.
     first: String,
     /// The first model for embeddings.
     embedding: Option<String>,
@@ -344,22 +338,22 @@ struct Offer<'a> {
     hello: &'static str,
 }
 
-/// A model. Texts are JSON strings, which YAML, TOML and Python read as well.
+/// A model. Texts are JSON strings, which YAML, TOML and Python also accept.
 struct Row {
     id: String,
-    /// The context window, where it is known.
+    /// Context window in tokens, if known.
     context: Option<u64>,
     output: u64,
     usd: Option<UsdtRates>,
 }
 
 impl Row {
-    /// Where a client must be told something.
+    /// Context window, or an assumed one, for clients that require a number.
     fn context_assumed(&self) -> u64 {
         context_window(self.context, self.output)
     }
 
-    /// The window in two parts, for clients that add them up.
+    /// The window split into input and output, for clients that add them.
     fn parts(&self) -> (u64, u64) {
         let context = self.context_assumed();
         let output = if self.output < context {
@@ -371,7 +365,7 @@ impl Row {
     }
 }
 
-/// The context window of a model that writes so much at most, for clients that must be told one.
+/// Context window of a model with this maximum output, for clients that require a number.
 pub(super) fn context_window(known: Option<u64>, output: u64) -> u64 {
     known.unwrap_or_else(|| CONTEXT_TOKENS.max(output.saturating_mul(2)))
 }
@@ -379,7 +373,7 @@ pub(super) fn context_window(known: Option<u64>, output: u64) -> u64 {
 impl<'a> Offer<'a> {
     fn new(front: &'a PublicUrls, sold: &[ModelView<'_>]) -> Self {
         let (mut ids, mut models) = (Vec::new(), Vec::new());
-        // Of what is set up here, only the script of curl asks for embeddings.
+        // Of these documents, only the script for curl calls embeddings.
         let embedding = (sold.iter()).find(|view| view.model.kind == ModelKind::Embedding);
         let chats = sold
             .iter()
@@ -454,7 +448,7 @@ impl<'a> Offer<'a> {
         json(&format!("{}/{}", self.front.service, self.first))
     }
 
-    /// The body of a call in the chat or the messages format.
+    /// Body of a call in the chat or the messages format.
     fn call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(
@@ -462,19 +456,19 @@ impl<'a> Offer<'a> {
         )
     }
 
-    /// The same in the responses format.
+    /// Body of a call in the responses format.
     fn responses_call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(r#"{{"model":{model},"max_output_tokens":1000,"input":{hello}}}"#)
     }
 
-    /// A call of the first model for embeddings, if there is one.
+    /// A call of the first embedding model, if there is one.
     fn embeddings_call(&self) -> Option<String> {
         let (model, hello) = (json(self.embedding.as_deref()?), json(self.hello));
         Some(format!(r#"{{"model":{model},"input":{hello}}}"#))
     }
 
-    /// The smallest context window that is known, for clients that believe in one for all models.
+    /// Smallest known context window, for clients that use one value for all models.
     fn context_min(&self) -> Option<u64> {
         self.models.iter().filter_map(|model| model.context).min()
     }
@@ -485,23 +479,23 @@ impl<'a> Offer<'a> {
     }
 }
 
-/// As JSON quotes it.
+/// Quotes as JSON.
 fn json(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// As a shell quotes it.
+/// Quotes for a shell.
 fn shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// In a file of Docker Compose, which puts variables in where a dollar stands.
+/// Quotes for a Docker Compose file, which substitutes variables at a dollar sign.
 fn compose(text: &str) -> String {
     json(text).replace('$', "$$")
 }
 
-/// The variable that Zed reads a provider's key from: the provider's name with an underscore wherever a word or a
-/// number begins.
+/// The environment variable from which Zed reads a provider's key: the provider's name, with an underscore before each
+/// word and each number.
 fn zed_variable(service: &str) -> String {
     let (mut name, mut before) = (String::new(), '-');
     for now in service.chars() {
@@ -518,7 +512,7 @@ fn zed_variable(service: &str) -> String {
 }
 
 fn written(template: &impl Template) -> String {
-    template.render().expect("text is all that is written")
+    template.render().expect("only text is written")
 }
 
 macro_rules! templates {
@@ -561,18 +555,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_names_its_client_whatever_the_service_is_called() {
-        for (path, client) in [
-            ("/v1/tollgate/connect", None),
-            ("/v1/tollgate/connect/zed", Some("zed")),
-            ("/v1/connect/connect", None),
-            ("/v1/connect/connect/connect", Some("connect")),
-        ] {
-            assert_eq!(asked_for(path), client, "{path}");
-        }
-    }
-
-    #[test]
     fn a_window_is_parted_into_what_is_read_and_what_is_written() {
         for (context, output, parts) in [
             (Some(200_000), 64_000, (136_000, 64_000)),
@@ -592,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_quoted_for_where_it_stands() {
+    fn text_is_quoted_for_its_context() {
         assert_eq!(shell("it's $5 `x`"), r"'it'\''s $5 `x`'");
         assert_eq!(compose("a $b \"c\""), r#""a $$b \"c\"""#);
         assert_eq!(zed_variable("acme-ai"), "ACME_AI_API_KEY");

@@ -1,5 +1,5 @@
-//! `POST /v1/messages/count_tokens`: asked of a vendor that speaks the messages format, estimated for
-//! any other. Free, so nothing is held.
+//! `POST /v1/messages/count_tokens`: a vendor of the messages format counts. If the model has no such vendor or the
+//! vendor does not count, the gateway estimates and marks the answer by a header. Counting is free, so nothing is held.
 
 use std::{
     pin::Pin,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri, header::CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
@@ -16,13 +16,17 @@ use tollgate_layers::{
     Error,
     body::{AnswerBody, full},
     call::{Format, Outbound, Priced},
+    error::VendorAnswered,
     model::{ModelKind, Route},
     translate::{messages::estimate_input_tokens, splice},
 };
 use tower::Service;
 
-/// A count is a number and some words around it.
+/// A count is one number in a small JSON object.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Marks a count that the gateway estimated.
+pub(crate) const ESTIMATED: HeaderName = HeaderName::from_static("x-estimated");
 
 /// Counts the input tokens of a messages request.
 #[derive(Clone, Debug)]
@@ -31,7 +35,7 @@ pub struct CountTokens<S> {
 }
 
 impl<S> CountTokens<S> {
-    /// Asks vendors through `upstream`.
+    /// Sends requests to vendors through `upstream`.
     pub const fn new(upstream: S) -> Self {
         Self { upstream }
     }
@@ -55,9 +59,9 @@ where
         let (parts, priced) = req.into_parts();
         let routes = priced.model.routes.iter();
         let mut spoken = routes.map(|route| route.speaking(Format::Messages));
+        let estimate = estimate_input_tokens(&priced.call);
         let Some(route) = spoken.find(|route| route.vendor.format == Format::Messages) else {
-            let tokens = estimate_input_tokens(&priced.call.input);
-            return Box::pin(async move { Ok(answer(tokens)) });
+            return Box::pin(async move { Ok(estimated(estimate)) });
         };
         let route = match counting(&route) {
             Ok(route) => route,
@@ -75,7 +79,12 @@ where
         };
         let call = self.upstream.call(Request::from_parts(parts, outbound));
         Box::pin(async move {
-            let body = Limited::new(call.await?.into_body(), ANSWER_BYTES_MAX);
+            let res = match call.await {
+                Ok(res) => res,
+                Err(error) if does_not_count(&error) => return Ok(estimated(estimate)),
+                Err(error) => return Err(error),
+            };
+            let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
             let bytes = body
                 .collect()
                 .await
@@ -90,7 +99,21 @@ where
     }
 }
 
-/// The route, with the vendor's address for counting.
+/// Whether the vendor does not have this path, although it answers calls of the format.
+fn does_not_count(error: &Error) -> bool {
+    const LACKING: [StatusCode; 3] = [
+        StatusCode::NOT_FOUND,
+        StatusCode::METHOD_NOT_ALLOWED,
+        StatusCode::NOT_IMPLEMENTED,
+    ];
+    let Error::VendorUnavailable(cause) = error else {
+        return false;
+    };
+    let answered = cause.downcast_ref::<VendorAnswered>();
+    answered.is_some_and(|answered| LACKING.contains(&answered.status))
+}
+
+/// The route, with the vendor's URL for counting.
 fn counting(route: &Route) -> Result<Route, Error> {
     let endpoint: Uri = format!("{}/count_tokens", route.vendor.endpoint)
         .parse()
@@ -104,5 +127,12 @@ fn answer(tokens: u64) -> Response<AnswerBody> {
     let mut res = Response::new(full(json!({ "input_tokens": tokens }).to_string()));
     res.headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    res
+}
+
+fn estimated(tokens: u64) -> Response<AnswerBody> {
+    let mut res = answer(tokens);
+    let marked = HeaderValue::from_static("true");
+    res.headers_mut().insert(ESTIMATED, marked);
     res
 }

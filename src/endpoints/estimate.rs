@@ -1,8 +1,8 @@
-//! `POST /v1/<service>/estimate`: what a call would hold, without holding it and without sending it.
+//! `POST /v1/<service>/estimate`: returns what a call would hold, without a hold and without sending the call.
 //!
-//! The body is that of a call, of any format or for embeddings, and it goes the same way through `parse` and `select`; what
-//! is quoted comes from the tariff that `reserve` asks. So an estimate is refused where its call would be, up
-//! to the hold, and free.
+//! The body is that of a call, of any format or for embeddings. It passes through `parse` and `select` like a call, and
+//! is quoted by the tariff that `reserve` uses. An estimate is therefore refused if its call would be, up to the hold,
+//! and it is free.
 
 use std::{
     pin::Pin,
@@ -38,8 +38,8 @@ use crate::{
     text::percent::decoded,
 };
 
-/// Names the operation whose body an estimate brings: that of the query's `path`, or the format's usual one. Where calls
-/// are not posted there is nothing to estimate.
+/// Sets the operation whose body the request contains: from the query's `path`, or by default from the format. Paths
+/// that do not accept calls cannot be estimated.
 pub fn as_call<B>(mut req: Request<B>) -> Request<B> {
     let query = req.uri().query().unwrap_or_default();
     let named = query.split('&').find_map(|pair| pair.strip_prefix("path="));
@@ -53,14 +53,14 @@ pub fn as_call<B>(mut req: Request<B>) -> Request<B> {
     req
 }
 
-/// The same path, if models are called there.
+/// The path of the estimated call, if models can be called there.
 fn called(path: &str) -> Option<&'static str> {
     let surfaces = [ModelKind::Chat, ModelKind::Embedding].map(ModelKind::surfaces);
     let mut all = surfaces.into_iter().flatten().copied();
     all.find(|surface| *surface == path)
 }
 
-/// Answers estimates, where `reserve` stands for calls.
+/// Answers estimates; it takes the place that `reserve` has for calls.
 #[derive(Clone, Debug)]
 pub struct Estimate {
     store: AnyLedger,
@@ -68,7 +68,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Quotes by `tariff`, and looks into the books of `store` whether that fits.
+    /// Quotes by `tariff`, and compares with the free money in `store`.
     #[must_use]
     pub const fn new(store: AnyLedger, tariff: ByTokens) -> Self {
         Self { store, tariff }
@@ -84,7 +84,7 @@ impl Estimate {
             ..
         } = self.tariff.quote(&req)?;
         let free = self.free(&caller.account, &caller.id, least).await?;
-        // What the ledger would hold, or what it would ask for in vain.
+        // The amount that the ledger would hold, or the minimum that it would refuse.
         let hold = want.min(free).max(least);
         self.tariff.granted(&mut req, &mut bill, hold);
         let Priced {
@@ -101,6 +101,7 @@ impl Estimate {
             input_tokens_max: bill.input_tokens_max(),
             output_tokens_max: bill.output_tokens_max(),
             hold_rub: hold,
+            hold_min_rub: bill.held_min(),
             free_rub: free,
             fits: hold <= free,
             price: &prices.usual,
@@ -108,8 +109,8 @@ impl Estimate {
         }))
     }
 
-    /// What the key can hold now. Who may not hold anything is told so as a call would be; who has nothing
-    /// left has nothing free.
+    /// The amount that the key can hold now. A key that may not hold anything gets the same error as for a call; a key
+    /// without money has zero.
     async fn free(
         &self,
         account: &AccountId,
@@ -149,10 +150,12 @@ struct EstimateJson<'a> {
     input_tokens_max: u64,
     output_tokens_max: u64,
     hold_rub: MicroRub,
+    /// About the least that the hold is lowered to while the call runs.
+    hold_min_rub: MicroRub,
     free_rub: MicroRub,
     fits: bool,
     price: &'a Price,
-    /// Those that may hold instead, each with its condition.
+    /// Prices that may apply instead, each with its condition.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     price_rules: Vec<&'a Price>,
 }

@@ -1,4 +1,4 @@
-//! What a key may know of itself: the models it may call, and its money.
+//! Endpoints for a key about itself: the models it may call, and its money.
 
 use std::{
     pin::Pin,
@@ -23,6 +23,7 @@ use tower::Service;
 
 use crate::{
     catalog::snapshot::{Listed, Live},
+    edge::routes::{Matched, Route},
     endpoints::{codex, page::shown, reply},
     ledger::AnyLedger,
     text::{percent::decoded, time::rfc3339},
@@ -30,7 +31,7 @@ use crate::{
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// Answers `GET /v1/models`, `GET /v1/models/<id>` and `GET /v1/<service>/key`, behind `auth`.
+/// Answers `GET /v1/models`, `GET /v1/models/<id>` and `GET /v1/<service>/key`, below `auth`.
 #[derive(Clone, Debug)]
 pub struct KeyInfo {
     live: Arc<Live>,
@@ -38,7 +39,7 @@ pub struct KeyInfo {
 }
 
 impl KeyInfo {
-    /// Reads the catalog from `live` and the books from `store`.
+    /// Reads the catalog from `live` and the ledger from `store`.
     #[must_use]
     pub const fn new(live: Arc<Live>, store: AnyLedger) -> Self {
         Self { live, store }
@@ -77,7 +78,7 @@ impl KeyInfo {
         }
     }
 
-    /// One of them. Of a model that this key may not call no more is said than of one that there is not.
+    /// One of these models. A model that this key may not call gets the same error as an unknown one.
     fn model(&self, id: &str, key: &KeyRecord, format: Format) -> Result<Value, Error> {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
@@ -89,7 +90,7 @@ impl KeyInfo {
             .ok_or_else(|| Error::ModelNotListed { model: id.into() })
     }
 
-    /// The numbers that admission uses.
+    /// The amounts that admission uses.
     async fn key(&self, key: &KeyRecord) -> Result<Value, Error> {
         let view = self.store.key(&key.id).await.map_err(no_books)?;
         Ok(json!({
@@ -106,7 +107,7 @@ impl KeyInfo {
     }
 }
 
-/// A model as clients of the format read it; `since` is when its price came into force, in Unix milliseconds.
+/// A model in the caller's format; `since` is when its price came into force, in Unix milliseconds.
 fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     let (id, name) = (model.id, model.display_name);
     let mut json = match format {
@@ -123,7 +124,7 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     if let Some(description) = description(&model) {
         json["description"] = description.into();
     }
-    // What the public price list does not say.
+    // Only for prices by a customers' rule, which the public price list does not contain.
     if let Some(prices) = model.prices.filter(|prices| prices.usual.rule.is_some()) {
         let own: Vec<_> = prices.prices().collect();
         json["prices"] = json!(own);
@@ -131,7 +132,7 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     json
 }
 
-/// What people read beside the model's name where a client lets them choose: what the operator says, and the price.
+/// Text shown next to the model's name where a client lets people choose: the operator's description, and the price.
 fn description(model: &Listed<'_>) -> Option<String> {
     let price = model.prices.map(|prices| {
         let price = &prices.usual;
@@ -158,8 +159,8 @@ fn description(model: &Listed<'_>) -> Option<String> {
     }
 }
 
-/// A key's day or month. What it holds bounds it too, whenever it will be charged; where there is no
-/// ceiling, nothing of the period does.
+/// A key's day or month. Held money counts against the ceiling, whenever it will be charged; without a ceiling the
+/// period limits nothing.
 fn period(period: &PeriodView, held: MicroRub) -> Value {
     let taken = period.spent_rub.plus_or_max(held);
     json!({
@@ -184,22 +185,22 @@ impl<B: Send + 'static> Service<Request<B>> for KeyInfo {
         Box::pin(async move {
             let Caller(key) = Caller::of(&req)?;
             let format = format_of(req.headers());
-            let path = req.uri().path();
-            let body = match path.strip_prefix("/v1/models/") {
-                Some(id) => {
-                    // What is encoded wrongly is no model's name either.
+            let found = Matched::from_request(&req)?;
+            let body = match (found.route, found.parameter.as_deref()) {
+                (Route::Key, _) => this.key(key).await?,
+                (_, None) => this.models(key, format, req.uri()),
+                (_, Some(id)) => {
+                    // A name that is encoded wrongly is not a model's name and is left as it is.
                     let id = decoded(id).unwrap_or_else(|| id.to_owned());
                     this.model(&id, key, format)?
                 }
-                None if path == "/v1/models" => this.models(key, format, req.uri()),
-                None => this.key(key).await?,
             };
             Ok(reply::json(&body))
         })
     }
 }
 
-/// Why a key's books could not be read, as the caller's error.
+/// The caller's error for a ledger that could not be read.
 pub(crate) fn no_books(error: BookError) -> Error {
     match error {
         BookError::Unavailable(cause) => Error::LedgerUnavailable(cause),
@@ -208,8 +209,7 @@ pub(crate) fn no_books(error: BookError) -> Error {
     }
 }
 
-/// The format of a caller where the path does not say it: clients of the messages format alone send its
-/// version.
+/// The caller's format if the path does not determine it: only clients of the messages format send its version header.
 pub(crate) fn format_of(headers: &HeaderMap) -> Format {
     if headers.contains_key(ANTHROPIC_VERSION) {
         Format::Messages

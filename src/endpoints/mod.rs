@@ -1,6 +1,5 @@
-//! What a path leads to where it is not a call to a vendor: each answers by itself, out of what others keep.
+//! Paths that do not call a vendor: each endpoint answers from state that other modules keep.
 
-pub mod any_origin;
 pub(crate) mod catalog;
 pub(crate) mod codex;
 pub(crate) mod connect;
@@ -14,7 +13,6 @@ mod params;
 pub mod payments;
 pub mod receipts;
 pub(crate) mod reply;
-pub mod router;
 pub mod spending;
 pub(crate) mod usage_page;
 
@@ -22,7 +20,7 @@ use std::sync::Arc;
 
 use crate::catalog::documents::{PriceDocuments, Renderers};
 
-/// All that is rendered of the catalog, before anybody asks for it.
+/// Renderers of all documents that follow from the catalog; they run once per snapshot.
 pub const RENDERERS: Renderers = Renderers {
     openapi: openapi::render,
     usage_page: usage_page::render,

@@ -1,9 +1,8 @@
-//! What the gateway looks like to programs: OpenAPI 3.1 of both listeners, kept in `docs/` and served as
-//! `/openapi.yaml`.
+//! OpenAPI 3.1 documents of both listeners, stored in `docs/` and served as `/openapi.yaml`.
 //!
-//! The documents are those of a configuration that names neither `service` nor `base_url`. What callers get has
-//! theirs, written once for each configuration. The operator's says of its server `/`, the listener that it comes
-//! from, and is served as it is.
+//! The stored documents are for a configuration without `service` and `base_url`. The callers' document gets the
+//! configured values once per configuration. The operators' document names `/` as its server, which is the listener it
+//! is served from, and is served unchanged.
 
 use http::{Request, Response};
 use tollgate_layers::{Error, body::AnswerBody};
@@ -13,38 +12,36 @@ use crate::{
         documents::{Document, PublicUrls},
         snapshot::Live,
     },
-    endpoints::catalog::{document, for_anybody},
+    endpoints::catalog::document,
 };
 
-/// Where both listeners serve theirs.
-pub(crate) const PATH: &str = "/openapi.yaml";
 /// RFC 9512.
 pub(crate) const CONTENT_TYPE: &str = "application/yaml";
-/// The operator's.
+/// The operators' document.
 pub(crate) const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
 
 const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
-/// What stands in it for the address without `/v1`, and for the paths of the service.
+/// Placeholders in the document for the base URL without `/v1`, and for the service's paths.
 const ROOT_URL: &str = "\"http://127.0.0.1:8080\"";
 const SERVICE_PATH: &str = "  /v1/tollgate/";
 
-/// The callers' document.
+/// Renders the callers' document.
 pub(crate) fn render(urls: &PublicUrls) -> Document {
     Document::new(public(urls).into())
 }
 
-/// With the names and addresses of `urls`.
+/// Replaces the names and URLs by those of `urls`.
 fn public(urls: &PublicUrls) -> String {
-    // What JSON quotes is quoted in YAML.
+    // A string quoted for JSON is also valid in YAML.
     let root_url = serde_json::Value::from(urls.root_url()).to_string();
     PUBLIC
         .replace(SERVICE_PATH, &format!("  /v1/{}/", urls.service))
         .replace(ROOT_URL, &root_url)
 }
 
-/// Answers the callers' document of the snapshot in force.
+/// Answers with the callers' document of the current snapshot.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
-    document(live.snapshot().openapi(), CONTENT_TYPE, true, req).map(for_anybody)
+    document(live.snapshot().openapi(), CONTENT_TYPE, true, req)
 }
 
 #[cfg(test)]

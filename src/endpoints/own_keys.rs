@@ -1,7 +1,7 @@
-//! `/v1/<service>/keys`: the keys of an account, for whoever holds its owner key: listed, made, limited, revoked.
+//! `/v1/<service>/keys`: list, create, limit and revoke an account's keys, for the holder of its owner key.
 //!
-//! An owner key calls no model; a key that does gets nothing here. Other owner keys, this one among them, are listed and are
-//! the operator's to change.
+//! An owner key cannot call models, and a key that can gets nothing here. Owner keys are listed, including the one in
+//! use, but only the operator can change them.
 
 use std::{
     pin::Pin,
@@ -26,26 +26,23 @@ use tollgate_layers::{
 use tower::Service;
 
 use crate::{
-    admin::{UnreadBody, ceiling, line, new_key_id, now_ms},
+    api::{
+        ceilings::{self, Spending},
+        fields::{ceiling, line},
+        new_key_id,
+    },
     catalog::snapshot::Live,
+    edge::{body_limit::UnreadBody, routes::Matched},
     endpoints::{key_info::no_books, reply},
     ledger::AnyLedger,
-    text::time::rfc3339,
+    text::time::{now_ms, rfc3339},
 };
 
-/// How many keys an account may have that are not deleted, by its owner's doing.
+/// Maximum number of keys that an owner may create in an account; deleted keys do not count.
 const KEYS_MAX: usize = 1_000;
-const FIELDS: &[&str] = &[
-    "name",
-    "ceiling_rub",
-    "ceiling_month_rub",
-    "ceiling_day_rub",
-    "models",
-    "group",
-];
 const MODELS_MAX: u64 = 1_000;
 
-/// Answers for an account's keys, behind `auth`.
+/// Answers for an account's keys, below `auth`.
 #[derive(Clone, Debug)]
 pub struct OwnKeys {
     live: Arc<Live>,
@@ -53,7 +50,7 @@ pub struct OwnKeys {
 }
 
 impl OwnKeys {
-    /// Reads the catalog from `live`, and the keys of `store`.
+    /// Reads the catalog from `live`, and the keys from `store`.
     #[must_use]
     pub const fn new(live: Arc<Live>, store: AnyLedger) -> Self {
         Self { live, store }
@@ -79,7 +76,7 @@ impl OwnKeys {
         let change = match *method {
             Method::PATCH => {
                 let fields = read(body).await?;
-                self.check(&fields, &[FIELDS, &["status"]].concat())?;
+                self.check(&fields, &["status"])?;
                 let change = KeyChange {
                     status: fields.get("status").map(status).transpose()?,
                     ..wish(&fields)?
@@ -116,7 +113,7 @@ impl OwnKeys {
         Ok(reply::json(&OwnKey::from(&changed)))
     }
 
-    /// Of another account's key no more is said than of one that never was.
+    /// Another account's key gets the same error as an unknown one.
     async fn known(&self, owner: &KeyRecord, id: &str) -> Result<KeyView, Error> {
         let id: KeyId = id.parse().map_err(|_| Error::OwnKeyUnknown)?;
         match self.store.key(&id).await {
@@ -131,7 +128,7 @@ impl OwnKeys {
         owner: &KeyRecord,
         fields: &Map<String, Value>,
     ) -> Result<Response<AnswerBody>, Error> {
-        self.check(fields, FIELDS)?;
+        self.check(fields, &[])?;
         let wish = wish(fields)?;
         stays_in_group(owner, &wish)?;
         let ceilings = wish.ceilings(Ceilings::NONE);
@@ -139,31 +136,20 @@ impl OwnKeys {
         let there = keys
             .iter()
             .filter(|key| key.record.status != KeyStatus::Deleted);
-        // Deleted ones are kept for their receipts.
+        // Deleted keys are kept for their receipts, so that their number is bounded, too.
         if there.count() >= KEYS_MAX || keys.len() >= 10 * KEYS_MAX {
-            return Err(Error::invalid("", Problem::AboveMax(KEYS_MAX as u64)));
+            return Err(Error::invalid("keys", Problem::AboveMax(KEYS_MAX as u64)));
         }
         let secret = SecretKey::generate();
-        let mut record = KeyRecord {
-            id: new_key_id()?,
-            account: owner.account.clone(),
-            digest: secret.digest(),
-            prefix: secret.prefix(),
-            name: String::new(),
-            status: KeyStatus::Active,
-            models: Vec::new(),
-            // What an operator limits the owner's key by, it limits those by that it makes.
-            addresses: owner.addresses.clone(),
-            requests_per_second: owner.requests_per_second,
-            requests_per_minute: owner.requests_per_minute,
-            tokens_per_minute: owner.tokens_per_minute,
-            group: owner.group.clone(),
-            concurrency: owner.concurrency,
-            idempotency: owner.idempotency,
-            expires_at_ms: owner.expires_at_ms,
-            created_at_ms: now_ms(),
-            changed_at_ms: 0,
-        };
+        // Limits that an operator set for the owner key also apply to the keys that it creates.
+        let mut record = owner.clone();
+        record.id = new_key_id().map_err(Error::Internal)?;
+        record.digest = secret.digest();
+        record.prefix = secret.prefix();
+        record.name = String::new();
+        record.models = Vec::new();
+        record.created_at_ms = now_ms();
+        record.changed_at_ms = 0;
         wish.apply(&mut record);
         let view = self.store.create_key(&record, ceilings).await;
         let view = view.map_err(of_change)?;
@@ -177,9 +163,14 @@ impl OwnKeys {
         }))
     }
 
-    /// Refuses what is misspelt: a ceiling must not become no ceiling.
-    fn check(&self, fields: &Map<String, Value>, known: &[&str]) -> Result<(), Error> {
-        if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
+    /// Refuses unknown fields: a misspelt ceiling must not result in no ceiling. `also` are known in addition to a new key's.
+    fn check(&self, fields: &Map<String, Value>, also: &[&str]) -> Result<(), Error> {
+        let known = |name: &str| {
+            ["name", "models", "group"].contains(&name)
+                || ceilings::fields().any(|field| field == name)
+                || also.contains(&name)
+        };
+        if let Some(name) = fields.keys().find(|name| !known(name)) {
             let name: String = name.chars().take(64).collect();
             return Err(Error::invalid(name, Problem::Unsupported));
         }
@@ -210,22 +201,21 @@ impl Service<Request<UnreadBody>> for OwnKeys {
             if !key.is_owner() {
                 return Err(Error::OwnerKeyNeeded);
             }
+            let id = Matched::from_request(&req)?.parameter.clone();
             let (head, body) = req.into_parts();
-            // `/v1/<service>/keys/<id>`
-            let id = head.uri.path().split('/').nth(4);
-            this.answer(&key, &head.method, id, body).await
+            this.answer(&key, &head.method, id.as_deref(), body).await
         })
     }
 }
 
-/// What the audit's lines call whoever holds an owner key.
+/// Name of an owner key's holder in the audit log.
 fn who(owner: &KeyRecord) -> String {
     format!("key {}", owner.id)
 }
 
-/// The fields of a body; none where there is none.
+/// The fields of a body; empty if there is no body.
 pub(super) async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> {
-    let bytes = body.bytes_of_caller().await?;
+    let bytes = body.whole().await?;
     if bytes.trim_ascii().is_empty() {
         return Ok(Map::new());
     }
@@ -234,23 +224,18 @@ pub(super) async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> 
 }
 
 fn wish(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
+    let no_line = |_| Error::invalid("name", Problem::WrongType("string"));
+    let name = fields.get("name").map(line).transpose().map_err(no_line)?;
+    let ceilings = ceilings::of_key(|field| rubles(fields, field))?;
     Ok(KeyChange {
-        name: match fields.get("name") {
-            None => None,
-            Some(name) => {
-                Some(line(name).map_err(|_| Error::invalid("name", Problem::WrongType("string")))?)
-            }
-        },
-        ceiling: rubles(fields, "ceiling_rub")?,
-        ceiling_month: rubles(fields, "ceiling_month_rub")?,
-        ceiling_day: rubles(fields, "ceiling_day_rub")?,
+        name,
         models: models(fields)?,
         group: group(fields)?,
-        ..KeyChange::default()
+        ..ceilings
     })
 }
 
-/// Null takes a key out of its group.
+/// Null removes a key from its group.
 fn group(fields: &Map<String, Value>) -> Result<Option<Option<GroupId>>, Error> {
     let Some(value) = fields.get("group") else {
         return Ok(None);
@@ -270,12 +255,12 @@ fn no_group() -> Error {
     Error::invalid("group", Problem::NotOneOf("the groups of the account"))
 }
 
-/// An owner whose own key is in a group looks after keys of that group, and of no other.
+/// An owner key that is in a group sees only keys of that group.
 fn sees(owner: &KeyRecord, key: &KeyView) -> bool {
     owner.group.is_none() || owner.group == key.record.group
 }
 
-/// No key of such an owner gets around the ceilings of the group.
+/// An owner key in a group cannot create or move keys outside it, so that no key escapes the group's ceilings.
 fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     match (&owner.group, &change.group) {
         (Some(own), Some(wished)) if wished.as_ref() != Some(own) => Err(Error::invalid(
@@ -286,7 +271,7 @@ fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     }
 }
 
-/// Null takes a ceiling away.
+/// Null removes a ceiling.
 fn rubles(
     fields: &Map<String, Value>,
     name: &'static str,
@@ -335,7 +320,7 @@ fn of_change(error: BookError) -> Error {
     }
 }
 
-/// What an audit's line tells of a key.
+/// A key's limits for the audit log.
 fn limits(view: &KeyView) -> String {
     serde_json::to_string(&OwnKey::from(view)).unwrap_or_default()
 }
@@ -345,10 +330,10 @@ struct OwnKeysJson<'a> {
     keys: Vec<OwnKey<'a>>,
 }
 
-/// The words are those of the operator's answers.
+/// The fields have the same names as in the operators' answers.
 #[derive(Serialize)]
 struct OwnKey<'a> {
-    /// The secret: in the answer that made it, and never again.
+    /// The secret: only in the answer that created the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     id: &'a KeyId,
@@ -356,12 +341,8 @@ struct OwnKey<'a> {
     prefix: &'a str,
     name: &'a str,
     status: KeyStatus,
-    ceiling_rub: Option<MicroRub>,
-    spent_rub: MicroRub,
-    ceiling_month_rub: Option<MicroRub>,
-    spent_month_rub: MicroRub,
-    ceiling_day_rub: Option<MicroRub>,
-    spent_day_rub: MicroRub,
+    #[serde(flatten)]
+    spending: Spending,
     held_rub: MicroRub,
     free_rub: MicroRub,
     models: &'a [String],
@@ -380,12 +361,7 @@ impl<'a> From<&'a KeyView> for OwnKey<'a> {
             prefix: &record.prefix,
             name: &record.name,
             status: record.status,
-            ceiling_rub: view.ceiling_rub,
-            spent_rub: view.spent_rub,
-            ceiling_month_rub: view.month.ceiling_rub,
-            spent_month_rub: view.month.spent_rub,
-            ceiling_day_rub: view.day.ceiling_rub,
-            spent_day_rub: view.day.spent_rub,
+            spending: Spending::from(view),
             held_rub: view.held_rub,
             free_rub: view.free_rub,
             models: record.models_named(),
@@ -406,32 +382,16 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::{admin::tests::Log, catalog::snapshot::tests::live};
+    use crate::{admin::tests::Log, catalog::snapshot::tests::live, edge::routes::Route};
 
     /// An account with an owner key.
     async fn owner(store: &AnyLedger) -> Arc<KeyRecord> {
         let account = "acme".parse().unwrap();
         store.create_account(&account, "Acme").await.unwrap();
         let secret = SecretKey::generate();
-        let record = KeyRecord {
-            id: "k-owner".parse().unwrap(),
-            account,
-            digest: secret.digest(),
-            prefix: secret.prefix(),
-            name: "owner".into(),
-            status: KeyStatus::Active,
-            models: vec![OWNER_MARK.to_owned()],
-            addresses: Vec::new(),
-            requests_per_second: None,
-            requests_per_minute: None,
-            tokens_per_minute: None,
-            group: None,
-            concurrency: None,
-            idempotency: false,
-            expires_at_ms: None,
-            created_at_ms: 0,
-            changed_at_ms: 0,
-        };
+        let mut record = secret.record("k-owner".parse().unwrap(), account);
+        record.name = "owner".into();
+        record.models = vec![OWNER_MARK.to_owned()];
         store.create_key(&record, Ceilings::NONE).await.unwrap();
         store.find_key(&record.digest).await.unwrap().unwrap()
     }
@@ -445,7 +405,10 @@ mod tests {
         let made = async |method: Method, id: &str, body: Value| {
             let mut req = Request::builder()
                 .method(method)
-                .uri(format!("/v1/tollgate/keys{id}"))
+                .extension(Matched {
+                    route: Route::OwnKey,
+                    parameter: (!id.is_empty()).then(|| id.into()),
+                })
                 .body(UnreadBody::read(Bytes::from(body.to_string())))
                 .unwrap();
             req.extensions_mut().insert(Caller(Arc::clone(&owner)));
@@ -471,12 +434,11 @@ mod tests {
         let id = key["id"].as_str().unwrap();
         audited(&lines, "key.create", &[id, r#""ceiling_day_rub":"5.00""#]);
         assert!(!lines[0].contains(key["key"].as_str().unwrap()));
-        let path = format!("/{id}");
         let disable = json!({ "status": "disabled" });
-        let (_, lines) = made(Method::PATCH, &path, disable).await;
+        let (_, lines) = made(Method::PATCH, id, disable).await;
         let words = [id, r#""status":"active""#, r#""status":"disabled""#];
         audited(&lines, "key.change", &words);
-        let (_, lines) = made(Method::DELETE, &path, Value::Null).await;
+        let (_, lines) = made(Method::DELETE, id, Value::Null).await;
         audited(&lines, "key.delete", &[id, r#""status":"deleted""#]);
         let (_, lines) = made(Method::GET, "", Value::Null).await;
         assert_eq!(lines, Vec::<String>::new());

@@ -1,8 +1,10 @@
-//! The price list for people: `GET /` of a browser. Whoever else asks there only looks whether somebody is
-//! there.
+//! The price list for people: `GET /` from a browser. Other clients that request `/` only check whether the gateway is
+//! reachable.
 //!
-//! The page is rendered once for each snapshot of prices, and has all that it needs within itself: no scripts,
-//! nothing from elsewhere.
+//! The page is rendered once per snapshot of prices. It contains everything it needs: no scripts, and nothing from
+//! other hosts.
+
+use std::future::ready;
 
 use askama::Template;
 use bytes::Bytes;
@@ -18,30 +20,32 @@ use tollgate_layers::{
     price::{Class, Condition, Kind, Price, Rate},
     respond::Language,
 };
+use tower::{Service, service_fn};
 
 use crate::{
     catalog::{
         documents::{CatalogView, Document, ModelView},
         snapshot::Live,
     },
+    edge::router::{Answering, BoxedService, PathBody, boxed, from_boxed},
     endpoints::catalog::document,
     text::time::rfc3339,
 };
 
-/// Its own styles, its own empty icon, and nothing else.
+/// Allows only the page's own styles and its empty icon.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'";
 
 pub(crate) const HTML: &str = "text/html; charset=utf-8";
 
-/// Answers the page of the snapshot in force.
+/// Answers with the page of the current snapshot.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let shown = snapshot.documents();
     document(&shown.html, HTML, shown.priced, req).map(for_browsers)
 }
 
-/// What keeps a page to itself.
+/// Adds the headers that isolate a page from other sites.
 pub(crate) fn for_browsers(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
     for (name, value) in [
         (VARY, "accept"),
@@ -55,7 +59,7 @@ pub(crate) fn for_browsers(mut res: Response<AnswerBody>) -> Response<AnswerBody
     res
 }
 
-/// Whether a browser asks, which names HTML; tools take whatever comes.
+/// Whether a browser sent the request: browsers name HTML in `accept`; tools accept anything.
 pub(crate) fn is_asked_for(headers: &HeaderMap) -> bool {
     headers
         .get_all(ACCEPT)
@@ -71,22 +75,45 @@ pub(crate) fn is_asked_for(headers: &HeaderMap) -> bool {
         })
 }
 
-/// `q=0`: not this one (RFC 9110, 12.4.2).
+/// `q=0`: not acceptable (RFC 9110, 12.4.2).
 fn is_zero_weight(parameter: &str) -> bool {
     parameter.split_once('=').is_some_and(|(name, weight)| {
         name.eq_ignore_ascii_case("q") && weight.bytes().all(|byte| matches!(byte, b'0' | b'.'))
     })
 }
 
-/// The answer to whoever looks whether somebody is there.
-pub(crate) fn nothing() -> Response<AnswerBody> {
+/// The answer to a client that only checks whether the gateway is reachable.
+fn nothing() -> Response<AnswerBody> {
     let mut res = Response::new(full(Bytes::new()));
     res.headers_mut()
         .insert(VARY, HeaderValue::from_static("accept"));
     res
 }
 
-/// The whole page.
+/// Answers browsers with `page`, and tools that check whether the gateway is reachable with nothing, which needs no
+/// permit.
+pub(crate) fn or_nothing<B: Send + 'static>(
+    page: BoxedService<B, PathBody>,
+) -> BoxedService<B, PathBody> {
+    from_boxed(service_fn(
+        move |req: Request<B>| -> Answering<PathBody, Error> {
+            if is_asked_for(req.headers()) {
+                return page.clone().call(req);
+            }
+            Box::pin(ready(Ok(nothing().map(PathBody::without_permit))))
+        },
+    ))
+}
+
+/// Answers `/api/hello`, which Claude Code requests to open its connection before the first call.
+pub(crate) fn hello<B: Send + 'static>() -> BoxedService<B, PathBody> {
+    boxed(service_fn(|_: Request<B>| {
+        let nothing = Response::new(full(Bytes::new()));
+        ready(Ok(nothing.map(PathBody::without_permit)))
+    }))
+}
+
+/// Renders the page.
 pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     Document::new(written(view).into())
 }
@@ -120,7 +147,7 @@ fn written(view: &CatalogView<'_>) -> String {
         families,
         hello: say(language, "Привет", "Hello"),
     };
-    page.render().expect("text is all that is written")
+    page.render().expect("only text is written")
 }
 
 #[derive(Template)]
@@ -129,7 +156,7 @@ struct PageHtml<'a> {
     language: Language,
     service: &'a str,
     base_url: &'a str,
-    /// The base address of clients that append `/v1` themselves.
+    /// Base URL for clients that append `/v1` themselves.
     root_url: &'a str,
     catalog_path: String,
     connect_path: String,
@@ -147,13 +174,13 @@ struct PageHtml<'a> {
 }
 
 impl PageHtml<'_> {
-    /// So that both texts stand side by side in the template.
+    /// Selects a text by language; both are side by side in the template.
     fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
         say(self.language, ru, en)
     }
 }
 
-/// Models that belong together.
+/// Models of the same family.
 struct Family<'a> {
     name: &'a str,
     models: Vec<Row<'a>>,
@@ -161,21 +188,21 @@ struct Family<'a> {
 
 struct Row<'a> {
     id: &'a str,
-    /// What it makes, where that is no chat.
+    /// Kind of the model, unless it is chat.
     kind: &'static str,
-    /// When these prices hold, in words; empty for the usual ones.
+    /// Condition of these prices, in words; empty for the usual ones.
     rule: String,
     cells: [Cell; 4],
-    /// What is billed by the call.
+    /// Prices per call.
     calls: Vec<Cell>,
 }
 
-/// A price; empty where there is none now.
+/// A price; empty if there is none at the moment.
 struct Cell {
     class: &'static str,
     exact: String,
     shown: String,
-    /// What of it is billed apart, like a cache write that is kept for an hour.
+    /// Classes that are billed separately, like one-hour cache writes.
     parts: Vec<Self>,
 }
 
@@ -205,7 +232,7 @@ impl<'a> Row<'a> {
                 price.cache_write,
             ]
         });
-        // A model for embeddings sells its input alone, which comes first.
+        // A model for embeddings sells only input, which is the first column.
         let sold = |at: usize| at == 0 || kind != ModelKind::Embedding;
         let cell = |at: usize| {
             let rate = rates.filter(|_| sold(at)).map(|rates| rates[at]);
@@ -233,7 +260,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The column that a class beside the four stands in, if it is a part of one, and what it is called there.
+/// Column of a further class, if it belongs to one, and its label there.
 fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
     let image = say(language, "изображения", "images");
     let audio = say(language, "звук", "audio");
@@ -253,7 +280,7 @@ fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
     }
 }
 
-/// A condition as people say it.
+/// A condition in words.
 fn when(condition: &Condition, language: Language) -> String {
     let above = condition.above_input_tokens.map(|tokens| {
         let tokens = grouped(&tokens.to_string(), language);
@@ -281,7 +308,7 @@ fn when(condition: &Condition, language: Language) -> String {
         .join(", ")
 }
 
-/// By family, both in the order of the catalog.
+/// Models by family, both in the order of the catalog.
 fn families<'a>(
     models: &[ModelView<'a>],
     classes: [&'static str; 4],
@@ -315,7 +342,7 @@ pub(crate) const fn say(language: Language, ru: &'static str, en: &'static str) 
     }
 }
 
-/// A price as people read it: in kopecks, rounded up; where that is too coarse, with two digits that count.
+/// A price for people: in kopecks, rounded up; if that is too coarse, with two significant digits.
 pub(crate) fn shown(rate: Rate, language: Language) -> String {
     const KOPECK: u64 = 10_000;
     let micro = rate.micro();
@@ -330,7 +357,7 @@ pub(crate) fn shown(rate: Rate, language: Language) -> String {
     format!("{}{point}{fraction}\u{a0}₽", grouped(whole, language))
 }
 
-/// Digits in thousands.
+/// Digits grouped by thousands.
 fn grouped(whole: &str, language: Language) -> String {
     let thousands = say(language, "\u{202f}", ",");
     let mut text = String::new();
@@ -343,7 +370,7 @@ fn grouped(whole: &str, language: Language) -> String {
     text
 }
 
-/// The day of a time, in UTC.
+/// The UTC day of a time.
 fn day(ms: u64, language: Language) -> String {
     const RU: [&str; 12] = [
         "января",
@@ -418,14 +445,14 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_written_as_people_do() {
+    fn date_is_written_in_the_readers_language() {
         let ms = 1_767_323_045_678;
         assert_eq!(day(ms, Language::Ru), "2\u{a0}января 2026");
         assert_eq!(day(ms, Language::En), "2\u{a0}January 2026");
     }
 
     #[test]
-    fn a_browser_is_told_from_a_tool_by_what_it_names() {
+    fn browser_is_recognised_by_its_accept_header() {
         for (accept, asked) in [
             (
                 "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
@@ -489,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn families_stand_together_in_the_order_of_the_catalog() {
+    fn families_are_grouped_in_the_order_of_the_catalog() {
         let models = [model("b-1", "B"), model("a-1", "A"), model("b-2", "B")];
         let page = page(&models, Some(&price()));
         let at = |text: &str| {
@@ -504,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_under_conditions_are_said_in_words_behind_the_usual_one() {
+    fn conditional_prices_are_described_after_the_usual_one() {
         let rates = |input: u64| {
             let rate = Rate::new(input);
             Price {
@@ -562,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_where_responses_and_embeddings_are_asked() {
+    fn page_names_the_paths_of_responses_and_embeddings() {
         let chat = page(&[model("m-1", "M")], Some(&price()));
         assert!(chat.contains(">POST https://ai.example/v1/responses<"));
         assert!(chat.contains("в каждом из трёх форматов"));
@@ -582,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn without_prices_the_page_says_so_and_shows_none() {
+    fn page_without_prices_reports_it_and_shows_none() {
         let page = page(&[model("m-1", "M")], None);
         assert!(page.contains("Цены временно недоступны"));
         assert!(page.contains(">m-1<") && !page.contains("<data"));

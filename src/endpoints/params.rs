@@ -1,5 +1,5 @@
-//! Parameters of callers' own reports. One that is misspelt is refused: a filter that is passed over would show other
-//! calls than were asked for.
+//! Query parameters of callers' reports. A misspelt parameter is refused: if a filter were ignored, the report would
+//! contain other calls than the caller wants.
 
 use tollgate_layers::{Error, error::Problem};
 
@@ -7,12 +7,12 @@ use crate::text::{percent::decoded, time::parse_rfc3339_ms};
 
 const NAME_CHARS_MAX: usize = 64;
 
-/// What a query says, parameter by parameter.
+/// Parameters of a query.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(&'static str, String)>);
 
 impl Params {
-    /// Reads a query of no others than the `known` parameters, and none of them twice or empty.
+    /// Parses a query. Refuses parameters other than `known`, repeated ones and empty ones.
     pub(crate) fn parse(query: Option<&str>, known: &[&'static str]) -> Result<Self, Error> {
         let mut params: Vec<(&'static str, String)> = Vec::new();
         for pair in query.unwrap_or_default().split('&') {
@@ -37,7 +37,7 @@ impl Params {
         Ok(Self(params))
     }
 
-    /// A parameter that may be left out; `wanted` says what it must be.
+    /// An optional parameter; `wanted` describes a valid value for the error.
     pub(crate) fn optional<T>(
         &self,
         name: &'static str,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_or_wrong_is_refused_by_name() {
+    fn unknown_or_invalid_parameters_are_refused_by_name() {
         for (query, field) in [
             ("modle=a", "modle"),
             ("modle", "modle"),

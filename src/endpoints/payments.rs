@@ -1,5 +1,5 @@
-//! Payments: `POST /payments/<provider>`, where providers tell of them, and `/v1/<service>/payments`, where the holder
-//! of a key asks for one.
+//! Payments: `POST /payments/<provider>` accepts providers' notifications, and `/v1/<service>/payments` lets the holder
+//! of a key start a payment.
 
 use std::{
     pin::Pin,
@@ -22,8 +22,11 @@ use tollgate_layers::{
 use tower::Service;
 
 use crate::{
-    admin::UnreadBody,
     config::{PaymentsConfig, is_email, is_whole_kopecks},
+    edge::{
+        body_limit::UnreadBody,
+        routes::{Matched, Route},
+    },
     endpoints::{key_info::no_books, own_keys::read, reply},
     payments::{
         AutoShown, Intent, IntentId, NewAutoTopup, NewPayment, Notified, PaymentError, Payments,
@@ -32,26 +35,22 @@ use crate::{
     text::{causes::chain, time::rfc3339},
 };
 
-/// Where providers tell of payments.
-pub(crate) const NOTIFICATIONS: &str = "/payments/";
-/// What stands behind the path of a key's payments, for the rule by which a card is charged.
-const AUTO: &str = "/auto";
-/// Before a provider tells it again.
+/// Delay before a provider repeats a notification, in seconds.
 const AGAIN_SECONDS: &str = "30";
-/// Before a key's holder asks for another payment.
+/// Delay before a key's holder may start another payment.
 const WAIT: Duration = Duration::from_secs(60);
 const MICRO: i64 = 1_000_000;
 
 type Answering<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// Takes what providers tell.
+/// Accepts notifications of providers.
 #[derive(Clone, Debug)]
 pub struct Notifications {
     payments: Payments,
 }
 
 impl Notifications {
-    /// Of these payments.
+    /// Notifications for these payments.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -70,13 +69,16 @@ impl Service<Request<UnreadBody>> for Notifications {
     fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
         let payments = self.payments.clone();
         Box::pin(async move {
+            let provider = Matched::from_request(&req)?
+                .parameter
+                .clone()
+                .unwrap_or_default();
+            let provider = &*provider;
             let (head, body) = req.into_parts();
-            let provider = head.uri.path().strip_prefix(NOTIFICATIONS);
-            let provider = provider.unwrap_or_default();
             if !payments.has(provider) {
                 return Err(Error::PathUnknown);
             }
-            let Ok(body) = body.bytes().await else {
+            let Ok(body) = body.whole().await else {
                 return Ok(said(StatusCode::BAD_REQUEST, Bytes::new()));
             };
             let query = head.uri.query().unwrap_or_default();
@@ -107,7 +109,7 @@ fn said(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
     res
 }
 
-/// Answers the holder of a key, behind `auth`: what may be paid and what waits, or a new payment.
+/// Answers the holder of a key, below `auth`: the bounds of payments and the unpaid ones, or a new payment.
 #[derive(Clone, Debug)]
 pub struct KeyPayments {
     payments: Payments,
@@ -122,7 +124,7 @@ const AUTO_FIELDS: &[&str] = &[
     "provider",
 ];
 
-/// By which rule an account is topped up by a card; `None`: by none.
+/// The account's rule of automatic top-ups; `None`: no rule.
 #[derive(Serialize)]
 struct AutoOffer {
     auto_topup: Option<AutoShown>,
@@ -133,12 +135,12 @@ struct Offer {
     min_rub: MicroRub,
     max_rub: MicroRub,
     providers: Vec<&'static str>,
-    /// What the account owes for refunds.
+    /// The account's debt for refunds.
     debt_rub: MicroRub,
     payments: Vec<Shown>,
 }
 
-/// An intent, for who pays.
+/// An intent as the payer sees it.
 #[derive(Serialize)]
 struct Shown {
     id: IntentId,
@@ -163,7 +165,7 @@ impl From<Intent> for Shown {
 }
 
 impl KeyPayments {
-    /// Of these payments.
+    /// Endpoints for these payments.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -215,7 +217,7 @@ impl KeyPayments {
         provider.or_else(|| providers.first().map(|&name| name.to_owned()))
     }
 
-    /// What `/payments/auto` answers: the rule; what changes it takes an owner key.
+    /// Answers `/payments/auto`: the rule. Changing it requires an owner key.
     async fn auto(
         &self,
         key: &KeyRecord,
@@ -240,7 +242,7 @@ impl KeyPayments {
                 Ok(_) => {
                     tracing::info!(target: "audit", who, what = "account.auto_topup_remove", account = %account);
                 }
-                // As it is wished for.
+                // There is no rule, as requested.
                 Err(PaymentError::NoRule) => {}
                 Err(error) => return Err(refusal(error, config)),
             }
@@ -276,7 +278,7 @@ impl KeyPayments {
     }
 }
 
-/// What was sent, each field one of the known ones: a misspelt one must not be passed over.
+/// The fields of a body. Unknown fields are refused, so that a misspelt one is not ignored.
 async fn fields(body: UnreadBody, known: &[&str]) -> Result<Map<String, Value>, Error> {
     let fields = read(body).await?;
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
@@ -305,9 +307,9 @@ fn text(fields: &Map<String, Value>, name: &'static str) -> Result<Option<String
     }
 }
 
-/// Whether the holder of a key may pay so much at once, and says well where the receipt goes.
+/// Checks that the amount is within the bounds for a key's holder, and that the receipt's email address is valid.
 fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) -> Result<(), Error> {
-    // Rounded to the side that is allowed.
+    // Rounded towards the allowed range.
     let rubles = |micro: i64| u64::try_from(micro / MICRO).unwrap_or_default();
     if amount < config.min {
         let least = config.min.micro().saturating_add(MICRO - 1);
@@ -342,7 +344,7 @@ impl Service<Request<UnreadBody>> for KeyPayments {
             let key = key.clone();
             let config = this.payments.config().filter(|config| config.is_offered());
             let config = config.ok_or(Error::PathUnknown)?;
-            if req.uri().path().ends_with(AUTO) {
+            if Matched::from_request(&req)?.route == Route::AutoTopup {
                 return this.auto(&key, config, req).await;
             }
             if req.method() == Method::GET {
@@ -380,7 +382,7 @@ fn refusal(error: PaymentError, config: &PaymentsConfig) -> Error {
             invalid("provider", Problem::NotOneOf("those that are configured"))
         }
         error @ PaymentError::Provider(..) => {
-            tracing::warn!(error = chain(&error), "a payment could not be asked for");
+            tracing::warn!(error = chain(&error), "a payment could not be created");
             Error::Overloaded
         }
         error => Error::Internal(error.into()),

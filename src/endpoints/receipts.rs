@@ -1,5 +1,5 @@
-//! What a call of this key cost, and how that was computed: `GET /v1/<service>/receipts/<number>` of one call,
-//! `GET /v1/<service>/receipts` of the latest.
+//! Receipts of a key's calls, with how the cost was computed: `GET /v1/<service>/receipts/<number>` for one call, `GET
+//! /v1/<service>/receipts` for the latest.
 
 use std::{
     pin::Pin,
@@ -25,35 +25,38 @@ use tollgate_ledger::rollup::Sought;
 use tower::Service;
 
 use crate::{
+    edge::routes::Matched,
     endpoints::{
         key_info::no_books,
         params::Params,
         reply,
         spending::{known, sees},
     },
-    latest::{LOOK_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
-    ledger::AnyLedger,
+    ledger::{
+        AnyLedger,
+        latest::{LOOK_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
+    },
     text::time::rfc3339,
 };
 
-/// How many receipts an answer has, and at most.
+/// Default and maximum number of receipts in an answer.
 const RECEIPTS: u64 = 50;
 const RECEIPTS_MAX: u64 = 200;
 
-/// Answers receipts, behind `auth`.
+/// Answers with receipts, below `auth`.
 #[derive(Clone, Debug)]
 pub struct Receipts {
     store: AnyLedger,
 }
 
 impl Receipts {
-    /// Reads the books of `store`.
+    /// Reads the ledger from `store`.
     #[must_use]
     pub const fn new(store: AnyLedger) -> Self {
         Self { store }
     }
 
-    /// Of another key's call no more is said than of one that never was.
+    /// Another key's call gets the same error as an unknown one.
     async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
         let look = async || match self.store.receipt_of(&key.account, number).await {
             Ok(receipt) if !sees(key, None, &receipt.key) => Err(BookError::NotFound),
@@ -65,7 +68,7 @@ impl Receipts {
         }
     }
 
-    /// The latest of this key that were asked for.
+    /// The latest receipts of this key that match the query.
     async fn latest(&self, key: &KeyRecord, query: Option<&str>) -> Result<ReceiptsPage, Error> {
         const KNOWN: &[&str] = &[
             "model", "session", "since", "until", "after", "limit", "key",
@@ -81,7 +84,7 @@ impl Receipts {
             since_ms: params.time("since")?.unwrap_or(0),
             until_ms: params.time("until")?.unwrap_or(u64::MAX),
             after: params.optional("after", "cursor", |text| text.parse().ok())?,
-            limit: usize::try_from(limit).expect("it is small"),
+            limit: usize::try_from(limit).expect("the limit fits in a usize"),
         };
         let sought = Sought {
             key: of.as_ref().or_else(|| (!key.is_owner()).then_some(&key.id)),
@@ -119,32 +122,24 @@ impl<B: Send + 'static> Service<Request<B>> for Receipts {
         let this = self.clone();
         Box::pin(async move {
             let Caller(key) = Caller::of(&req)?;
-            // `/v1/<service>/receipts`, and no number behind it.
-            if req.uri().path().split('/').nth(4).is_none() {
+            let Some(number) = &Matched::from_request(&req)?.parameter else {
                 let page = this.latest(key, req.uri().query()).await?;
                 return Ok(reply::json(&ReceiptsJson::from(&page)));
-            }
-            let number = number_in(req.uri().path())?;
+            };
+            let number: RequestNumber = (number.parse())
+                .map_err(|_| Error::invalid("number", Problem::WrongType("UUID")))?;
             let receipt = this.find(number, key).await?;
             Ok(reply::json(&ReceiptJson::from(&receipt)))
         })
     }
 }
 
-/// The number that a path ends in.
-fn number_in(path: &str) -> Result<RequestNumber, Error> {
-    let number = path.rsplit('/').next().unwrap_or_default();
-    number
-        .parse()
-        .map_err(|_| Error::invalid("number", Problem::WrongType("UUID")))
-}
-
 #[derive(Serialize)]
 struct ReceiptsJson<'a> {
     receipts: Vec<ReceiptJson<'a>>,
-    /// For `after`; null behind the last.
+    /// Cursor for `after`; null on the last page.
     next: Option<String>,
-    /// From when on all was looked through, here and in the answers before; missing behind the last.
+    /// Every receipt since this time was searched by this request and those for earlier pages; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }
@@ -159,16 +154,16 @@ impl<'a> From<&'a ReceiptsPage> for ReceiptsJson<'a> {
     }
 }
 
-/// The words are those of the operator's receipt. Who answered is not the caller's business.
+/// The fields have the same names as in the operators' receipt. The vendor is not shown to callers.
 #[derive(Serialize)]
 struct ReceiptJson<'a> {
     number: RequestNumber,
-    /// On which key: an account may have several, and its owner key sees the calls of all.
+    /// The charged key: an owner key sees the calls of all keys of its account.
     key: &'a KeyId,
     model: &'a str,
-    /// When the call came.
+    /// When the call arrived.
     started_at: String,
-    /// When it was booked.
+    /// When the call was booked.
     at: String,
     end: End,
     usage: Usage,
@@ -180,12 +175,16 @@ struct ReceiptJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     price_rule: Option<&'a str>,
     held_rub: MicroRub,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_max_rub: Option<MicroRub>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_at_end_rub: Option<MicroRub>,
     cost_rub: MicroRub,
     charged_rub: MicroRub,
     loss_rub: MicroRub,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a SessionId>,
-    /// Missing where it is not known.
+    /// Absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<Endpoint>,
 }
@@ -207,6 +206,8 @@ impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
             price: item.price.as_deref(),
             price_rule: item.price.as_ref().and_then(|price| price.rule.as_deref()),
             held_rub: receipt.held_rub,
+            held_max_rub: item.held_max_rub,
+            held_at_end_rub: item.held_at_end_rub,
             cost_rub: receipt.cost_rub,
             charged_rub: receipt.charged_rub,
             loss_rub: receipt.loss_rub,

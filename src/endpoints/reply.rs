@@ -1,4 +1,4 @@
-//! JSON answers of our own, for one caller alone.
+//! The gateway's own JSON answers, each for a single caller.
 
 use http::{
     HeaderValue, Response,
@@ -7,9 +7,9 @@ use http::{
 use serde::Serialize;
 use tollgate_layers::body::{AnswerBody, full};
 
-/// Answers with `value`, which nobody on the way may keep.
+/// Answers with `value`, which must not be cached.
 pub(crate) fn json(value: &impl Serialize) -> Response<AnswerBody> {
-    let bytes = serde_json::to_vec(value).expect("text and numbers are always JSON");
+    let bytes = serde_json::to_vec(value).expect("texts and numbers serialize to JSON");
     let mut res = Response::new(full(bytes));
     let headers = res.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

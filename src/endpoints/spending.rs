@@ -1,7 +1,7 @@
-//! `GET /v1/<service>/usage`: what a key has spent by day, by model and by session.
+//! `GET /v1/<service>/usage`: a key's spending by day, by model and by session.
 //!
-//! Days and models come from the roll-up and are of the whole time. Sessions are added up out of the latest receipts, and
-//! of no more of them than a request may read: the answer says from when on it has all.
+//! Days and models come from the roll-up and cover the whole period. Sessions are computed from the latest receipts, at
+//! most as many as a request may read; the answer states since when the sums of sessions are complete.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,24 +28,25 @@ use tollgate_ledger::rollup::{self, Part, Whose};
 use tower::Service;
 
 use crate::{
-    admin::now_ms,
     endpoints::{key_info::no_books, params::Params, reply},
-    latest::{LatestLines, charged},
-    ledger::AnyLedger,
-    text::time::{day, rfc3339},
+    ledger::{
+        AnyLedger,
+        latest::{LatestLines, charged},
+    },
+    text::time::{day, now_ms, rfc3339},
 };
 
 const DAY_MS: u64 = 86_400_000;
 const DAYS: u64 = 30;
 const DAYS_MAX: u64 = 31;
-/// How many lines of the account's journal sessions are made of at most.
+/// Maximum number of journal lines that sums of sessions are computed from.
 const LINES_MAX: usize = 2_000;
-/// How many are made at the same time.
+/// Maximum number of reports computed concurrently.
 const AT_ONCE_MAX: usize = 4;
-/// How many sessions are named.
+/// Maximum number of sessions in an answer.
 const SESSIONS_MAX: usize = 50;
 
-/// Answers what a key has spent, behind `auth`.
+/// Answers with a key's spending, below `auth`.
 #[derive(Clone, Debug)]
 pub struct Spending {
     store: AnyLedger,
@@ -53,7 +54,7 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// Reads the books of `store`.
+    /// Reads the ledger from `store`.
     #[must_use]
     pub fn new(store: AnyLedger) -> Self {
         Self {
@@ -62,7 +63,7 @@ impl Spending {
         }
     }
 
-    /// For a key, or for an owner key: what all keys of its account have spent, or the one that is named.
+    /// The spending of a key; for an owner key, of all keys of its account or of the named one.
     async fn report(
         &self,
         key: &KeyRecord,
@@ -71,7 +72,7 @@ impl Spending {
     ) -> Result<Report, Error> {
         let _permit = self.at_once.try_acquire().map_err(|_| Error::Overloaded)?;
         let until_ms = now_ms();
-        // Whole days, today among them: those of the ceilings.
+        // Whole UTC days including today, as for ceilings.
         let since_ms = (until_ms / DAY_MS + 1).saturating_sub(days) * DAY_MS;
         let mut report = Report::since(since_ms);
         let whose = Whose::Account(&key.account);
@@ -101,8 +102,8 @@ impl Spending {
     }
 }
 
-/// Whether a call on the key `paid` is shown to `key`: its own are, and to an owner key those of all keys of its account, or of
-/// the one that it names.
+/// Whether `key` may see a call that was charged to the key `paid`: a key sees its own calls; an owner key sees those
+/// of all keys of its account, or of the named one.
 pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
     match of {
         Some(of) => of == paid,
@@ -110,7 +111,7 @@ pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
     }
 }
 
-/// The parameters that a key may send, or an owner key.
+/// Parameters allowed for a key, or for an owner key.
 pub(super) fn known<'a>(
     key: &KeyRecord,
     of_key: &'a [&'static str],
@@ -201,7 +202,7 @@ impl Report {
         sums.add(&rollup::Sums::of(receipt));
     }
 
-    /// There are older ones, which are not in the sums of sessions.
+    /// Marks that older receipts are not in the sums of sessions.
     fn cut(self) -> Self {
         Self {
             sessions_complete: false,
@@ -235,7 +236,7 @@ impl Report {
     }
 }
 
-/// What cost most comes first.
+/// Rows with the highest cost first.
 fn dearest<K: Ord, R>(sums: HashMap<K, Sums>, row: impl Fn(K, Sums) -> R) -> Vec<R> {
     let mut rows: Vec<(K, Sums)> = sums.into_iter().collect();
     rows.sort_by(|(name, sums), (other, others)| {
@@ -249,19 +250,19 @@ fn dearest<K: Ord, R>(sums: HashMap<K, Sums>, row: impl Fn(K, Sums) -> R) -> Vec
 #[derive(Debug, Serialize)]
 struct Answer {
     since: String,
-    /// All that was charged from here on is in the sums.
+    /// All charges since this time are in the sums.
     counted_since: String,
-    /// Whether that is all of the time that was asked for.
+    /// Whether the sums cover the whole requested period.
     complete: bool,
     total: Sums,
     days: Vec<ByDay>,
     models: Vec<ByModel>,
     sessions: Vec<BySession>,
-    /// How many sessions cost less than those that are named.
+    /// Number of sessions that are omitted because they cost less than those listed.
     sessions_left_out: usize,
-    /// All that was charged from here on is in the sums of sessions.
+    /// All charges since this time are in the sums of sessions.
     sessions_since: String,
-    /// Whether that is all of the time that was asked for.
+    /// Whether the sums of sessions cover the whole requested period.
     sessions_complete: bool,
 }
 
@@ -281,7 +282,7 @@ struct ByModel {
 
 #[derive(Debug, Serialize)]
 struct BySession {
-    /// Null for calls of no session.
+    /// Null for calls without a session.
     session: Option<SessionId>,
     #[serde(flatten)]
     sums: Sums,

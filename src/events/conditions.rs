@@ -1,5 +1,5 @@
-//! Conditions that last, like a vendor that is out: told when the first gateway of a ledger sees one, and told to be over
-//! when no gateway sees it any more.
+//! Conditions that last for a while, such as a vendor that is out: an event is emitted when the first gateway of a
+//! ledger sees one, and another when no gateway sees it any more.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,35 +9,35 @@ use tollgate_ledger::{
     happening::Happening,
 };
 
-/// What begins the names of their notes.
+/// Prefix of the conditions' names in the ledger.
 const NOTES: &str = "condition/";
-/// A gateway that has not said for so long that it sees a condition is gone.
+/// How long a gateway's report is valid: a gateway that does not repeat it in this time is considered gone.
 const SEEN_FOR: Duration = Duration::from_secs(90);
-/// How often it says so.
+/// How often a gateway repeats its report.
 const SAID_EVERY: Duration = Duration::from_secs(30);
-/// A change that others were quicker than is tried again so often.
+/// At most this many tries if another gateway changes the same condition first.
 const TRIES: usize = 5;
 
-/// Who sees a condition, and until when that holds.
+/// The gateways that see a condition, and until when (Unix ms) each report is valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
     by: BTreeMap<String, u64>,
 }
 
-/// What is told of a condition.
+/// The events of a condition's begin and end.
 pub(super) struct Told {
     pub(super) begin: Happening,
     pub(super) end: Option<Happening>,
 }
 
-/// The word of a gateway about one condition.
+/// One gateway's report about one condition.
 pub(super) struct Word<'a> {
     pub(super) name: &'a str,
     pub(super) owner: &'a str,
     pub(super) sees: bool,
 }
 
-/// Says whether a gateway sees a condition, and tells what changes by that.
+/// Records whether a gateway sees a condition, and emits an event if it has begun or ended by that.
 pub(super) async fn say<L: Feed>(
     store: &L,
     word: &Word<'_>,
@@ -71,11 +71,12 @@ pub(super) async fn say<L: Feed>(
             _ => None,
         };
         if let Some(what) = what {
-            // Before it is noted: whoever comes next on this version tells it again, and it is told once.
+            // Emitted before the change is recorded: if this gateway dies in between, the next one to change this
+            // version emits it again, and its `once` name makes that a no-op.
             let once = format!("{}:{}:{version}", what.kind(), word.name);
             tell(store, once, what).await?;
         }
-        let text = serde_json::to_string(&after).expect("a note is JSON");
+        let text = serde_json::to_string(&after).expect("the document serializes to JSON");
         match store.put_note(&name, version, &text).await {
             Ok(()) => return Ok(()),
             Err(BookError::Exists) => {}
@@ -85,7 +86,7 @@ pub(super) async fn say<L: Feed>(
     Ok(())
 }
 
-/// The conditions that somebody has said to see.
+/// The conditions that some gateway sees.
 pub(super) async fn known<L: Feed>(store: &L) -> Result<Vec<String>, BookError> {
     let notes = store.notes(NOTES).await?;
     let seen = notes.into_iter().filter_map(|note| {
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_gateways_tell_once_that_it_began_and_once_that_it_ended() {
+    async fn condition_seen_by_several_gateways_emits_one_begin_and_one_end() {
         let store = MemoryLedger::new();
         let owners = ["a", "b", "c"];
         says(&store, "a", false, 0).await;
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_was_killed_sees_it_no_more() {
+    async fn outage_seen_by_a_dead_gateway_expires() {
         let store = MemoryLedger::new();
         says(&store, "killed", true, 0).await;
         says(&store, "other", false, 89_000).await;

@@ -1,49 +1,51 @@
-//! Sends events to a receiver, in order, at least once. How far it has come is kept beside the books, so any gateway goes
-//! on where another has ended; one of them sends at a time.
+//! Delivers events to a receiver, in order, at least once. The progress is stored in the ledger, so any gateway
+//! continues where another stopped; a lease lets one gateway at a time send.
 
 use std::{sync::Arc, time::Duration};
 
 use tollgate_ledger::{contract::BookError, happening::Event};
 
 use super::{
-    Tail,
     receiver::Receiver,
     standing::{DeadLetter, Notes, Standing},
+    tail::Tail,
     webhook::Sent,
 };
 use crate::{
-    admin::now_ms,
     edge::panics::catch_round,
     observe::metrics::events::{Outcome, Outgoing},
+    text::time::now_ms,
 };
 
-/// For how long a gateway alone sends, from each attempt on. No attempt takes longer than two thirds of it.
+/// How long the lease for sending lasts, from each attempt on. An attempt takes at most two thirds of it.
 const LEASE: Duration = Duration::from_secs(30);
-/// Between two looks at what somebody else may have changed: who sends, whether it was stopped.
+/// How often the state is read that others may change: which gateway sends, and whether an operator has stopped the
+/// receiver.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Events that are read at once.
+/// How many events are read at once.
 const PAGE: usize = 100;
-/// So many that are not wanted are read again until it is noted that they are behind. It is in the note alone: a ledger that
-/// a failover has taken back takes the note back too, and gives the numbers of what it has lost to others.
+/// How many events the filter may skip before the progress is written. Until then they are read again. The progress is
+/// only in the ledger: if a failover makes a ledger lose recent events, it loses the progress too, and then gives the
+/// lost numbers to new events, which must be sent.
 const PASSED_OVER_MAX: u64 = 100;
 
-/// The way of events to one receiver.
+/// Delivers events to one receiver.
 #[derive(Debug)]
 pub(super) struct Delivery {
     tail: Tail,
     receiver: Arc<Receiver>,
     notes: Notes,
-    /// This gateway, among those of the ledger.
+    /// The id under which this gateway takes delivery leases.
     owner: Arc<str>,
     metrics: Outgoing,
-    /// The ledger is out of reach, and that has been said.
+    /// The ledger is out of reach, and this has been logged.
     away: bool,
 }
 
-/// What comes next.
+/// When the next round begins.
 enum Next {
     Now,
-    /// When there is an event behind this place.
+    /// When there is an event after this number.
     Beyond(u64),
     In(Duration),
 }
@@ -66,7 +68,7 @@ impl Delivery {
         }
     }
 
-    /// Sends what there is and what comes. Does not end.
+    /// Delivers events as they come. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             let next = catch_round("the delivery of events", self.round()).await;
@@ -74,7 +76,7 @@ impl Delivery {
                 Some(Ok(Next::Now)) => {}
                 Some(Ok(Next::In(wait))) => tokio::time::sleep(wait).await,
                 Some(Ok(Next::Beyond(place))) => {
-                    // The lease is kept meanwhile.
+                    // Woken at the latest after a third of the lease, to renew it.
                     let _ = tokio::time::timeout(LEASE / 3, self.tail.beyond(place)).await;
                 }
                 Some(Err(error)) if self.away => {
@@ -133,7 +135,7 @@ impl Delivery {
             );
         }
         for (index, event) in page.events.iter().enumerate() {
-            // The first is sent by the lease above.
+            // The lease taken above is enough for the first event.
             if index > 0 && !self.notes.lease(&self.owner, LEASE).await? {
                 break;
             }
@@ -143,7 +145,7 @@ impl Delivery {
                 Sent::Taken => {
                     self.metrics.count(Outcome::Delivered);
                     if standing.failures > 0 {
-                        tracing::info!(receiver = self.receiver.name, "events are taken again");
+                        tracing::info!(receiver = self.receiver.name, "events are accepted again");
                     }
                     standing.taken(event, now);
                 }
@@ -151,7 +153,7 @@ impl Delivery {
                     tracing::error!(
                         receiver = self.receiver.name,
                         number = event.number,
-                        "the receiver is gone (410): nothing is sent any more, until it is resumed"
+                        "the receiver is gone (410): no event is sent until it is resumed"
                     );
                     self.metrics.count(Outcome::Failed);
                     standing.stopped = true;
@@ -165,7 +167,7 @@ impl Delivery {
                         number = event.number,
                         failures = standing.failures + 1,
                         why,
-                        "an event was not taken"
+                        "an event was not accepted"
                     );
                     self.metrics.count(Outcome::Failed);
                     let jitter = getrandom::u32().unwrap_or(100);
@@ -183,7 +185,7 @@ impl Delivery {
         Ok(Next::Now)
     }
 
-    /// Buries what was tried for too long.
+    /// Moves events that were retried for too long to the dead letters.
     async fn give_up(
         &self,
         standing: &mut Standing,
@@ -204,15 +206,15 @@ impl Delivery {
             tracing::error!(
                 receiver = self.receiver.name,
                 number = event.number,
-                "an event was given up"
+                "delivery of an event was given up"
             );
             standing.after = event.number;
         }
         Ok(())
     }
 
-    /// Whether this is what stands now. Where somebody else has changed it, an operator or another gateway, theirs
-    /// stands, beside the place that has been reached.
+    /// Writes the receiver's state; returns whether it was written. If an operator or another gateway has changed it
+    /// meanwhile, their change is kept, together with the progress made here.
     async fn put(&self, version: &mut u64, standing: &Standing) -> Result<bool, BookError> {
         match self.notes.put(*version, standing).await {
             Ok(()) => {
@@ -228,7 +230,7 @@ impl Delivery {
                 ..known
             };
             match self.notes.put(version, &kept).await {
-                // Changed once more: what was sent since is sent again.
+                // Changed once more: the events since then are sent again.
                 Ok(()) | Err(BookError::Exists) => {}
                 Err(error) => return Err(error),
             }

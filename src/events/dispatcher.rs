@@ -1,4 +1,4 @@
-//! Everybody who is sent events: who they are now, how they stand, and what an operator does about it.
+//! All receivers of events: which there are, their state, and what an operator can do about it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,10 +8,10 @@ use tollgate_ledger::contract::BookError;
 use uuid::Uuid;
 
 use super::{
-    Tail,
     delivery::Delivery,
     receiver::Receiver,
     standing::{Notes, Standing},
+    tail::Tail,
     webhook::Sent,
 };
 use crate::{
@@ -28,14 +28,14 @@ pub(crate) struct Dispatcher {
     metrics: Arc<Metrics>,
 }
 
-/// What became of an event that was sent again.
+/// The result of sending an event again.
 #[derive(Debug)]
 pub(crate) enum Replayed {
     Taken,
     Failed(String),
-    /// It is not kept any more, or never was.
+    /// The event is no longer kept, or never existed.
     Unknown,
-    /// It is of another account or kind than those of the receiver.
+    /// The receiver's filter excludes the event.
     NotIts,
 }
 
@@ -49,7 +49,7 @@ impl Dispatcher {
         }
     }
 
-    /// These from now on; what sends to them runs in the tasks, until they are dropped.
+    /// Replaces the receivers. The returned tasks deliver events to the new ones until the tasks are dropped.
     pub(crate) fn replace(&self, configs: &[ReceiverConfig]) -> JoinSet<()> {
         let receivers = configs.iter().map(|config| Arc::new(Receiver::new(config)));
         let receivers: Vec<_> = receivers.collect();
@@ -67,8 +67,8 @@ impl Dispatcher {
         tasks
     }
 
-    /// Receivers that are new are told all that happens from here on. Where the ledger is out of reach, from when it is
-    /// there again.
+    /// Starts new receivers at the current end of the events, so that they get what happens from now on; if the ledger
+    /// is out of reach, from when it is back.
     pub(crate) async fn begin(&self) {
         for receiver in self.receivers().iter() {
             if let Err(error) = self.notes_of(receiver).begin(&self.tail).await {
@@ -77,11 +77,11 @@ impl Dispatcher {
         }
     }
 
-    /// Another gateway may send at once. What sends here has ended.
+    /// Releases this gateway's leases after its deliveries have ended, so that another gateway may send at once.
     pub(crate) async fn let_go(&self) {
         for receiver in self.receivers().iter() {
             let notes = self.notes_of(receiver);
-            // Otherwise it is when the lease is over.
+            // If this fails, the other gateway waits until the lease expires.
             let _ = notes.lease(&self.owner, Duration::from_millis(1)).await;
         }
     }
@@ -103,7 +103,7 @@ impl Dispatcher {
         self.tail.notes_of(&receiver.name)
     }
 
-    /// Sends an event again, now, with the id that it had.
+    /// Sends an event again, now, with its original id.
     pub(crate) async fn replay(
         &self,
         receiver: &Receiver,
@@ -113,7 +113,8 @@ impl Dispatcher {
         let Some((event, letter)) = notes.event(number).await? else {
             return Ok(Replayed::Unknown);
         };
-        // What was never for it, be it another customer's, is not sent by mistake. A dead letter was.
+        // An event that the filter excludes, for example of another customer, is not sent by mistake. A dead letter was
+        // meant for this receiver.
         if letter.is_none() && !receiver.filter.takes(&event) {
             return Ok(Replayed::NotIts);
         }
@@ -137,7 +138,7 @@ impl Dispatcher {
         }
     }
 
-    /// Stops a receiver, or lets it go on at once, on all gateways.
+    /// Stops a receiver, or resumes it at once, on all gateways.
     pub(crate) async fn stop(
         &self,
         receiver: &Receiver,
@@ -153,7 +154,7 @@ impl Dispatcher {
             }
             match notes.put(version, &standing).await {
                 Ok(()) => return Ok(standing),
-                // Something was sent meanwhile.
+                // A delivery changed the state meanwhile: try again.
                 Err(BookError::Exists) => {}
                 Err(error) => return Err(error),
             }
@@ -185,7 +186,7 @@ mod tests {
         ledger::AnyLedger,
     };
 
-    /// A receiver that answers all with the same status; and the numbers that it has got.
+    /// A receiver that answers every request with the same status; and the ids that it received.
     async fn receiver(status: u16) -> (String, Arc<Mutex<u16>>, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_taken_in_time_is_a_dead_letter_until_it_is_replayed() {
+    async fn undelivered_event_is_a_dead_letter_until_it_is_replayed() {
         let (url, status, ids) = receiver(500).await;
         let store = AnyLedger::Memory(MemoryLedger::new());
         let tail = Tail::new(store.clone());
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(notes.dead().await.unwrap(), dead[1..]);
         let unknown = dispatcher.replay(&crm, 3).await.unwrap();
         assert!(matches!(unknown, Replayed::Unknown), "{unknown:?}");
-        // One that was given up is behind it: the next is sent.
+        // A dead letter does not block the events after it.
         tell(&store, "c").await;
         dispatcher.stop(&crm, false).await.unwrap();
         until(async || {
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gateway_goes_on_where_another_has_ended() {
+    async fn gateway_continues_the_delivery_of_another() {
         let (url, _, ids) = receiver(204).await;
         let store = AnyLedger::Memory(MemoryLedger::new());
         let start = async || {

@@ -1,4 +1,4 @@
-//! An event as a mail.
+//! Sends an event as a mail.
 
 use std::{fmt, time::Duration};
 
@@ -19,21 +19,22 @@ use crate::{
     text::causes::chain,
 };
 
-/// For all of a mail, from the connection on.
+/// Time limit for a whole mail, connecting included.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends mails by a server.
+/// Sends mails through an SMTP server.
 pub(super) struct Mail {
     server: AsyncSmtpTransport<Tokio1Executor>,
     host: String,
     from: Mailbox,
     to: Vec<Mailbox>,
+    utc_offset_minutes: i32,
 }
 
 impl Mail {
     pub(super) fn new(config: &MailConfig) -> Self {
         let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(&config.server);
-        let mut server = server.expect("an address that was checked");
+        let mut server = server.expect("the configuration has checked the address");
         if let Some(tls) = tls(config) {
             server = server.tls(tls);
         }
@@ -42,6 +43,7 @@ impl Mail {
             host: config.host.clone(),
             from: config.from.clone(),
             to: config.to.clone(),
+            utc_offset_minutes: config.utc_offset_minutes,
         }
     }
 
@@ -62,31 +64,31 @@ impl Mail {
         }
     }
 
-    /// With the same id whenever it is sent, by which mailboxes know a repeat.
+    /// The message. Its Message-ID is the same at each attempt, so that mailboxes can drop a repetition.
     fn message(&self, event: &Event) -> Result<Message, lettre::error::Error> {
         let domain = self.from.email.domain();
         let mut message = Message::builder()
             .from(self.from.clone())
-            .subject(words::subject(event))
+            .subject(words::subject(event, self.utc_offset_minutes))
             .message_id(Some(format!("<{}@{domain}>", id(event))))
             .header(ContentType::TEXT_PLAIN);
         for to in &self.to {
             message = message.to(to.clone());
         }
-        message.body(words::text(event))
+        message.body(words::text(event, self.utc_offset_minutes))
     }
 }
 
-/// TLS by the authorities that the configuration names; `None` where it names none, or there is no TLS.
+/// TLS with the certificate authorities of the configuration; `None` if it names none, or TLS is off.
 fn tls(config: &MailConfig) -> Option<Tls> {
     let certificate = Certificate::from_pem(config.authorities.as_ref()?);
     let host = config.host.parse::<Authority>();
     let host = host.map_or_else(|_| config.host.clone(), |host| host.host().to_owned());
     let parameters = TlsParameters::builder(host)
         .certificate_store(CertificateStore::None)
-        .add_root_certificate(certificate.expect("PEM that was checked"))
+        .add_root_certificate(certificate.expect("the configuration has checked the PEM"))
         .build()
-        .expect("certificates that were checked");
+        .expect("the configuration has checked the certificates");
     match config.tls {
         MailTls::Always => Some(Tls::Wrapper(parameters)),
         MailTls::Required => Some(Tls::Required(parameters)),
@@ -95,7 +97,7 @@ fn tls(config: &MailConfig) -> Option<Tls> {
     }
 }
 
-/// The server's address may hold a password.
+/// Hides the server's address, which may contain a password.
 impl fmt::Debug for Mail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mail")

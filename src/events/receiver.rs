@@ -1,23 +1,23 @@
-//! Who is sent events: which of them, how, and for how long.
+//! A receiver of events: which events it gets, by which way, and for how long they are retried.
 
 use std::time::Duration;
 
 use tollgate_ledger::happening::Event;
 
 use super::{
-    Filter,
+    event::Filter,
     mail::Mail,
     telegram::Telegram,
     webhook::{Sent, Webhook},
 };
 use crate::config::{ReceiverConfig, WayConfig};
 
-/// Somebody who is sent events.
+/// A receiver of events.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) name: String,
     pub(crate) filter: Filter,
-    /// How long an event is tried.
+    /// How long an event is retried.
     pub(super) retry_max: Duration,
     way: Way,
 }
@@ -46,7 +46,7 @@ impl Receiver {
         }
     }
 
-    /// How it is reached, and where, in words that any log may hold.
+    /// The kind of receiver and its host or chat, without secrets, so that logs may contain both.
     pub(crate) fn way(&self) -> (&'static str, &str) {
         match &self.way {
             Way::Webhook(hook) => ("webhook", hook.host()),
@@ -55,7 +55,7 @@ impl Receiver {
         }
     }
 
-    /// Sends an event, once. Takes no longer than a receiver may.
+    /// Sends an event, once, within the receiver's time limit.
     pub(super) async fn send(&self, event: &Event) -> Sent {
         match &self.way {
             Way::Webhook(hook) => hook.send(event).await,

@@ -1,4 +1,4 @@
-//! What is kept of a receiver beside the books: how far it has come, and what it did not take.
+//! A receiver's state in the ledger: how far the delivery has come, and the dead letters.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use tollgate_ledger::{
     happening::Event,
 };
 
-use super::Tail;
+use super::tail::Tail;
 use crate::ledger::AnyLedger;
 
-/// How many letters of a receiver are kept; the oldest is forgotten.
+/// At most this many dead letters of a receiver are kept; the oldest is removed.
 pub(crate) const DEAD_MAX: usize = 1000;
-/// The first pause behind a failure; each is twice the one before it.
+/// Pause after the first failure; it doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// How far a receiver has come.
+/// How far the delivery to a receiver has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Standing {
-    /// All events up to this place were taken, given up, or not wanted.
+    /// All events up to this number were delivered, given up, or excluded by the filter.
     pub(crate) after: u64,
-    /// Failures since something was taken.
+    /// Failures since the last delivery.
     #[serde(default)]
     pub(crate) failures: u32,
-    /// Since when, in Unix milliseconds.
+    /// When the first of these failures was, in Unix milliseconds.
     #[serde(default)]
     pub(crate) failing_since_ms: Option<u64>,
-    /// Nothing is sent before that.
+    /// Nothing is sent before this time, in Unix milliseconds.
     #[serde(default)]
     pub(crate) next_ms: u64,
     /// Why the last attempt failed.
     #[serde(default)]
     pub(crate) error: Option<String>,
-    /// Nothing is sent: the receiver has said that it wants no more, or an operator has.
+    /// Nothing is sent, because the receiver answered 410 or an operator stopped it.
     #[serde(default)]
     pub(crate) stopped: bool,
-    /// When something was taken last.
+    /// When an event was last delivered, in Unix milliseconds.
     #[serde(default)]
     pub(crate) taken_ms: Option<u64>,
 }
@@ -51,7 +51,8 @@ impl Standing {
         };
     }
 
-    /// `jitter` is of a thousand.
+    /// Records a failed attempt and sets the pause before the next one. `jitter` is a random number that varies the
+    /// pause by up to a tenth.
     pub(super) fn failed(
         &mut self,
         why: String,
@@ -67,13 +68,13 @@ impl Standing {
         self.error = Some(why);
     }
 
-    /// Whether an event was tried for long enough, while nothing else was taken either.
+    /// Whether an event was retried for long enough, with no other event delivered meanwhile.
     pub(super) fn gives_up(&self, event: &Event, retry_max: Duration, now_ms: u64) -> bool {
         let since = self.failing_since_ms.unwrap_or(now_ms).max(event.at_ms);
         now_ms.saturating_sub(since) >= millis(retry_max)
     }
 
-    /// An operator lets it go on, at once.
+    /// Resumes sending at once, for an operator.
     pub(super) fn resume(&mut self) {
         *self = Self {
             after: self.after,
@@ -92,7 +93,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a receiver did not take.
+/// An event that a receiver did not accept within the retry time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeadLetter {
     pub(crate) event: Event,
@@ -102,7 +103,7 @@ pub(crate) struct DeadLetter {
     pub(crate) error: String,
 }
 
-/// The notes of a receiver.
+/// A receiver's state and dead letters in the ledger.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     store: AnyLedger,
@@ -125,19 +126,19 @@ impl Notes {
         format!("dead/{}/", self.name)
     }
 
-    /// Whether this gateway sends, for so long from now.
+    /// Takes or renews the lease for sending for `ttl`; `false` if another gateway holds it.
     pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
         self.store.lease(&self.standing_name(), owner, ttl).await
     }
 
-    /// With its version; `None` of a receiver that nothing was ever sent to.
+    /// The state with its version; `None` if nothing was ever sent to this receiver.
     pub(crate) async fn standing(&self) -> Result<Option<(u64, Standing)>, BookError> {
         let note = self.store.note(&self.standing_name()).await?;
         let note = note.map(|note| Ok((note.version, read(&note)?)));
         note.transpose()
     }
 
-    /// The same; one that nothing was ever sent to is told what happens from now on.
+    /// The state with its version. For a new receiver it is created, so that delivery begins with the next event.
     pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, Standing), BookError> {
         loop {
             if let Some(known) = self.standing().await? {
@@ -149,14 +150,14 @@ impl Notes {
             };
             match self.put(0, &standing).await {
                 Ok(()) => return Ok((1, standing)),
-                // Another gateway was here first.
+                // Another gateway created it first.
                 Err(BookError::Exists) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Writes it where nobody else has since it was read.
+    /// Writes the state; `BookError::Exists` if it was changed since this version was read.
     pub(crate) async fn put(&self, version: u64, standing: &Standing) -> Result<(), BookError> {
         let name = self.standing_name();
         self.store.put_note(&name, version, &json(standing)).await
@@ -166,7 +167,7 @@ impl Notes {
         let names = self.dead_names();
         let name = format!("{names}{:020}", letter.event.number);
         match self.store.put_note(&name, 0, &json(letter)).await {
-            // It was buried by somebody who could not say so any more.
+            // A gateway that stopped before it recorded its progress has already stored the letter.
             Ok(()) | Err(BookError::Exists) => {}
             Err(error) => return Err(error),
         }
@@ -187,7 +188,7 @@ impl Notes {
         Ok(self.store.notes(&self.dead_names()).await?.len())
     }
 
-    /// An event that the receiver has not taken, or any other one that is kept.
+    /// The event with this number, with its dead letter if it is one, and otherwise from the events that are kept.
     pub(super) async fn event(
         &self,
         number: u64,
@@ -214,7 +215,7 @@ impl Notes {
 }
 
 fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("a note is JSON")
+    serde_json::to_string(value).expect("the document serializes to JSON")
 }
 
 fn read<T: for<'a> Deserialize<'a>>(note: &Note) -> Result<T, BookError> {
@@ -258,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_given_up_once_nothing_was_taken_for_so_long() {
+    fn event_is_given_up_after_its_retry_time_without_any_delivery() {
         let hour = Duration::from_secs(3600);
         let mut standing = Standing::default();
         assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000));
         standing.failed("why".into(), None, 9_000_000, 0);
         assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
         assert!(standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
-        // A later one has its own time.
+        // The retry time of a later event begins with that event.
         assert!(!standing.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
         standing.taken(&event(1, 0), 13_000_000);
         assert_eq!((standing.after, standing.failing_since_ms), (1, None));

@@ -1,4 +1,4 @@
-//! The end of the events: who waits for the next one is woken when it is there.
+//! Follows the end of the events: wakes tasks that wait for the next event when it is there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,31 +8,31 @@ use tollgate_ledger::{
     happening::Event,
 };
 
-use super::{Filter, standing::Notes};
+use super::{event::Filter, standing::Notes};
 use crate::{edge::panics::catch_round, ledger::AnyLedger};
 
-/// Between two looks at the end. In a file or in memory it is a number under a lock; a server is asked for it.
+/// How often the end is read. In memory and in a file this reads a number under a lock; a server gets a request.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(250);
-/// The same, where the ledger is out of reach.
+/// Interval of polls while the ledger is out of reach.
 const AWAY: Duration = Duration::from_secs(1);
-/// An end that is known may not be readable yet: it is in the queue to the file.
+/// How long to wait before a read: an event that has a number may still be in the queue to the file.
 const READABLE: Duration = Duration::from_millis(10);
-/// How many events one question looks through; the next one goes on behind them.
+/// How many events one request scans at most; the next request continues after them.
 const LOOKED_THROUGH_MAX: usize = 10_000;
 
-/// The events of a ledger, and where they end. Clones share it.
+/// The events of a ledger, and the number of the last one. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
     store: AnyLedger,
     last: Arc<watch::Sender<u64>>,
 }
 
-/// Some events, and how far was looked for them.
+/// Some events, and how far they were searched for.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) events: Vec<Event>,
-    /// All up to here were looked at.
+    /// The number of the last event that was scanned.
     pub(crate) until: u64,
 }
 
@@ -44,29 +44,29 @@ impl Tail {
         }
     }
 
-    /// What is kept of a receiver beside these events.
+    /// A receiver's state in the same ledger.
     pub(super) fn notes_of(&self, receiver: &str) -> Notes {
         Notes::new(self.store.clone(), receiver)
     }
 
-    /// Follows the end. Does not end.
+    /// Polls the end. Never returns.
     pub(crate) async fn run(self) {
         let every = match &self.store {
             AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => LOOK_EVERY,
             AnyLedger::Redis(_) => ASK_EVERY,
         };
         loop {
-            let found = catch_round("the look for events", self.last()).await;
+            let found = catch_round("the search for events", self.last()).await;
             let wait = match found {
                 Some(Ok(_)) => every,
-                // Whoever asks for events is told.
+                // The error is not logged here: a request for events returns it.
                 Some(Err(_)) | None => AWAY,
             };
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// The place of the last event.
+    /// The number of the last event.
     pub(crate) async fn last(&self) -> Result<u64, BookError> {
         let last = self.store.gather().await?;
         self.last
@@ -74,15 +74,15 @@ impl Tail {
         Ok(last)
     }
 
-    /// Resolves when there is an event behind this place.
+    /// Resolves when there is an event after this number.
     pub(crate) async fn beyond(&self, after: u64) {
         tokio::time::sleep(READABLE).await;
         let mut last = self.last.subscribe();
-        // The sender is ours.
+        // The sender is in `self`, so it cannot be gone.
         let _ = last.wait_for(|last| *last > after).await;
     }
 
-    /// So many of the events behind a place that are wanted.
+    /// At most `limit` events after this number that pass the filter.
     pub(crate) async fn read(
         &self,
         after: u64,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_ends_at_its_limit_and_says_how_far_it_looked() {
+    async fn page_ends_at_its_limit_and_reports_how_far_it_scanned() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         for number in 1..=2500 {
             tell(&store, number).await;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_woken_by_the_next_event() {
+    async fn waiting_reader_is_woken_by_the_next_event() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         tell(&store, 1).await;
         let tail = Tail::new(store.clone());

@@ -1,4 +1,4 @@
-//! An event as a message of a Telegram bot: <https://core.telegram.org/bots/api#sendmessage>.
+//! Sends an event as a message of a Telegram bot: <https://core.telegram.org/bots/api#sendmessage>.
 
 use std::{fmt, time::Duration};
 
@@ -14,20 +14,21 @@ use super::{
 };
 use crate::{
     config::TelegramConfig,
-    node::https::{self, HttpsClient},
+    net::https::{self, HttpsClient},
     text::causes::chain,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Nobody waits for longer, whatever the API asks for.
+/// Longest pause, whatever the API requests.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// Writes into a chat.
+/// Sends messages of a bot to a chat.
 pub(super) struct Telegram {
-    /// It holds the bot's token.
+    /// Contains the bot's token.
     url: Uri,
     chat: String,
+    utc_offset_minutes: i32,
     client: HttpsClient,
 }
 
@@ -36,6 +37,7 @@ impl Telegram {
         Self {
             url: config.url.clone(),
             chat: config.chat.clone(),
+            utc_offset_minutes: config.utc_offset_minutes,
             client: https::client_trusting(config.authorities.as_ref()),
         }
     }
@@ -54,13 +56,13 @@ impl Telegram {
     async fn post(&self, event: &Event) -> Sent {
         let body = json!({
             "chat_id": self.chat,
-            "text": words::text(event),
+            "text": words::text(event, self.utc_offset_minutes),
             "link_preview_options": { "is_disabled": true },
         });
         let req = Request::post(self.url.clone())
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.to_string())))
-            .expect("an address that was checked");
+            .expect("the configuration has checked the address");
         let res = match self.client.request(req).await {
             Ok(res) => res,
             Err(error) => return failed(format!("no answer: {}", chain(&error))),
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_message_that_is_there_is_taken() {
+    fn only_an_answer_with_ok_counts_as_delivered() {
         let of = |status: u16, answer: Value| said(StatusCode::from_u16(status).unwrap(), &answer);
         assert_eq!(of(200, json!({ "ok": true, "result": {} })), Sent::Taken);
         for (status, answer, seconds) in [

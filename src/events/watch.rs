@@ -1,5 +1,5 @@
-//! What a gateway sees that no charge tells of: vendors that are out, an exchange rate that is stale, keys that expire soon,
-//! calls that were sold below their cost. Each is told once, however many gateways see it.
+//! Emits events for what no charge shows: vendors that are out, a stale exchange rate, keys that expire soon, calls
+//! sold below their cost. Each event is emitted once, however many gateways see the cause.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -24,33 +24,35 @@ use uuid::Uuid;
 
 use super::conditions::{Told, Word, known, say};
 use crate::{
-    admin::now_ms, catalog::snapshot::Live, edge::panics::catch_round, ledger::AnyLedger,
-    text::time::day,
+    catalog::snapshot::Live,
+    edge::panics::catch_round,
+    ledger::AnyLedger,
+    text::time::{day, now_ms},
 };
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often it is looked what gateways that were killed have left.
+/// How often reports of gateways that were killed are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// How often all keys are looked through, by one gateway of a ledger.
+/// How often all keys are checked, by one gateway of a ledger.
 const KEYS_EVERY: Duration = Duration::from_secs(3600);
-/// How long before its end a key is told to expire: 7 days.
+/// How long before a key's expiry the event is emitted: 7 days.
 const EXPIRING_MS: u64 = 7 * 24 * 3_600_000;
-/// Calls that may wait to be told; of the others there will be more.
+/// How many calls may wait for their event. If more come, they are dropped: further calls of their kind will follow.
 const MARGINS_MAX: usize = 64;
 
 const RATE: &str = "rate";
 const VENDOR: &str = "vendor/";
 
-/// A call that was sold below its cost, on its way to be told.
+/// A call that was sold below its cost, waiting for its event.
 #[derive(Debug)]
 pub(crate) struct Below(Happening);
 
-/// Takes what the settler says of calls; waits for nothing.
+/// Receives ended calls from the settler. Never blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Margins(Sender<Below>);
 
 impl Margins {
-    /// Looks at a call that was charged.
+    /// Checks a call that was charged.
     pub(crate) fn note(&self, ended: &Ended<'_>) {
         let Ended::Settled {
             settlement,
@@ -73,12 +75,12 @@ impl Margins {
             vendor_cost_rub: cost,
             by: settlement.number.to_string(),
         };
-        // Where there are too many, the next one of its kind is told.
+        // If the queue is full, the next call of the same kind causes the event.
         let _ = self.0.try_send(Below(below));
     }
 }
 
-/// Looks, and tells what it sees.
+/// Checks the conditions periodically, and emits their events.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     store: AnyLedger,
@@ -86,13 +88,13 @@ pub(crate) struct Watcher {
     health: Health,
     owner: String,
     below: Receiver<Below>,
-    /// What this gateway has said to see.
+    /// The conditions that this gateway has reported.
     seen: HashSet<String>,
-    /// When the exchange rate was read last, in Unix milliseconds.
+    /// When the exchange rate was last read, in Unix milliseconds.
     rate_ms: u64,
     swept: Option<Instant>,
     keys_looked: Option<Instant>,
-    /// What was told of margins on this day.
+    /// A day, and the margins for which an event was emitted on it.
     told: (String, HashSet<String>),
 }
 
@@ -114,20 +116,20 @@ impl Watcher {
         (watcher, Margins(sender))
     }
 
-    /// Does not end.
+    /// Runs the checks. Never returns.
     pub(crate) async fn run(mut self) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {
-                    let looked = catch_round("the look after vendors", self.look(now_ms())).await;
+                    let looked = catch_round("the check of vendors", self.look(now_ms())).await;
                     if let Some(Err(error)) = looked {
-                        tracing::debug!(%error, "what is seen is not told yet");
+                        tracing::debug!(%error, "the gateway's own events are not emitted yet");
                     }
                 }
                 Some(Below(what)) = self.below.recv() => {
-                    let told = catch_round("the look after margins", self.tell_margin(what, now_ms()));
+                    let told = catch_round("the check of margins", self.tell_margin(what, now_ms()));
                     if let Some(Err(error)) = told.await {
-                        tracing::debug!(%error, "a margin is not told yet");
+                        tracing::debug!(%error, "the event of a margin is not emitted yet");
                     }
                 }
             }
@@ -233,7 +235,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Once a day for each model at each vendor.
+    /// Emits at most one event per day for each model at each vendor.
     async fn tell_margin(&mut self, what: Happening, now_ms: u64) -> Result<(), BookError> {
         let Happening::MarginNegative { model, vendor, .. } = &what else {
             return Ok(());
@@ -258,7 +260,8 @@ impl Watcher {
     }
 }
 
-/// Nothing is sent to it: it was taken out, or all its routes are shut.
+/// Whether nothing is sent to the vendor: an operator has disabled it, or the breakers of all its routes are not
+/// closed.
 fn is_out(vendor: &VendorState) -> bool {
     let shut =
         |route: &tollgate_layers::failover::RouteState| route.breaker != BreakerState::Closed;

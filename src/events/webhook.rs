@@ -1,5 +1,5 @@
-//! An event as a webhook, by the Standard Webhooks scheme: its id, the time of the attempt, and a signature over both and
-//! the body.
+//! Sends an event as a webhook, by the Standard Webhooks scheme: its id, the time of the attempt, and a signature over
+//! both and the body.
 
 use std::{
     fmt,
@@ -22,25 +22,30 @@ use ring::hmac;
 use serde::Serialize;
 use tollgate_ledger::happening::Event;
 
-use super::{Shown, address::Resolver};
-use crate::{admin::now_ms, config::WebhookConfig, node::https, text::causes::chain};
+use super::event::Shown;
+use crate::{
+    config::WebhookConfig,
+    net::address::Resolver,
+    net::https,
+    text::{causes::chain, time::now_ms},
+};
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-/// No receiver is left alone for longer, whatever it asks for.
+/// Longest pause, whatever the receiver requests.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
-/// What is read of an answer, so that the connection can be used again.
+/// How much of an answer is read, in bytes, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// The receiver has it.
+    /// The receiver accepted the event.
     Taken,
-    /// The receiver wants no more.
+    /// The receiver wants no more events (410).
     Gone,
-    /// Not now: why, in words without a secret, and what the receiver asks for.
+    /// Failed: why, in a text without secrets, and the pause that the receiver requests.
     Failed {
         why: String,
         retry_after: Option<Duration>,
@@ -55,7 +60,7 @@ pub(super) struct Webhook {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
 }
 
-/// What is posted.
+/// The body of the request.
 #[derive(Serialize)]
 struct Body<'a> {
     r#type: &'static str,
@@ -89,7 +94,7 @@ impl Webhook {
         }
     }
 
-    /// Where it is: what logs may say of it.
+    /// The host, which logs may contain.
     pub(super) fn host(&self) -> &str {
         self.url.host().unwrap_or_default()
     }
@@ -110,7 +115,7 @@ impl Webhook {
         };
         let (head, body) = res.into_parts();
         let sent = sent(head.status, head.headers.get(RETRY_AFTER));
-        // Its words are nobody's here; a connection that is read to the end serves again.
+        // The body is ignored, but read to its end so that the connection can be reused.
         drop(Limited::new(body, ANSWER_BYTES_MAX).collect().await);
         sent
     }
@@ -121,7 +126,7 @@ impl Webhook {
             timestamp: crate::text::time::rfc3339(event.at_ms),
             data: Shown::from(event),
         };
-        let body = serde_json::to_vec(&body).expect("an event is JSON");
+        let body = serde_json::to_vec(&body).expect("an event serializes to JSON");
         let (id, seconds) = (id(event), now_ms() / 1000);
         let signature = signature(&self.keys, &id, seconds, &body);
         let mut req = Request::post(self.url.clone())
@@ -130,13 +135,13 @@ impl Webhook {
             .header(ID, id)
             .header(TIMESTAMP, seconds)
             .body(Full::new(Bytes::from(body)))
-            .expect("an address that was checked, and plain ASCII");
+            .expect("the configuration has checked the address");
         req.headers_mut().insert(SIGNATURE, signature);
         req
     }
 }
 
-/// The address may hold a key.
+/// Hides the address, which may contain a key.
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Webhook")
@@ -145,7 +150,7 @@ impl fmt::Debug for Webhook {
     }
 }
 
-/// The same whenever the event is sent; its time keeps ledgers apart that count from 1 each.
+/// The event's id, the same at each attempt. It includes the time, because each ledger numbers its events from 1.
 pub(super) fn id(event: &Event) -> String {
     format!("evt_{}_{}", event.at_ms, event.number)
 }
@@ -169,7 +174,7 @@ fn sent(status: StatusCode, retry_after: Option<&HeaderValue>) -> Sent {
         return Sent::Gone;
     }
     let why = match status.is_redirection() {
-        true => format!("answered {status}: redirects are not followed, give the address itself"),
+        true => format!("answered {status}: redirects are not followed; give the final URL"),
         false => format!("answered {status}"),
     };
     let wait =
@@ -180,7 +185,7 @@ fn sent(status: StatusCode, retry_after: Option<&HeaderValue>) -> Sent {
     }
 }
 
-/// Seconds, or a date of HTTP (RFC 9110, section 10.2.3); one that is over means now.
+/// Parses Retry-After: seconds, or an HTTP date (RFC 9110, section 10.2.3); a date in the past means now.
 fn wait_of(text: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
@@ -204,7 +209,7 @@ mod tests {
 
     /// The example of the scheme's own documentation.
     #[test]
-    fn the_signature_is_the_schemes() {
+    fn webhook_signature_follows_the_scheme() {
         let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let keys = [hmac::Key::new(hmac::HMAC_SHA256, &secret)];
         let body = br#"{"test": 2432232314}"#;
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_means_what_its_status_says() {
+    fn answer_of_a_receiver_is_judged_by_its_status() {
         let of = |status: u16, after: Option<&'static str>| {
             let after = after.map(HeaderValue::from_static);
             sent(StatusCode::from_u16(status).unwrap(), after.as_ref())
@@ -263,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_has_one_id_whenever_it_is_sent() {
+    fn event_has_the_same_id_at_each_attempt() {
         let event = Event {
             number: 7,
             at_ms: 5,

@@ -1,4 +1,4 @@
-//! Events in Russian, for people who get them by mail or in a chat.
+//! Events as Russian text, for people who get them by mail or in a chat.
 
 use std::fmt::Write as _;
 
@@ -8,34 +8,37 @@ use tollgate_ledger::{
     statement::to_kopecks,
 };
 
-use crate::text::time::rfc3339;
+use crate::text::time::for_people;
 
-/// What happened, in a line.
-pub(super) fn subject(event: &Event) -> String {
+/// Advice when the balance is low.
+const TOP_UP: &str = "Пополните баланс, чтобы запросы к моделям не прервались.";
+
+/// The event in one line. Times have this UTC offset, as in [`text`].
+pub(super) fn subject(event: &Event, utc_offset_minutes: i32) -> String {
     match &event.what {
         Happening::BalanceLow { balance_rub, .. } => {
             format!("Заканчиваются средства: осталось {}", rubles(*balance_rub))
         }
         Happening::CeilingLow {
-            group, left_rub, ..
-        } => {
-            let whose = group.as_ref().map_or_else(
-                || "ключа".to_owned(),
-                |group| format!("группы ключей {group}"),
-            );
-            let left = rubles(*left_rub);
-            format!("Лимит {whose} подходит к концу: осталось {left}")
-        }
-        Happening::CeilingReached {
-            group: Some(group),
+            group,
             ceiling,
+            left_rub,
             ..
-        } => format!(
-            "Лимит группы ключей {group} исчерпан: {}",
-            of_ceiling(*ceiling)
-        ),
-        Happening::CeilingReached { ceiling, .. } => {
-            format!("Лимит ключа исчерпан: {}", of_ceiling(*ceiling))
+        } => {
+            let (which, left) = (of_ceiling(*ceiling), rubles(*left_rub));
+            match group {
+                None => format!("Заканчивается {which} лимит ключа: осталось {left}"),
+                Some(group) => {
+                    format!("Заканчивается {which} лимит группы ключей {group}: осталось {left}")
+                }
+            }
+        }
+        Happening::CeilingReached { group, ceiling, .. } => {
+            let which = of_ceiling(*ceiling);
+            match group {
+                None => format!("Исчерпан {which} лимит ключа"),
+                Some(group) => format!("Исчерпан {which} лимит группы ключей {group}"),
+            }
         }
         Happening::TopUp { amount_rub, .. } => {
             format!("Платёж зачислен: {}", rubles(*amount_rub))
@@ -44,9 +47,10 @@ pub(super) fn subject(event: &Event) -> String {
             format!("Корректировка баланса: {}", rubles(*amount_rub))
         }
         Happening::KeyExpiring { expires_at_ms } => {
-            format!("Срок действия ключа истекает {}", time(*expires_at_ms))
+            let at = for_people(*expires_at_ms, utc_offset_minutes);
+            format!("Срок действия ключа истекает {at}")
         }
-        // The event does not say whether the vendor fails or somebody has taken it out.
+        // The event does not distinguish a failing vendor from a disabled one.
         Happening::VendorOut { vendor } => {
             format!(
                 "Поставщику {vendor} больше не отправляются запросы: он отключён или не отвечает"
@@ -61,8 +65,26 @@ pub(super) fn subject(event: &Event) -> String {
         Happening::AuditBreach { breaches, .. } => {
             format!("Аудит нашёл расхождения: {breaches}")
         }
-        Happening::RateStale { .. } => "Курс валюты устарел, продажи остановлены".to_owned(),
+        Happening::RateStale { .. } => {
+            "Курс USDT устарел, запросы к моделям не принимаются".to_owned()
+        }
         Happening::Debt { debt_rub, .. } => format!("Долг по счёту: {}", rubles(*debt_rub)),
+        Happening::PaymentDisputed {
+            amount_rub, status, ..
+        } => {
+            let how = match status.as_str() {
+                "won" => "закрыт в вашу пользу",
+                "lost" => "проигран",
+                _ => "открыт",
+            };
+            format!("Спор по платежу {how}: {}", rubles(*amount_rub))
+        }
+        Happening::PaymentReversed { amount_rub, .. } => {
+            format!(
+                "Провайдер отменил зачисленный платёж: {}",
+                rubles(*amount_rub)
+            )
+        }
         Happening::AutoTopupFailed { amount_rub, .. } => {
             format!("Автопополнение не прошло: {}", rubles(*amount_rub))
         }
@@ -70,9 +92,9 @@ pub(super) fn subject(event: &Event) -> String {
     }
 }
 
-/// All of it: what happened, to whom, what to do, and the event's place.
-pub(super) fn text(event: &Event) -> String {
-    let mut text = format!("{}.\n", subject(event));
+/// The whole message: what happened, to whom, what to do, and the event's number.
+pub(super) fn text(event: &Event, utc_offset_minutes: i32) -> String {
+    let mut text = format!("{}.\n", subject(event, utc_offset_minutes));
     let mut line = |line: String| {
         text.push_str(&line);
         text.push('\n');
@@ -86,23 +108,20 @@ pub(super) fn text(event: &Event) -> String {
     match &event.what {
         Happening::BalanceLow { level_rub, .. } => {
             line(format!("Порог уведомления: {}", rubles(*level_rub)));
-            line("Пополните счёт, чтобы запросы к моделям не прервались.".to_owned());
+            line(TOP_UP.to_owned());
         }
         Happening::CeilingLow {
-            ceiling,
             ceiling_rub,
             level_rub,
             ..
         } => {
-            line(format!(
-                "Лимит: {}, {}",
-                of_ceiling(*ceiling),
-                rubles(*ceiling_rub)
-            ));
+            line(format!("Лимит: {}", rubles(*ceiling_rub)));
             line(format!("Порог уведомления: {}", rubles(*level_rub)));
+            line("Увеличьте лимит, чтобы запросы не начали отклоняться.".to_owned());
         }
         Happening::CeilingReached {
             group,
+            ceiling,
             ceiling_rub,
             left_rub,
             ..
@@ -116,9 +135,13 @@ pub(super) fn text(event: &Event) -> String {
                 None => "с этим ключом",
                 Some(_) => "с ключами этой группы",
             };
-            line(format!(
-                "Запросы {whose} будут отклоняться, пока лимит не изменят или он не начнётся заново."
-            ));
+            let until = match ceiling {
+                CeilingKind::Total => "пока лимит не увеличат",
+                CeilingKind::Month | CeilingKind::Day => {
+                    "пока лимит не увеличат или он не обновится"
+                }
+            };
+            line(format!("Запросы {whose} будут отклоняться, {until}."));
         }
         Happening::TopUp {
             entry, balance_rub, ..
@@ -138,6 +161,9 @@ pub(super) fn text(event: &Event) -> String {
         Happening::KeyExpiring { .. } => {
             line("После этого запросы с ним будут отклоняться: выпустите новый ключ.".to_owned());
         }
+        Happening::VendorOut { .. } => {
+            line("Проверьте его состояние: tollgate vendor list.".to_owned());
+        }
         Happening::MarginNegative {
             vendor,
             charged_rub,
@@ -147,16 +173,42 @@ pub(super) fn text(event: &Event) -> String {
         } => {
             line(format!("Поставщик: {vendor}, запрос {by}"));
             line(format!(
-                "Списано {}, стоит {}",
+                "Списано {}, поставщик берёт {}",
                 rubles(*charged_rub),
                 rubles(*vendor_cost_rub)
             ));
         }
-        Happening::AuditBreach { first, .. } => line(format!("Первое: {}", plain(first))),
+        Happening::AuditBreach { first, .. } => {
+            line(format!("Первое: {}", plain(first)));
+            line("Все расхождения покажет tollgate audit.".to_owned());
+        }
         Happening::RateStale { since_ms } => {
-            line(format!("Последний раз курс получен {}", time(*since_ms)));
+            let at = for_people(*since_ms, utc_offset_minutes);
+            line(format!("Последний раз курс получен {at}"));
+            line("Проверьте источники курса: раздел rate.source в конфигурации.".to_owned());
         }
         Happening::Debt { entry, .. } => line(format!("Возврат: {}", plain(entry))),
+        Happening::PaymentDisputed {
+            provider,
+            entry,
+            dispute,
+            ..
+        } => line(format!(
+            "Платёж: {}, спор: {} ({})",
+            plain(entry),
+            plain(dispute),
+            plain(provider)
+        )),
+        Happening::PaymentReversed {
+            provider,
+            entry,
+            reason,
+            ..
+        } => {
+            line(format!("Платёж: {}", plain(entry)));
+            line(format!("Причина: {} ({})", plain(reason), plain(provider)));
+            line("Баланс не изменён: решите, списать ли эту сумму.".to_owned());
+        }
         Happening::AutoTopupFailed {
             provider,
             reason,
@@ -166,30 +218,29 @@ pub(super) fn text(event: &Event) -> String {
         } => {
             line(format!("Причина: {} ({})", plain(reason), plain(provider)));
             if *off {
-                line("Карта больше не списывается: автопополнение выключено.".to_owned());
+                line("Автопополнение выключено, с карты больше ничего не списывается.".to_owned());
             }
             match url {
                 Some(url) => line(format!("Оплатить самостоятельно: {}", plain(url))),
-                None => {
-                    line("Пополните счёт, чтобы запросы к моделям не прервались.".to_owned());
-                }
+                None => line(TOP_UP.to_owned()),
             }
         }
         _ => {}
     }
-    let _ = write!(text, "\n{} · событие {}\n", time(event.at_ms), event.number);
+    let at = for_people(event.at_ms, utc_offset_minutes);
+    let _ = write!(text, "\n{at} · событие {}\n", event.number);
     text
 }
 
 fn of_ceiling(ceiling: CeilingKind) -> &'static str {
     match ceiling {
         CeilingKind::Total => "общий",
-        CeilingKind::Month => "на месяц",
-        CeilingKind::Day => "на день",
+        CeilingKind::Month => "месячный",
+        CeilingKind::Day => "дневной",
     }
 }
 
-/// `1 234 567,89 ₽`, rounded as statements are, so that both say the same of a balance.
+/// `1 234 567,89 ₽`, rounded as in statements, so that both show the same balance.
 fn rubles(amount: MicroRub) -> String {
     let kopecks = to_kopecks(amount.micro().into()).unsigned_abs();
     let whole = (kopecks / 100).to_string();
@@ -208,20 +259,7 @@ fn rubles(amount: MicroRub) -> String {
     format!("{sign}{grouped},{:02}\u{a0}₽", kopecks % 100)
 }
 
-/// `23.11.2026 10:15 UTC`.
-fn time(ms: u64) -> String {
-    let text = rfc3339(ms);
-    let (date, time) = text.split_once('T').unwrap_or((&text, ""));
-    let mut date: Vec<_> = date.split('-').collect();
-    date.reverse();
-    format!(
-        "{} {} UTC",
-        date.join("."),
-        time.get(..5).unwrap_or_default()
-    )
-}
-
-/// One line, whatever somebody has written.
+/// Text that people typed, as one line.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
@@ -255,39 +293,41 @@ mod tests {
         ] {
             assert_eq!(rubles(MicroRub::new(micro)), format!("{text}\u{a0}₽"));
         }
-        assert_eq!(time(1_795_000_000_000), "18.11.2026 11:06 UTC");
     }
 
     #[test]
-    fn a_low_balance_says_what_to_do() {
+    fn low_balance_text_has_the_next_step() {
         let low = event(Happening::BalanceLow {
             level_rub: MicroRub::rubles(200),
             balance_rub: MicroRub::new(199_980_000),
             by: "n".into(),
         });
         assert_eq!(
-            text(&low),
+            text(&low, 0),
             "Заканчиваются средства: осталось 199,98\u{a0}₽.\nСчёт: acme\nПорог уведомления: 200,00\u{a0}₽\n\
-             Пополните счёт, чтобы запросы к моделям не прервались.\n\n18.11.2026 11:06 UTC · событие 7\n"
+             Пополните баланс, чтобы запросы к моделям не прервались.\n\n18.11.2026 11:06 UTC · событие 7\n"
         );
     }
 
     #[test]
-    fn a_card_that_was_not_charged_says_why_and_where_to_pay() {
+    fn failed_charge_text_has_the_reason_and_the_link() {
         let failed = |off, url: Option<&str>| {
-            text(&event(Happening::AutoTopupFailed {
-                provider: "yookassa".into(),
-                amount_rub: MicroRub::rubles(5000),
-                reason: "bank: insufficient_funds".into(),
-                off,
-                url: url.map(str::to_owned),
-            }))
+            text(
+                &event(Happening::AutoTopupFailed {
+                    provider: "yookassa".into(),
+                    amount_rub: MicroRub::rubles(5000),
+                    reason: "bank: insufficient_funds".into(),
+                    off,
+                    url: url.map(str::to_owned),
+                }),
+                0,
+            )
         };
         assert_eq!(
             failed(true, None),
             "Автопополнение не прошло: 5\u{a0}000,00\u{a0}₽.\nСчёт: acme\nПричина: bank: insufficient_funds (yookassa)\n\
-             Карта больше не списывается: автопополнение выключено.\n\
-             Пополните счёт, чтобы запросы к моделям не прервались.\n\n18.11.2026 11:06 UTC · событие 7\n"
+             Автопополнение выключено, с карты больше ничего не списывается.\n\
+             Пополните баланс, чтобы запросы к моделям не прервались.\n\n18.11.2026 11:06 UTC · событие 7\n"
         );
         let with_link = failed(false, Some("https://pay.example/1"));
         assert!(with_link.contains("\nОплатить самостоятельно: https://pay.example/1\n"));
@@ -295,42 +335,91 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_that_was_taken_out_is_not_said_to_fail() {
-        let vendor = || "anthropic".to_owned();
-        let out = subject(&event(Happening::VendorOut { vendor: vendor() }));
-        assert!(out.contains("он отключён или не отвечает"), "{out}");
-        let back = subject(&event(Happening::VendorBack { vendor: vendor() }));
-        assert_eq!(back, "Поставщику anthropic снова отправляются запросы");
-    }
-
-    #[test]
-    fn a_groups_ceiling_is_told_of_as_the_groups() {
-        let low = |group: Option<&str>| {
-            subject(&event(Happening::CeilingLow {
-                group: group.map(|id| id.parse().unwrap()),
-                ceiling: CeilingKind::Day,
-                ceiling_rub: MicroRub::rubles(500),
-                level_rub: MicroRub::rubles(100),
-                left_rub: MicroRub::rubles(99),
-                by: "n".into(),
-            }))
+    fn a_dispute_and_a_reversal_name_the_payment() {
+        let disputed = |status: &str| {
+            text(
+                &event(Happening::PaymentDisputed {
+                    provider: "stripe".into(),
+                    entry: "stripe:cs_1".into(),
+                    dispute: "du_1".into(),
+                    amount_rub: MicroRub::rubles(5000),
+                    status: status.into(),
+                }),
+                0,
+            )
         };
-        let left = "подходит к концу: осталось 99,00\u{a0}₽";
-        assert_eq!(low(None), format!("Лимит ключа {left}"));
-        assert_eq!(
-            low(Some("team")),
-            format!("Лимит группы ключей team {left}")
+        for (status, how) in [
+            ("inquiry", "открыт"),
+            ("open", "открыт"),
+            ("won", "закрыт в вашу пользу"),
+            ("lost", "проигран"),
+        ] {
+            let text = disputed(status);
+            let first = format!("Спор по платежу {how}: 5\u{a0}000,00\u{a0}₽.\n");
+            assert!(text.starts_with(&first), "{text}");
+            assert!(
+                text.contains("\nПлатёж: stripe:cs_1, спор: du_1 (stripe)\n"),
+                "{text}"
+            );
+        }
+        let reversed = text(
+            &event(Happening::PaymentReversed {
+                provider: "yookassa".into(),
+                entry: "yookassa:p-1".into(),
+                amount_rub: MicroRub::rubles(10),
+                reason: "yoo_money: fraud".into(),
+            }),
+            0,
+        );
+        assert!(
+            reversed.contains("Причина: yoo_money: fraud (yookassa)\nБаланс не изменён"),
+            "{reversed}"
         );
     }
 
     #[test]
-    fn what_somebody_wrote_stays_in_its_line() {
+    fn disabled_vendor_is_not_reported_as_failing() {
+        let vendor = || "anthropic".to_owned();
+        let out = subject(&event(Happening::VendorOut { vendor: vendor() }), 0);
+        assert!(out.contains("он отключён или не отвечает"), "{out}");
+        let back = subject(&event(Happening::VendorBack { vendor: vendor() }), 0);
+        assert_eq!(back, "Поставщику anthropic снова отправляются запросы");
+    }
+
+    #[test]
+    fn ceiling_of_a_group_is_reported_as_the_groups() {
+        let low = |group: Option<&str>| {
+            subject(
+                &event(Happening::CeilingLow {
+                    group: group.map(|id| id.parse().unwrap()),
+                    ceiling: CeilingKind::Day,
+                    ceiling_rub: MicroRub::rubles(500),
+                    level_rub: MicroRub::rubles(100),
+                    left_rub: MicroRub::rubles(99),
+                    by: "n".into(),
+                }),
+                0,
+            )
+        };
+        let left = "осталось 99,00\u{a0}₽";
+        assert_eq!(
+            low(None),
+            format!("Заканчивается дневной лимит ключа: {left}")
+        );
+        assert_eq!(
+            low(Some("team")),
+            format!("Заканчивается дневной лимит группы ключей team: {left}")
+        );
+    }
+
+    #[test]
+    fn free_text_stays_on_its_line() {
         let correction = event(Happening::Correction {
             entry: "c".into(),
             amount_rub: MicroRub::rubles(-1),
             reason: "a\nb".into(),
             balance_rub: MicroRub::ZERO,
         });
-        assert!(text(&correction).contains("Основание: a b (c)\n"));
+        assert!(text(&correction, 0).contains("Основание: a b (c)\n"));
     }
 }

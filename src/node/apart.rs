@@ -1,11 +1,11 @@
-//! What has a thread of its own, so that it and calls do not wait for each other.
+//! Runs work on a thread of its own, so that it and calls do not delay each other.
 
 use std::{io, thread};
 
 use tokio::{runtime::Builder, sync::oneshot};
 
-/// Starts it on a new thread, on a runtime of that thread. It runs until the answer is dropped, which resolves when it has
-/// ended by itself.
+/// Starts `work` on a new thread with a runtime of its own. It runs until the returned future is dropped; the future
+/// resolves when `work` has ended by itself.
 pub(super) async fn run(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,
@@ -31,7 +31,7 @@ pub(super) async fn run(
     begun.await.map_err(io::Error::other)??;
     Ok(async move {
         let _stop = stop;
-        // Nothing is sent: it is dropped with the thread.
+        // Nothing is ever sent: the sender is dropped when the thread ends.
         let _ = end.await;
     })
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_runs_elsewhere_until_it_ends() {
+    async fn work_runs_on_its_own_thread_until_it_ends() {
         let (tell, mut told) = mpsc::channel::<ThreadId>(1);
         let work = async move {
             tokio::task::yield_now().await;
@@ -55,9 +55,9 @@ mod tests {
         assert_ne!(told.recv().await.unwrap(), thread::current().id());
     }
 
-    /// Dropped with its runtime, wherever it waits.
+    /// The work is dropped together with its runtime, at whatever await it is.
     #[tokio::test]
-    async fn it_is_dropped_with_who_waits_for_it() {
+    async fn work_is_dropped_with_the_future_that_waits_for_it() {
         let (held, mut dropped) = mpsc::channel::<()>(1);
         let work = async move {
             let _held = held;

@@ -1,4 +1,4 @@
-//! Builds a gateway: opens the ledger, binds the ports, and starts everything that runs beside the calls.
+//! Builds a gateway: opens the ledger, binds the ports, and starts all background tasks.
 
 use std::{
     net::{SocketAddr, TcpListener as StdListener},
@@ -17,9 +17,6 @@ use tollgate_layers::{
 use super::{
     Gateway, apart,
     events::{reporting, take_tokens},
-    limits::LiveLimits,
-    rates::KeyRates,
-    readiness::{self, Readiness},
 };
 use crate::{
     admin::Admin,
@@ -28,33 +25,39 @@ use crate::{
     console::ConsoleLayer,
     edge::{
         panics::catch_round,
-        server::{self, InheritedSockets, Listener, OpenConnections, ServerSettings},
+        server::{self, InheritedSockets, Listener, OpenConnections, ServerSettings, WhenFull},
         tls::{Identity, Tls},
     },
     endpoints::RENDERERS,
     events::{Dispatcher, Tail, Watcher},
     ledger::AnyLedger,
     observe::{
-        Scrape, Sources,
         metrics::{Metrics, ledger::Measured},
         record::Calls,
         traces,
     },
     payments::Payments,
     stack::{self, Shared},
+    state::{
+        limits::LiveLimits,
+        rates::KeyRates,
+        readiness::{self, Readiness},
+        scrape::{Scrape, Sources},
+    },
 };
 
-/// Before what an earlier process left is looked at again, where that panicked.
+/// Pause before the recovery of an earlier process' calls is tried again after a panic.
 const RECOVER_AGAIN: Duration = Duration::from_secs(1);
-/// Calls that may run or wait to be settled: as many as `limits.in_flight_max` may be set to while they do.
+/// How many calls may run or wait for their settlement: the highest value to which `limits.in_flight_max` can be
+/// reloaded.
 const CALLS_MAX: usize = 1_000_000;
 
 impl Gateway {
-    /// Opens the ledger, binds the ports and serves. Each settled or released call is told to
-    /// `report`; see [`log_event`](super::log_event). The line of each call in the log is written in any case.
+    /// Opens the ledger, binds the ports and serves. `report` gets an event for each settled or released call; see
+    /// [`log_event`](super::log_event). The log line of each call is written in any case.
     ///
     /// # Errors
-    /// The ledger cannot be opened, or a port cannot be bound; the text says which.
+    /// If the ledger cannot be opened, or a port cannot be bound; the text names it.
     pub async fn build(
         config: &Config,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
@@ -62,10 +65,10 @@ impl Gateway {
         Self::build_on(config, InheritedSockets::default(), report).await
     }
 
-    /// The same, on sockets that are there already; where one is missing, its port is bound.
+    /// Like [`Gateway::build`], on inherited sockets; a port without one is bound.
     ///
     /// # Errors
-    /// See [`Gateway::build`].
+    /// If the ledger cannot be opened, or a port cannot be bound; the text names it.
     pub async fn build_on(
         config: &Config,
         passed: InheritedSockets,
@@ -85,12 +88,11 @@ impl Gateway {
         let (traces, exporter) = traces::start(config, &metrics.traces_dropped).unzip();
         let calls = Calls::traced(Arc::clone(&metrics), traces);
         let report = Arc::new(reporting(calls.clone(), report));
-        let settings = SettlerSettings {
-            calls_max: CALLS_MAX,
-            // All that has ended goes to the store at once: it may keep what its server cannot take.
-            under_way_max: CALLS_MAX,
-            ..SettlerSettings::default()
-        };
+        let mut settings = SettlerSettings::default();
+        settings.calls_max = CALLS_MAX;
+        // Every ended call is submitted to the store at once: even if its server cannot take a charge now, the store
+        // may have an outbox that keeps it.
+        settings.under_way_max = CALLS_MAX;
         let (rates_of_keys, counting) = KeyRates::of(&store);
         let (settled, used) = (Arc::clone(&report), rates_of_keys.tokens.clone());
         let health = Health::new();
@@ -103,11 +105,12 @@ impl Gateway {
             settled(event);
         });
         let upstream = Upstream::new(limits.call_time_max.clone());
-        let payments = Payments::counted(
+        let payments = Payments::of_gateway(
             store.clone(),
             config.payments.clone(),
             config.language,
             metrics.payments.clone(),
+            settler.calls(),
         );
         let service = stack::callers(Shared {
             config,
@@ -131,6 +134,7 @@ impl Gateway {
             trusted_proxies: limits.trusted_proxies.clone(),
             connections: limits.connections.clone(),
             open: OpenConnections::default(),
+            when_full: WhenFull::Refuse,
             tls: None,
         };
         let readiness = Readiness::default();
@@ -171,10 +175,11 @@ impl Gateway {
                 payments.clone(),
             );
             let console = ConsoleLayer::new(admin, Arc::clone(&live));
-            let service = stack::operators(&admin.key, api, console);
+            let service = stack::operators(admin, &metrics, api, console);
             let settings = ServerSettings {
                 connections: limits.admin_connections.clone(),
                 open: OpenConnections::default(),
+                when_full: WhenFull::ReplaceStrangers,
                 ..server_settings.clone()
             };
             loops.spawn(server::serve(listener, service, settings, admin_open));
@@ -188,7 +193,7 @@ impl Gateway {
         if store.takes_leases() {
             let leases = store.clone();
             let tended = async move {
-                while catch_round("the look after leases", leases.tend_leases())
+                while catch_round("the check of leases", leases.tend_leases())
                     .await
                     .is_none()
                 {
@@ -221,7 +226,7 @@ impl Gateway {
         loops.spawn(payments.keep_topped_up(std::future::pending()));
         let earlier = store.clone();
         loops.spawn(async move {
-            // What it has ended by then is not left any more.
+            // Calls that it ended before a panic are not recovered twice.
             while catch_round("the end of earlier calls", earlier.recover(&*report))
                 .await
                 .is_none()
@@ -230,11 +235,12 @@ impl Gateway {
             }
         });
         let mut rates = RateFeed::new(&config.live.rate);
-        // So that the first call has a price.
+        // Fetch the exchange rate now, so that the first call has a price.
         rates.refresh_into(&live).await;
         let mut feed = JoinSet::new();
         feed.spawn(rates.run(Arc::clone(&live), std::future::pending()));
-        // Last: beside another process on the same port, whoever is sent here waits for nothing.
+        // The port is bound last: if another process serves the same port meanwhile, connections that the kernel
+        // assigns to this one do not wait for its start.
         let listener = listen(passed.public, config.listen, config.reuse_port, "listen")?;
         let address = listener.local_addr()?;
         let server_settings = ServerSettings {
@@ -278,7 +284,7 @@ pub(super) fn tell_expiry(metrics: &Metrics, identity: &Identity) {
     }
 }
 
-/// A socket that was passed, or the address itself.
+/// The inherited socket, or a new one bound to the address.
 fn listen(
     passed: Option<StdListener>,
     address: SocketAddr,
@@ -293,7 +299,7 @@ fn listen(
     }
 }
 
-/// Keeps the health of the routes in force, and of no others.
+/// Keeps the health of the routes in force, and drops that of others.
 pub(super) fn follow(health: &Health, live: &Live) {
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));

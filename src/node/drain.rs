@@ -1,4 +1,5 @@
-//! The end of a gateway: no more calls, some time for those that run, and every charge told or kept.
+//! The end of a gateway: accepts no more calls, gives running ones some time, and settles every charge or keeps it in
+//! the outbox.
 
 use std::time::Duration;
 
@@ -6,30 +7,31 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::Gateway;
 
-/// How long answers that are cut may take to say so.
+/// How long answers that are cut may take to end with an error.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long it may take to say that others may send events now.
+/// How long releasing the leases of event deliveries may take.
 const LET_GO: Duration = Duration::from_secs(1);
-/// How often it is looked whether calls without clients have ended.
+/// How often to check whether calls without clients have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
-/// How long the charges of cut calls may take to be told, beyond the drain's own time.
+/// How long the charges of cut calls may take to be acknowledged, beyond the drain's own time.
 const CUT_CHARGES: Duration = Duration::from_secs(5);
-/// How long those of calls that have ended by themselves may at least, be it beyond that time.
+/// How long the charges of calls that ended by themselves may take at least, even beyond the drain's time.
 const LAST_CHARGES: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger. It has
-    /// [`Gateway::drain_timeout`] for all of that, and a few seconds more where calls had to be cut.
+    /// Accepts no more calls, lets the running ones finish for a while, settles all, closes the ledger. All of this
+    /// takes at most [`Gateway::drain_timeout`], and a few seconds more if calls had to be cut.
     ///
     /// # Errors
-    /// Some calls could not be settled, and nothing keeps them: the ledger was out of reach to the end.
+    /// If some calls could not be settled and no outbox keeps their charges, because the ledger stayed out of reach or
+    /// the settler panicked.
     pub async fn drain(mut self) -> anyhow::Result<()> {
         self.readiness.serving(false);
         self.draining.send_replace(true);
         let patience = self.drain_timeout();
         let until = Instant::now() + patience;
         let mut done = ended(&mut self.servers, patience).await;
-        // Calls that go on without their clients have the same time.
+        // Calls that continue after their clients have left get the same time.
         while done && self.calls.running() > 0 {
             tokio::time::sleep(FAREWELL_LOOK).await;
             done = Instant::now() < until;
@@ -37,7 +39,7 @@ impl Gateway {
         if !done {
             tracing::warn!(
                 calls = self.calls.running(),
-                "cutting what did not finish in time"
+                "cutting calls that did not finish in time"
             );
             self.calls.cut_running();
             ended(&mut self.servers, FAREWELL).await;
@@ -45,16 +47,16 @@ impl Gateway {
         }
         let unacknowledged = self.calls.unacknowledged();
         drop(self.calls);
-        // With the last answer the last way into the settler's queue is gone.
+        // When the last answer has ended, nothing can add to the settler's queue any more.
         let patience = patience_for_charges(until, Instant::now(), !done);
         let settled = ended(&mut self.settler, patience).await && !self.readiness.is_broken();
         if !settled {
-            // Or it would write into an outbox that is closed.
+            // Otherwise it could write to an outbox that is closed.
             self.settler.shutdown().await;
         }
         self.feed.shutdown().await;
         self.deliveries.shutdown().await;
-        // Where the ledger is away, their leases end by themselves.
+        // If the ledger is out of reach, the leases expire by themselves.
         let _ = tokio::time::timeout(LET_GO, self.dispatcher.let_go()).await;
         self.store.give_back().await;
         self.loops.shutdown().await;
@@ -65,25 +67,25 @@ impl Gateway {
         if settled {
             return Ok(());
         }
-        // What could not be told to the ledger is on this machine's disk, or lost.
+        // Charges that the ledger has not acknowledged are on this machine's disk, or lost.
         let calls = unacknowledged.count();
-        // What a settler that has died was told is neither in the ledger nor in the outbox.
+        // Calls that were queued in a settler that panicked are neither in the ledger nor in the outbox.
         anyhow::ensure!(
             kept && !self.readiness.is_broken(),
-            "the ledger could not be told of the end of {calls} calls in time; the next start charges what was \
-             noted of them"
+            "the ledger did not acknowledge the end of {calls} calls in time; the next start charges the recorded \
+             checkpoints"
         );
         tracing::warn!(
             calls,
             outbox = %self.outbox.display(),
-            "the ledger could not be told of the end of these calls: their charges are kept in the outbox, and \
-             the next start on it tells them"
+            "the ledger did not acknowledge the end of these calls: their charges are kept in the outbox, and \
+             the next start sends them"
         );
         Ok(())
     }
 }
 
-/// How long the last charges may take to be told, where a drain has time `until` then.
+/// How long the last charges may take to be acknowledged, if the drain's time ends at `until`.
 fn patience_for_charges(until: Instant, now: Instant, calls_were_cut: bool) -> Duration {
     let least = if calls_were_cut {
         CUT_CHARGES
@@ -93,7 +95,7 @@ fn patience_for_charges(until: Instant, now: Instant, calls_were_cut: bool) -> D
     until.saturating_duration_since(now).max(least)
 }
 
-/// Whether all tasks end within a time.
+/// Whether all tasks end within `patience`.
 async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     let all = async { while tasks.join_next().await.is_some() {} };
     tokio::time::timeout(patience, all).await.is_ok()
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_charges_have_what_the_drain_has_left() {
+    async fn last_charges_get_the_remaining_drain_time() {
         let now = Instant::now();
         for (left, cut, patience) in [(60, false, 60), (2, false, 2), (0, false, 1), (0, true, 5)] {
             let until = now + Duration::from_secs(left);

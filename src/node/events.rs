@@ -1,14 +1,13 @@
-//! What becomes of the settler's events: counted, logged, taken off a key's tokens, told to whoever asked for them.
+//! Handles the settler's events: counts and logs them, subtracts tokens from the key's limit, and passes them to the
+//! embedding program.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tollgate_layers::reserve::{Event, ledger::Booked};
 
-use super::rates::KeyTokens;
-use crate::observe::record::Calls;
+use crate::{observe::record::Calls, state::rates::KeyTokens};
 
-/// What is done with an event of the settler's: it is counted, logged and told to `report`, which may
-/// panic for itself alone.
+/// A handler that counts and logs an event of the settler and passes it to `report`. A panic of `report` is caught.
 pub(super) fn reporting(
     calls: Calls,
     report: impl Fn(&Event<'_>) + Send + Sync + 'static,
@@ -21,7 +20,7 @@ pub(super) fn reporting(
     }
 }
 
-/// Counts the tokens of a call towards its key's limit.
+/// Counts a call's tokens against its key's limit.
 pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     if let Event::Settled {
         settlement,
@@ -35,7 +34,7 @@ pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     }
 }
 
-/// What an operator should know of an event beside the call's own line.
+/// Logs what an operator should know of an event in addition to the call's own line.
 pub fn log_event(event: &Event<'_>) {
     match event {
         Event::Settled {
@@ -51,12 +50,12 @@ pub fn log_event(event: &Event<'_>) {
                 account = %settlement.account,
                 cost_rub = %settlement.cost,
                 booked = settled.booked.as_str(),
-                "a call was not charged: look into it"
+                "a call was not charged: investigate it"
             );
         }
         Event::Released { number } => tracing::debug!(%number, "released"),
         Event::Untended { cause } => {
-            tracing::warn!(%cause, "running calls could not be noted or extended yet");
+            tracing::warn!(%cause, "running calls could not be recorded or extended yet");
         }
         Event::Unavailable { number, cause } => tracing::warn!(%number, %cause, "not settled yet"),
         _ => {}

@@ -1,19 +1,12 @@
-//! Everything with a socket or a task, in the order of a gateway's life: `build` opens the ledger and the ports, `run`
-//! serves until the process is told to stop, [`reload`] takes changed files meanwhile, `drain` ends it.
+//! The gateway's sockets and tasks, in the order of its life: `build` opens the ledger and the ports, `run` serves
+//! until the process gets a signal to stop, [`reload`] applies changed files meanwhile, `drain` ends it.
 //!
-//! Beside that stand what a reload changes ([`limits`]), whether this node should be sent calls ([`readiness`]), what the
-//! settler's events are used for (`events`), what has a thread of its own (`apart`), and the files that the process may open
-//! ([`files`]).
+//! The other modules handle the settler's events (`events`) and run work on threads of its own (`apart`).
 
 mod apart;
 mod build;
 mod drain;
 mod events;
-pub mod files;
-pub(crate) mod https;
-pub mod limits;
-pub mod rates;
-pub mod readiness;
 pub mod reload;
 mod run;
 
@@ -26,7 +19,6 @@ pub use self::{
     events::log_event,
     run::{serve, until_told_to_stop},
 };
-use self::{limits::LiveLimits, readiness::Readiness};
 use crate::{
     catalog::snapshot::Live,
     config::{RateConfig, ReceiverConfig},
@@ -34,6 +26,7 @@ use crate::{
     events::Dispatcher,
     ledger::AnyLedger,
     observe::{metrics::Metrics, traces::Exporter},
+    state::{limits::LiveLimits, readiness::Readiness},
 };
 
 /// A running gateway.
@@ -43,7 +36,7 @@ pub struct Gateway {
     admin_address: Option<SocketAddr>,
     store: AnyLedger,
     live: Arc<Live>,
-    /// Of the tariff in force.
+    /// Fingerprint of the tariff in force.
     fingerprint: String,
     limits: LiveLimits,
     tls: Option<Tls>,
@@ -52,45 +45,45 @@ pub struct Gateway {
     metrics: Arc<Metrics>,
     readiness: Readiness,
     draining: watch::Sender<bool>,
-    /// Operators are served to the end of the drain.
+    /// Dropped last: operators are served until the drain has ended.
     _admin_end: watch::Sender<bool>,
-    /// Accept loops: they end when draining does.
+    /// The accept loops; they end when draining does.
     servers: JoinSet<()>,
-    /// Cuts the calls that still run when the drain's time is up.
+    /// Cuts the calls that are still running when the drain's time is up.
     calls: Settler,
     /// Ends when the last answer is settled.
     settler: JoinSet<()>,
-    /// Loops without an end of their own.
+    /// Loops that do not end by themselves.
     loops: JoinSet<()>,
-    /// Keeps what the ledger could not be told.
+    /// The file with charges that the ledger has not acknowledged.
     outbox: PathBuf,
-    /// Who is sent events.
+    /// The receivers of events.
     dispatcher: Dispatcher,
-    /// Sends them.
+    /// The tasks that deliver events.
     deliveries: JoinSet<()>,
     receivers: Vec<ReceiverConfig>,
-    /// Asks for the exchange rate.
+    /// The task that reads the exchange rate.
     feed: JoinSet<()>,
-    /// Where it asks.
+    /// The settings of that task.
     rate: RateConfig,
-    /// Sends the spans of calls.
+    /// Exports the spans of calls.
     exporter: Option<Exporter>,
 }
 
 impl Gateway {
-    /// Where callers are served.
+    /// The address on which callers are served.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where operators are served.
+    /// The address on which operators are served, if they are.
     #[must_use]
     pub const fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
 
-    /// The ledger.
+    /// The ledger that calls are booked in.
     #[must_use]
     pub const fn store(&self) -> &AnyLedger {
         &self.store
@@ -102,19 +95,19 @@ impl Gateway {
         &self.live
     }
 
-    /// What this node knows of its vendors.
+    /// The health of the vendors as this node sees it.
     #[must_use]
     pub const fn health(&self) -> &Health {
         &self.health
     }
 
-    /// What this node counts.
+    /// This node's metrics.
     #[must_use]
     pub const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Time for running calls when it is drained.
+    /// How long running calls may take when the gateway is drained.
     #[must_use]
     pub fn drain_timeout(&self) -> Duration {
         self.limits.drain_timeout.get()

@@ -1,7 +1,7 @@
-//! Keeps a running gateway at what its files say: on SIGHUP, and when it sees that they have changed.
+//! Reloads the configuration of a running gateway: on SIGHUP, and when its files have changed.
 //!
-//! A file is taken when two looks found the same in it, so never while it is being written. What is wrong
-//! with it is said once, and the old configuration stays.
+//! A file is applied when two checks in a row found the same content, so never while it is being written. A mistake in
+//! it is logged once, and the old configuration stays in force.
 
 use std::{
     panic::resume_unwind,
@@ -26,25 +26,25 @@ use crate::{
     edge::panics::catch_round,
 };
 
-/// Between two looks at files that have just changed.
+/// Pause between two checks of files that have just changed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Until the ledger is asked again, where nothing is looked at otherwise.
+/// Pause before the ledger is tried again, if files are not polled.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// What the gateway was told, and what its files held then.
+/// The configuration in force, and the state of its files.
 #[derive(Debug)]
 pub struct Reload {
     file: PathBuf,
-    /// Some of it stays in force to the end.
+    /// The configuration at the start; parts of it stay in force until the end.
     started: Config,
-    /// Between two looks; `None`: only when told to.
+    /// Interval between two checks; `None` if only SIGHUP triggers one.
     every: Option<Duration>,
     next_look: Option<Instant>,
-    /// As they were taken, or refused.
+    /// The files as they were last applied or rejected.
     known: Files,
-    /// As they were at the last look, if that was another state.
+    /// The files at the last check, if they differ from `known`.
     changed: Option<Files>,
-    /// The present state was to be taken, and the ledger did not answer.
+    /// The ledger did not answer when the files were to be applied, so that is still due.
     put_off: bool,
 }
 
@@ -64,7 +64,7 @@ impl Reload {
         }
     }
 
-    /// Resolves when it is time for a look.
+    /// Resolves when the next check is due.
     pub async fn due(&self) {
         match self.next_look {
             Some(at) => sleep_until(at).await,
@@ -72,7 +72,7 @@ impl Reload {
         }
     }
 
-    /// Looks at the files, and reads them if they have changed since they were read and are whole.
+    /// Checks the files, and applies them if they have changed and are no longer being written.
     pub async fn look(&mut self, gateway: &mut Gateway) {
         self.next_look = self.every.map(|every| Instant::now() + every);
         let ended = catch_round("the reload", self.look_once(gateway)).await;
@@ -81,7 +81,7 @@ impl Reload {
         }
     }
 
-    /// Reads the files now, whatever is in them.
+    /// Applies the files now, even if they are unchanged.
     pub async fn now(&mut self, gateway: &mut Gateway) {
         self.put_off = false;
         let ended = catch_round("the reload", self.read(gateway, None)).await;
@@ -108,7 +108,8 @@ impl Reload {
         self.next_look = Some(Instant::now() + soon);
     }
 
-    /// Reads the files; where `found` says what should be in them, they are not taken in another state.
+    /// Reads and applies the files. If `found` is given and the files differ from it, they are still being written, and
+    /// are checked again soon.
     async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) {
         let file = self.file.clone();
         let Loaded { config, files } = off_thread(move || Config::read(&file)).await;
@@ -137,7 +138,7 @@ impl Reload {
                     let fields = fields.join(", ");
                     tracing::warn!(
                         needs_restart = fields,
-                        "changed in the file, in force after a restart"
+                        "changed in the file; applies after a restart"
                     );
                 }
                 self.every = config.reload_poll;
@@ -164,12 +165,12 @@ impl Reload {
 }
 
 impl Gateway {
-    /// Takes models, prices, vendors, rate sources, limits and the certificate of another configuration; what it
-    /// does not take, [`need_restart`] says. Running calls and open connections go on as they began. Asks nobody but the
-    /// ledger, and that only where prices have changed.
+    /// Applies models, prices, vendors, rate sources, limits and the certificate of another configuration;
+    /// [`need_restart`] lists the settings that it cannot apply. Running calls and open connections continue as they
+    /// began. Uses the ledger only if prices have changed, and nothing else outside the process.
     ///
     /// # Errors
-    /// The ledger gave no version for the changed prices. Nothing is taken then.
+    /// If the ledger gives no version for the changed prices. Then nothing is applied.
     pub async fn reload(&mut self, config: &Config) -> Result<TariffVersion, BookError> {
         let fingerprint = config.live.fingerprint();
         let version = if fingerprint == self.fingerprint {
@@ -193,14 +194,14 @@ impl Gateway {
         }
         if config.receivers != self.receivers {
             self.receivers.clone_from(&config.receivers);
-            // What is on its way to the old ones ends here, and is sent again.
+            // Deliveries in progress to the old receivers are dropped and sent again.
             self.deliveries = self.dispatcher.replace(&self.receivers);
         }
         if config.live.rate != self.rate {
             self.rate.clone_from(&config.live.rate);
             self.live.unfix_rate();
             let (mut feed, live) = (RateFeed::new(&self.rate), Arc::clone(&self.live));
-            // The old one ends here. A slow source holds nothing up: the rate in force stays until it answers.
+            // The old task ends here. A slow source delays nothing: the rate in force stays until it answers.
             self.feed = JoinSet::new();
             self.feed.spawn(async move {
                 feed.refresh_into(&live).await;
@@ -211,7 +212,7 @@ impl Gateway {
     }
 }
 
-/// What a slow disk must not hold up. It panics where `work` does.
+/// Runs work that waits for the disk on a blocking thread. Panics if `work` does.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|ended| resume_unwind(ended.into_panic()))

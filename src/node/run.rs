@@ -1,19 +1,20 @@
-//! The process: serves until it is told to stop, and takes changed files meanwhile.
+//! The process: serves until it gets a signal to stop, and reloads changed files meanwhile.
 
 use std::{collections::BTreeMap, path::Path};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Gateway, events::log_event, files::Shares, reload::Reload};
+use super::{Gateway, events::log_event, reload::Reload};
 use crate::{
     config::{Config, Files},
     edge::server::InheritedSockets,
+    net::files::Shares,
 };
 
-/// Serves until SIGTERM or SIGINT, then drains. SIGHUP, or a change of the files, lets it read them again.
+/// Serves until SIGTERM or SIGINT, then drains. Reloads the files on SIGHUP, or when they change.
 ///
 /// # Errors
-/// See [`Gateway::build`].
+/// If the gateway cannot be built (see [`Gateway::build`]), signals cannot be received, or the drain loses charges.
 pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     for warning in &config.warnings {
@@ -25,6 +26,7 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     let admin = gateway.admin_address().map(tracing::field::display);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
+        commit = crate::COMMIT,
         address = %gateway.address(),
         admin,
         ledger = config.ledger.url.kind(),
@@ -41,22 +43,22 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     }
     tracing::info!(
         seconds_max = gateway.drain_timeout().as_secs(),
-        "draining; stop again to cut"
+        "draining; send the signal again to cut running calls"
     );
     tokio::select! {
         drained = gateway.drain() => drained?,
         () = stop.next() => {
-            anyhow::bail!("told to stop twice: running calls were cut; the next start charges what was noted of them");
+            anyhow::bail!("stopped by a second signal: running calls were cut; the next start charges their recorded checkpoints");
         }
     }
     tracing::info!("stopped");
     Ok(())
 }
 
-/// The connections that the config allows.
+/// The connections that the configuration allows.
 fn shares(config: &Config, gateway: &Gateway) -> Shares {
     let snapshot = gateway.live.snapshot();
-    // One comes as often as it has routes.
+    // A vendor is listed once per route.
     let vendors: BTreeMap<_, _> = snapshot
         .vendors()
         .map(|vendor| (&*vendor.name, vendor.connections_max))
@@ -74,13 +76,13 @@ fn shares(config: &Config, gateway: &Gateway) -> Shares {
 /// Waits for SIGTERM or SIGINT.
 ///
 /// # Errors
-/// The signals cannot be listened to.
+/// If signals cannot be received.
 pub async fn until_told_to_stop() -> anyhow::Result<()> {
     StopSignals::listen()?.next().await;
     Ok(())
 }
 
-/// SIGTERM and SIGINT. One that comes while nobody waits is kept for the next who does.
+/// SIGTERM and SIGINT. A signal that arrives while nothing waits for it is kept for the next wait.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,

@@ -1,8 +1,9 @@
-//! Automatic top-up: a rule of an account, kept beside its payments. When free money falls below a bound, a card that the
-//! provider keeps is charged; here stands the provider's handle of it, and never the card's number.
+//! Automatic top-up: a rule of an account, stored next to its payments. When the balance, less the cost of running calls
+//! so far, falls below a bound, a saved card is charged. The rule contains the provider's handle of the card, never the
+//! card's number.
 //!
-//! `payment-auto/<account>` is a rule, and `payments-auto` names the accounts that may have one, by the rule of the other
-//! lists: an account is named there before its rule is written, and taken out after it is gone.
+//! The document `payment-auto/<account>` is a rule, and `payments-auto` lists the accounts that may have one. As with
+//! the other lists, an account is added to the list before its rule is written, and removed after the rule is deleted.
 
 use std::fmt;
 
@@ -16,28 +17,28 @@ use super::{
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
-/// How often a change is tried while others change the same.
+/// Maximum attempts of a change while others change the same document.
 const TRIES_MAX: usize = 100;
-/// How many accounts may be topped up by cards.
+/// Maximum number of accounts with a rule.
 const RULES_MAX: usize = 10_000;
 const LIST: &str = "payments-auto";
-/// In the place of a rule that was taken away.
+/// Replaces the document of a removed rule.
 const GONE: &str = "-";
 
-/// Whether a card is charged.
+/// State of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AutoStatus {
-    /// The payer has not made the payment yet that the card is saved with.
+    /// The payer has not yet made the payment that saves the card.
     Waiting,
-    /// It is, where it has to be.
+    /// The card is charged when the balance is low.
     On,
-    /// It is not any more.
+    /// The card is no longer charged.
     Off,
 }
 
 impl AutoStatus {
-    /// Its name.
+    /// Name of the state.
     #[must_use]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -48,22 +49,22 @@ impl AutoStatus {
     }
 }
 
-/// A card that a provider keeps. Whoever has the handle and the shop's key can charge it: it is written where rules are
-/// kept, and is sent to the provider alone.
+/// A card saved at a provider. The handle together with the shop's key is enough to charge it, so it is stored only
+/// with the rule and sent only to the provider.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedCard {
-    /// The provider's handle of it.
+    /// The provider's handle of the card.
     pub(super) handle: String,
-    /// Whose it is there, where the provider asks for that too.
+    /// The provider's id of the customer, if it requires one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) customer: Option<String>,
-    /// The last digits, as the provider tells them.
+    /// Last four digits of the card, if the provider reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last4: Option<String>,
 }
 
 impl SavedCard {
-    /// With what a provider said of its number: four digits, or nothing.
+    /// Keeps `last4` only if it is four digits.
     pub(super) fn new(handle: String, customer: Option<String>, last4: Option<String>) -> Self {
         let plain = |last4: &String| last4.len() == 4 && last4.bytes().all(|b| b.is_ascii_digit());
         Self {
@@ -73,7 +74,7 @@ impl SavedCard {
         }
     }
 
-    /// For people.
+    /// The card's last digits, for people.
     fn shown(&self) -> String {
         format!("····{}", self.last4.as_deref().unwrap_or_default())
     }
@@ -85,52 +86,71 @@ impl fmt::Debug for SavedCard {
     }
 }
 
-/// Why a rule is off whose payer has paid.
-pub(super) const NOT_SAVED: &str = "it was paid in a way that cannot be saved";
+/// Reason for a rule that is off although the payer has paid.
+pub(super) const NOT_SAVED: &str = "it was paid by a method that cannot be saved";
 
-/// A rule: who agreed to what, and what has come of it.
+/// A rule: its terms, the consent to them, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AutoTopup {
     pub(super) account: AccountId,
-    /// Who keeps the card.
+    /// Provider that saved the card.
     pub(super) provider: String,
-    /// It is charged when less is free,
+    /// Bound on the balance below which the card is charged.
     pub(super) below_rub: MicroRub,
-    /// so much at once,
+    /// Amount of each charge.
     pub(super) amount_rub: MicroRub,
-    /// and so much in a month at most.
+    /// Maximum of all charges in a month.
     pub(super) month_max_rub: MicroRub,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) email: Option<String>,
     pub(super) by: String,
     pub(super) created_ms: u64,
-    /// The payment by which the payer agrees.
+    /// The payment by which the payer gave consent.
     pub(super) consent: IntentId,
     pub(super) status: AutoStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) card: Option<SavedCard>,
-    /// What the card is charged by now. It stands here before the provider is asked, and until all of it is known.
+    /// The charge in progress. Stored before the request to the provider, and kept until its outcome is fully known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) charging: Option<IntentId>,
-    /// How often it was declined since it was charged last.
+    /// The account when the last charge began; `None` after a charge that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) last: Option<Mark>,
+    /// Number of declines since the last successful charge.
     #[serde(default)]
     pub(super) declines: u32,
-    /// Until then it is not charged; while a card is waited for that its payer has paid by, it is waited for until then.
+    /// The card is not charged before this time. In state `Waiting`, after a payment, the end of the wait for the card.
     #[serde(default)]
     pub(super) not_before_ms: u64,
-    /// The month, since January 1970, and what was charged or asked for in it.
+    /// Month counted from January 1970, and the amount charged or requested in it.
     #[serde(default)]
     pub(super) month: u64,
     #[serde(default)]
     pub(super) month_rub: MicroRub,
-    /// The month in which it was told that no more may be charged.
+    /// Month for which the event was emitted that the monthly maximum is reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) full_month: Option<u64>,
 }
 
-/// A rule for people: without the handle.
+/// The account when a charge began: the next charge waits until money has been spent since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Mark {
+    /// Cost of its calls, including running ones.
+    pub(super) spent_rub: MicroRub,
+    /// Balance once the charge is booked.
+    pub(super) left_rub: MicroRub,
+}
+
+impl Mark {
+    /// Whether a call or a correction has spent money since.
+    pub(super) fn is_past(&self, spent: MicroRub, left: MicroRub) -> bool {
+        spent > self.spent_rub || left < self.left_rub
+    }
+}
+
+/// A rule as people see it, without the handle.
 #[derive(Debug, Serialize)]
 pub struct AutoShown {
     pub(crate) account: AccountId,
@@ -138,15 +158,15 @@ pub struct AutoShown {
     below_rub: MicroRub,
     amount_rub: MicroRub,
     month_max_rub: MicroRub,
-    /// What was charged or asked for in this month.
+    /// Amount charged or requested in this month.
     month_rub: MicroRub,
     pub(crate) status: AutoStatus,
     reason: Option<String>,
-    /// The card's last digits.
+    /// Last digits of the card.
     card: Option<String>,
-    /// The payment by which the payer agrees.
+    /// The payment by which the payer gives consent.
     payment: IntentId,
-    /// Where it is made, while it is waited for.
+    /// URL of that payment while it is unpaid.
     pub(crate) url: Option<String>,
     declines: u32,
     next_try_at: Option<String>,
@@ -155,7 +175,7 @@ pub struct AutoShown {
 }
 
 impl AutoTopup {
-    /// What was charged or asked for in the month of this time.
+    /// Amount charged or requested in the month of this time.
     pub(super) fn charged_in_month(&self, now_ms: u64) -> MicroRub {
         if self.month == month_of(now_ms) {
             self.month_rub
@@ -164,7 +184,7 @@ impl AutoTopup {
         }
     }
 
-    /// Whether the same was asked for.
+    /// Whether both rules have the same terms.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (
             &self.provider,
@@ -201,7 +221,7 @@ impl AutoTopup {
     }
 }
 
-/// Rules, and how they are changed.
+/// Reads and changes rules.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     store: AnyLedger,
@@ -217,7 +237,7 @@ impl Rules {
         Ok(self.versioned(account).await?.1)
     }
 
-    /// The same, and the version to change it by.
+    /// The rule of an account, and its version for a change.
     pub(super) async fn versioned(
         &self,
         account: &AccountId,
@@ -229,29 +249,29 @@ impl Rules {
         }
     }
 
-    /// Writes a rule where that is still of this version. Says whether it was.
+    /// Writes a rule if the stored version is still `version`. Returns whether it was.
     pub(super) async fn put(&self, version: u64, rule: &AutoTopup) -> Result<bool, BookError> {
         self.write(&name(&rule.account), version, &text(rule)?)
             .await
     }
 
-    /// Takes a rule away where it is still of this version. Says whether it was. Versions go on behind it: who has read a
-    /// rule that is gone does not write it in the place of another.
+    /// Removes a rule if the stored version is still `version`. Returns whether it was. Version numbers continue
+    /// afterwards, so that a writer with a removed rule cannot overwrite a newer one.
     pub(super) async fn take(&self, account: &AccountId, version: u64) -> Result<bool, BookError> {
         self.write(&name(account), version, GONE).await
     }
 
-    /// The accounts that may have a rule.
+    /// Accounts that may have a rule.
     pub(super) async fn accounts(&self) -> Result<Vec<AccountId>, BookError> {
         Ok(self.listed().await?.1)
     }
 
-    /// Puts an account among them.
+    /// Adds an account to the list.
     pub(super) async fn list(&self, account: &AccountId) -> Result<(), BookError> {
         for _ in 0..TRIES_MAX {
             let (version, mut accounts) = self.listed().await?;
             if accounts.contains(account) {
-                // Written all the same: who is about to take it out looks again.
+                // Written even if unchanged: a concurrent removal then fails on its version and checks again.
                 if self.write(LIST, version, &text(&accounts)?).await? {
                     return Ok(());
                 }
@@ -259,7 +279,7 @@ impl Rules {
             }
             if accounts.len() >= RULES_MAX {
                 return Err(BookError::Unavailable(
-                    format!("{RULES_MAX} accounts are topped up by cards: no more may be").into(),
+                    format!("at most {RULES_MAX} accounts can have automatic top-up").into(),
                 ));
             }
             accounts.push(account.clone());
@@ -270,7 +290,7 @@ impl Rules {
         Err(busy("the accounts that are topped up by cards"))
     }
 
-    /// Takes an account out of the list, if it has no rule.
+    /// Removes an account from the list, if it has no rule.
     pub(super) async fn unlist(&self, account: &AccountId) -> Result<(), BookError> {
         for _ in 0..TRIES_MAX {
             let (version, mut accounts) = self.listed().await?;
@@ -314,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cards_handle_is_shown_to_nobody() {
+    fn card_handle_is_never_shown() {
         let card = SavedCard::new(
             "pm-secret".into(),
             Some("cus-secret".into()),
@@ -334,6 +354,7 @@ mod tests {
             reason: None,
             card: Some(card),
             charging: None,
+            last: None,
             declines: 0,
             not_before_ms: 0,
             month: 0,

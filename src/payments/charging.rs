@@ -1,9 +1,10 @@
-//! Saved cards are charged by rules: looked after off the way of calls, by one gateway for all.
+//! Charges saved cards by rules, in the background of calls, on one gateway for all.
 //!
-//! A charge stands in its rule before its provider is asked, by a change of the rule's version: of many that see the same
-//! free balance, one begins. What the provider is asked with is made of the charge's id, so whoever goes on with it asks
-//! for the same; what it answers is fetched and booked as of any payment. The rule is free for the next charge when all
-//! of the last one is known. Whoever is killed between two steps leaves something that is done again, not twice.
+//! A charge is written to its rule before the request to the provider, by a compare-and-swap of the rule's version. If
+//! several gateways see the same low balance, only one begins. The idempotency key of the request is derived from the
+//! charge's id, so a retry by any process is the same request; the answer is fetched and booked like any payment. The
+//! rule is free for the next charge when the outcome of the last one is fully known. If a process dies between two
+//! steps, the step is repeated, and its effect happens once.
 
 use std::{
     pin::pin,
@@ -23,39 +24,42 @@ use tollgate_ledger::{
 
 use super::{
     CREATING_MS_MAX, PaymentError, Payments, REPEATABLE_MS_MAX,
-    auto::{AutoStatus, AutoTopup, NOT_SAVED, SavedCard},
+    auto::{AutoStatus, AutoTopup, Mark, NOT_SAVED, SavedCard},
     intent::{CardUse, Intent, IntentId, State},
     provider::{Charged, Provider},
     shelf::NotOpened,
 };
-use crate::{admin::now_ms, edge::panics::catch_round, text::causes::chain};
+use crate::{
+    edge::panics::catch_round,
+    text::{causes::chain, time::now_ms},
+};
 
-/// How many steps of a rule are made at once.
+/// Maximum number of steps of a rule in one round.
 const STEPS_MAX: usize = 20;
-/// Rules that are looked after at the same time.
+/// Maximum number of rules processed concurrently.
 const AT_ONCE_MAX: usize = 16;
-/// After how many declines the wait does not grow any more.
+/// Number of declines after which the pause no longer doubles.
 const DOUBLED_MAX: u32 = 6;
-/// Among gateways, one looks.
+/// Lease under which one gateway processes the rules.
 const LEASE: &str = "payments-auto";
 
-/// So long a card is waited for that its payer has paid by.
+/// How long to wait for the saved card after its payer has paid.
 const CARD_MS_MAX: u64 = 3_600_000;
 
-/// Why there is no telling whether a card was charged.
+/// Reason when it is unknown whether a card was charged.
 const NEVER_ANSWERED: &str = "the provider never answered";
 
-/// By whom charges are asked for.
+/// Author of charges in their intents.
 const BY: &str = "auto";
 
-/// Whether there is more to do now.
+/// Whether the rule can make another step now.
 enum Step {
     Again,
     Done,
 }
 
 impl Payments {
-    /// Looks after all rules, until `shutdown` is done, where no other gateway does.
+    /// Processes all rules until `shutdown` resolves, unless another gateway does.
     pub async fn keep_topped_up(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
@@ -75,9 +79,9 @@ impl Payments {
             };
             tokio::select! {
                 () = &mut shutdown => return,
-                done = catch_round("the look after saved cards", round) => {
+                done = catch_round("the check of saved cards", round) => {
                     if let Some(Err(error)) = done {
-                        tracing::warn!(error = chain(&error), "saved cards were not looked after");
+                        tracing::warn!(error = chain(&error), "saved cards could not be checked");
                     }
                 }
             }
@@ -87,9 +91,9 @@ impl Payments {
     /// Charges the cards of all accounts that need it.
     ///
     /// # Errors
-    /// The ledger is out of reach. What a provider does not answer is in the log, and asked again.
+    /// If the ledger cannot be reached. A provider's failure is logged, and the request is retried.
     pub async fn charge_due(&self) -> Result<(), BookError> {
-        // Who does not answer is not waited for once more in the same round.
+        // A provider that timed out is not called again in the same round.
         let silent = Arc::new(Mutex::new(Vec::new()));
         let rounds = stream::iter(self.0.rules.accounts().await?).map(|account| {
             let (payments, silent) = (self.clone(), Arc::clone(&silent));
@@ -101,7 +105,7 @@ impl Payments {
             match done {
                 Ok(()) => {}
                 Err(PaymentError::Ledger(error)) => failed = Some(error),
-                // Another configuration may have it.
+                // The provider may be configured on another gateway.
                 Err(PaymentError::NoProvider(_)) => {}
                 Err(error) => {
                     tracing::warn!(error = chain(&error), "a saved card was not charged yet");
@@ -114,7 +118,7 @@ impl Payments {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Makes the steps of one rule that can be made now.
+    /// Makes the steps of a rule that are possible now.
     pub(super) async fn look_after(
         &self,
         account: &AccountId,
@@ -144,8 +148,8 @@ impl Payments {
         }
     }
 
-    /// A payment that the payer did not make saves no card. Nor does one that was made in another way, of which some
-    /// providers say nothing: a card that comes at all comes soon.
+    /// A payment that was not made saves no card. Neither does one made by another method, which some providers do not
+    /// report: a card that has not arrived by a deadline will not arrive.
     async fn wait(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         let reason = match self.0.shelf.find(rule.consent).await? {
@@ -169,8 +173,8 @@ impl Payments {
         Ok(Step::Done)
     }
 
-    /// Begins a charge where it is due. The rule was read before the balance is: whatever has topped it up in between has
-    /// changed the rule too, or is seen here.
+    /// Begins a charge if it is due. The rule is read before the balance, so that a top-up in between either has
+    /// changed the rule or is included in the balance.
     async fn begin(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         if rule.not_before_ms > now {
@@ -181,7 +185,12 @@ impl Payments {
             Err(BookError::NotFound) => return Ok(Step::Done),
             Err(error) => return Err(error.into()),
         };
-        if view.suspended || view.free_rub >= rule.below_rub {
+        // Money that calls hold but may not use does not count: a charge would only let them hold more.
+        let used = self.0.running.used(&rule.account);
+        let left = view.balance_rub.minus_or_zero(used);
+        let spent = view.spent_rub.plus_or_max(used);
+        let is_spent = rule.last.is_none_or(|last| last.is_past(spent, left));
+        if view.suspended || left >= rule.below_rub || !is_spent {
             return Ok(Step::Done);
         }
         self.provider(Some(&rule.provider))?;
@@ -204,12 +213,17 @@ impl Payments {
         }
         (rule.month, rule.month_rub) = (month, in_month);
         rule.charging = Some(IntentId::new());
-        // Whoever was first goes on; so does whoever was not, with that one's charge.
+        rule.last = Some(Mark {
+            spent_rub: spent,
+            left_rub: left.plus_or_max(rule.amount_rub),
+        });
+        // If another process has recorded a charge first, this write fails, and the next step continues with that
+        // charge.
         self.0.rules.put(version, &rule).await?;
         Ok(Step::Again)
     }
 
-    /// Brings a charge that was begun to its end.
+    /// Continues a charge until its outcome is known.
     async fn go_on(
         &self,
         version: u64,
@@ -228,12 +242,12 @@ impl Payments {
                         let provider = self.provider(Some(&rule.provider))?;
                         self.charge(provider, charge, card).await?;
                     }
-                    // Under the same key it would be charged once more.
+                    // The provider has forgotten the idempotency key, so a retry would charge again.
                     _ => drop(self.cancel(id, NEVER_ANSWERED).await?),
                 }
                 Ok(Step::Again)
             }
-            // It waits for the payer, as any link does.
+            // The payer has to confirm it, like any payment by link.
             State::Open if charge.url.is_some() => {
                 let reason = "the payer has to confirm it".to_owned();
                 self.failed(version, rule, &charge, reason).await
@@ -262,7 +276,7 @@ impl Payments {
         }
     }
 
-    /// Writes the intent of a charge, before its provider is asked.
+    /// Writes the intent of a charge before the request to the provider.
     async fn make_charge(&self, rule: &AutoTopup, id: IntentId) -> Result<Intent, PaymentError> {
         let shelf = &self.0.shelf;
         let charge = Intent {
@@ -280,6 +294,7 @@ impl Payments {
             url: None,
             entry: None,
             refunds: Vec::new(),
+            disputes: Vec::new(),
         };
         let opened = shelf.add_open(&charge, usize::MAX).await;
         opened.map_err(|error| match error {
@@ -293,7 +308,8 @@ impl Payments {
         Ok(shelf.make(&charge).await?)
     }
 
-    /// Asks the provider for a charge's money. What it answers is noted; money is believed in once it is fetched.
+    /// Requests the charge from the provider and records the answer. Money is booked only after the payment has been
+    /// fetched.
     async fn charge(
         &self,
         provider: &Provider,
@@ -328,7 +344,7 @@ impl Payments {
         Ok(())
     }
 
-    /// There is no money by the card: it is told, and the card left alone for a while, or for good.
+    /// Handles a failed charge: emits an event, and pauses the card or stops charging it.
     async fn failed(
         &self,
         version: u64,
@@ -348,7 +364,7 @@ impl Payments {
             || Provider::is_for_good(&reason);
         let once = format!("auto_topup_failed:{}", charge.id);
         let url = charge.url.clone().filter(|_| charge.state == State::Open);
-        // Before it is noted: whoever does it again tells it again, and it is told once.
+        // Emitted before the failure is recorded: a retry emits it again, and events with one id are stored once.
         self.tell_failed(&rule, once, reason.clone(), off, url)
             .await?;
         tracing::warn!(
@@ -357,7 +373,7 @@ impl Payments {
         );
         let doubled = 1u64 << rule.declines.saturating_sub(1).min(DOUBLED_MAX);
         rule.not_before_ms = now.saturating_add(retry_ms.saturating_mul(doubled));
-        rule.charging = None;
+        (rule.charging, rule.last) = (None, None);
         if rule.month == month_of(now) && reason != NEVER_ANSWERED && charge.state != State::Refused
         {
             rule.month_rub = rule.month_rub.minus_or_zero(charge.amount_rub);

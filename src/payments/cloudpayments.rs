@@ -1,7 +1,7 @@
-//! CloudPayments: orders that are paid by a link, and notifications signed over their body.
+//! CloudPayments: payment links, charges of saved cards, and notifications signed over their body.
 //!
-//! What a notification is about does not stand in it: that of `Check` comes to an address of its own. So even a good
-//! signature does not make a payment of it; that is found at the provider, by the intent. Refunds cannot be found there
+//! A notification does not contain its own kind, except that `Check` has a URL of its own. Even a valid signature is
+//! therefore not proof of a payment; the payment is fetched from the provider by the intent. Refunds cannot be fetched
 //! by their payment, and are taken from the signed body.
 
 use std::collections::HashMap;
@@ -20,29 +20,29 @@ use super::{
     },
     yookassa::kopecks,
 };
-use crate::{config::CloudPaymentsConfig, node::https::HttpsClient, text::percent::decoded};
+use crate::{config::CloudPaymentsConfig, net::https::HttpsClient, text::percent::decoded};
 
-/// What is asked before money is taken: the notification of `Check`.
+/// A `Check` notification, which the provider sends before it takes money.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     account: Option<String>,
     amount: Amount,
 }
 
-/// What `Check` is answered.
+/// Answer codes of a `Check` notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The money may be taken.
+    /// The provider may take the money.
     Good = 0,
     /// There is no such intent.
     NoIntent = 10,
-    /// It is another account's.
+    /// The intent belongs to another account.
     OtherAccount = 11,
-    /// It is of another amount.
+    /// The intent has another amount.
     OtherAmount = 12,
-    /// It is paid already.
+    /// The intent is already paid.
     Paid = 13,
-    /// It is not waited for any more.
+    /// The intent has expired.
     Over = 20,
 }
 
@@ -95,7 +95,7 @@ struct NewOrder<'a> {
     fail_redirect_url: &'a str,
 }
 
-/// A charge of a card that is kept, without its owner.
+/// Request to charge a saved card without its owner.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct NewCharge<'a> {
@@ -103,16 +103,16 @@ struct NewCharge<'a> {
     currency: &'a str,
     account_id: &'a AccountId,
     token: &'a str,
-    /// 0: the shop begins it, not the payer.
+    /// 0: initiated by the shop, not by the payer.
     tr_initiator_code: u8,
-    /// 0: at no times that are agreed on before.
+    /// 0: not on a schedule agreed in advance.
     payment_scheduled: u8,
     description: String,
     invoice_id: IntentId,
     email: Option<&'a str>,
 }
 
-/// What a charge is answered with: a try to pay, or where the payer has to confirm it.
+/// Answer to a charge: a transaction, or where the payer has to confirm it.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Try {
@@ -155,20 +155,32 @@ struct Transaction {
     currency: String,
     invoice_id: Option<String>,
     status: String,
-    /// 0 is a payment; others are what went back or out.
+    /// 0 is a payment; other types are refunds and payouts.
     #[serde(default)]
     r#type: u8,
-    /// Of its card, where that is kept.
+    /// Token of the card, if it is saved.
     token: Option<String>,
     card_last_four: Option<String>,
 }
 
 impl Transaction {
+    /// The transaction as the state of an intent. A canceled transaction that had paid it cannot be followed by
+    /// another: the money is gone.
+    fn seen_of(self, intent: &Intent) -> Seen {
+        let entry = format!("cloudpayments:{}", self.transaction_id);
+        let is_gone = self.status == "Cancelled" && intent.entry == Some(entry);
+        let mut seen = self.seen();
+        if is_gone {
+            seen.standing = Standing::Canceled("canceled".to_owned());
+        }
+        seen
+    }
+
     fn seen(self) -> Seen {
         Seen {
             payment: self.transaction_id.to_string(),
             intent: self.invoice_id,
-            // A declined one may be followed by another.
+            // A declined transaction may be followed by another.
             standing: match self.status.as_str() {
                 "Completed" if self.r#type == 0 => Standing::Succeeded,
                 _ => Standing::Pending,
@@ -178,6 +190,7 @@ impl Transaction {
                 currency: self.currency,
             },
             refunds: Vec::new(),
+            disputes: Vec::new(),
             card: self
                 .token
                 .filter(|token| !token.is_empty())
@@ -209,14 +222,15 @@ impl CloudPayments {
         };
         let order =
             serde_json::to_vec(&order).map_err(|error| ProviderError::Unread(error.into()))?;
-        // Under the intent's own key stands what its card was asked for.
+        // The intent's own idempotency key was used for the charge of its card.
         let key = match intent.card {
             Some(CardUse::Saved) => format!("{}-link", intent.id),
             _ => intent.id.to_string(),
         };
         let req = self
             .request("/orders/create")
-            // Answered the same for an hour; an order that is made twice for one intent is paid once: see `Check`.
+            // The provider repeats its answer for one hour. If two links are created for one intent, only one can be
+            // paid: see `Check`.
             .header("X-Request-ID", key);
         let answer: Answer<Order> = ask(client, req, order.into()).await?;
         let order = made(answer)?;
@@ -226,7 +240,7 @@ impl CloudPayments {
         })
     }
 
-    /// Charges a card, if that was not done before: the key that makes two the same is good for an hour alone.
+    /// Charges a card, unless it was already charged: the idempotency key is valid for only one hour.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -241,7 +255,7 @@ impl CloudPayments {
         let charge = NewCharge {
             amount: number(&kopecks(intent.amount_rub))?,
             currency: "RUB",
-            // The token was given for this one.
+            // The token is valid only for this account id.
             account_id: &intent.account,
             token: &card.handle,
             tr_initiator_code: 0,
@@ -258,7 +272,7 @@ impl CloudPayments {
         let answer: Answer<Try> = ask(client, req, charge.into()).await?;
         match answer.model {
             Some(tried) => Ok(tried.into()),
-            // It was not even tried, and why.
+            // The charge was rejected before an attempt, with this reason.
             None => Err(ProviderError::Refused(
                 http::StatusCode::OK,
                 answer.message.unwrap_or_default(),
@@ -266,8 +280,8 @@ impl CloudPayments {
         }
     }
 
-    /// Found by the intent, whose number the payment has, by the version of the search that finds payments alone: the
-    /// second one finds what went back too.
+    /// Finds the payment by the intent's number, with the version of the search that returns only payments; the second
+    /// version also returns refunds.
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,
@@ -275,7 +289,7 @@ impl CloudPayments {
     ) -> Result<Seen, ProviderError> {
         let body = json!({ "InvoiceId": intent.id });
         let answer: Answer<Transaction> = self.post(client, "/payments/find", &body).await?;
-        // Without one, nobody has tried to pay yet.
+        // Without a transaction, nobody has tried to pay yet.
         Ok(answer.model.map_or_else(
             || Seen {
                 payment: String::new(),
@@ -283,13 +297,15 @@ impl CloudPayments {
                 standing: Standing::Pending,
                 amount: Amount::default(),
                 refunds: Vec::new(),
+                disputes: Vec::new(),
                 card: SeenCard::Untold,
             },
-            Transaction::seen,
+            |found| found.seen_of(intent),
         ))
     }
 
-    /// One try to pay, by its own number: the search finds the last one alone, and that may be another.
+    /// Fetches a transaction by its id: the search returns only the last transaction of an intent, which may be
+    /// another.
     pub(super) async fn transaction(
         &self,
         client: &HttpsClient,
@@ -304,7 +320,7 @@ impl CloudPayments {
         Ok(found.filter(|found| found.payment == transaction))
     }
 
-    /// Takes the link back: it would be good for ever.
+    /// Cancels the payment link, which never expires by itself.
     pub(super) async fn withdraw(
         &self,
         client: &HttpsClient,
@@ -313,7 +329,7 @@ impl CloudPayments {
         let answer: Answer<Value> = self
             .post(client, "/orders/cancel", &json!({ "Id": order }))
             .await?;
-        // One that is gone already is as good.
+        // A link that is already gone is equivalent.
         drop(answer);
         Ok(())
     }
@@ -339,11 +355,11 @@ impl CloudPayments {
             )
     }
 
-    /// What a notification names, if it is signed.
+    /// Reads a notification, if its signature is valid.
     pub(super) fn read(&self, query: &str, headers: &HeaderMap, body: &[u8]) -> Option<Notice> {
         let secret = self.0.api_secret.expose();
         let text = std::str::from_utf8(body).ok()?;
-        // One is over the body as it is sent, the other over what it stands for.
+        // One signature covers the body as sent, the other its decoded form.
         let plain = decoded(&text.replace('+', " "));
         let signed = |name: &str, over: &[u8]| {
             let shown = headers.get(name).and_then(|value| value.to_str().ok());
@@ -377,6 +393,7 @@ impl CloudPayments {
             notice.is_success = field("Status").as_deref() == Some("Completed");
             notice.transaction = field("TransactionId").filter(|_| notice.is_success);
             notice.charge = notice.transaction.clone();
+            notice.canceled = field("TransactionId").filter(|_| !notice.is_success);
             notice.card = field("Token")
                 .filter(|_| notice.is_success)
                 .map(|token| SavedCard::new(token, None, field("CardLastFour")));
@@ -387,6 +404,7 @@ impl CloudPayments {
             notice.refund = Some(SeenRefund {
                 id: field("TransactionId")?,
                 amount: amount()?,
+                failed: false,
             });
         }
         Some(notice)
@@ -399,7 +417,7 @@ fn made<T>(answer: Answer<T>) -> Result<T, ProviderError> {
     model.ok_or(ProviderError::Refused(http::StatusCode::OK, said))
 }
 
-/// A number with all of its digits, and no float on its way.
+/// A number with all its digits, without a conversion to float.
 fn number(text: &str) -> Result<Box<RawValue>, ProviderError> {
     RawValue::from_string(text.to_owned()).map_err(|error| ProviderError::Unread(error.into()))
 }
@@ -441,7 +459,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_come_as_a_form_or_as_json() {
+    fn notification_fields_are_read_from_a_form_or_json() {
         let form = fields("TransactionId=455&Amount=10.00&Description=%D0%B0+b&Email=").unwrap();
         assert_eq!(form["Amount"], "10.00");
         assert_eq!(form["Description"], "а b");

@@ -1,7 +1,7 @@
-//! An intent: a payment that somebody was asked for, and what has come of it.
+//! An intent: a payment that was requested, and its outcome.
 //!
-//! That money came in or went back is in the ledger, under ids that are made of the provider's own. What stands here
-//! can be told again from there and from the provider; it says what is still to be asked.
+//! The ledger records that money was received or refunded, under ids derived from the provider's. An intent can be
+//! reconstructed from the ledger and the provider; it records what is still to be requested.
 
 use std::{fmt, str::FromStr};
 
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub};
 use uuid::Uuid;
 
-/// An intent's id: a UUID of version 7, so that later ones stand behind earlier ones.
+/// Id of an intent: a UUIDv7, so that ids sort by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct IntentId(Uuid);
 
 impl IntentId {
-    /// A new one.
+    /// A new id with the current time.
     #[must_use]
     pub fn new() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// How long ago it was made, as it says itself.
+    /// Age of the id, by the time that it contains.
     pub(super) fn age_ms(self, now_ms: u64) -> u64 {
         let made = self.0.get_timestamp().map_or((0, 0), |at| at.to_unix());
         now_ms.saturating_sub(made.0.saturating_mul(1000))
@@ -45,31 +45,31 @@ impl FromStr for IntentId {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let id = text.parse::<Uuid>().ok();
-        // As we write it, and no other way: it is part of names.
+        // Accepts only the canonical form, because ids are parts of names.
         id.filter(|id| id.to_string() == text)
             .map(Self)
             .ok_or("must be a UUID in lower case, like 019abcde-0000-7000-8000-000000000000")
     }
 }
 
-/// How far an intent is.
+/// State of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// The provider has not told its address yet: nobody can have paid by it.
+    /// The provider has not returned the payment link yet, so nobody can have paid.
     Creating,
     /// The payer has a link.
     Open,
-    /// The money is on the account.
+    /// The money is booked on the account.
     Paid,
-    /// There will be none.
+    /// The payment was canceled or has expired.
     Canceled,
-    /// Money came, and it is not what was asked for: it waits for an operator.
+    /// The received money differs from the request; an operator must decide.
     Refused,
 }
 
 impl State {
-    /// All there are.
+    /// All states.
     pub(crate) const ALL: [Self; 5] = [
         Self::Creating,
         Self::Open,
@@ -78,13 +78,13 @@ impl State {
         Self::Refused,
     ];
 
-    /// Whether something is still to come.
+    /// Whether the outcome is still unknown.
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Creating | Self::Open)
     }
 
-    /// Its name.
+    /// Name of the state.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -97,86 +97,169 @@ impl State {
     }
 }
 
-/// What a payment has to do with a card that the provider keeps.
+/// How a payment uses a saved card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CardUse {
-    /// The provider keeps the card that it is made by.
+    /// The provider saves the card that the payment is made with.
     Save,
-    /// It is made by the card that the provider keeps, and nobody is asked.
+    /// The payment is made by a saved card, without the payer.
     Saved,
 }
 
-/// Money that went back to the payer.
+/// State of a dispute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DisputeStatus {
+    /// The payer's bank inquires; no money has moved.
+    Inquiry,
+    /// The bank has taken the money until the dispute is decided.
+    Open,
+    /// The seller keeps the money.
+    Won,
+    /// The money is lost.
+    Lost,
+}
+
+impl DisputeStatus {
+    /// Name of the state.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Inquiry => "inquiry",
+            Self::Open => "open",
+            Self::Won => "won",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// A dispute of a payment, as last reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispute {
+    /// The provider's id of the dispute.
+    pub id: String,
+    /// Disputed amount.
+    pub amount_rub: MicroRub,
+    /// State of the dispute.
+    pub status: DisputeStatus,
+}
+
+/// Why money was taken off the account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RefundKind {
+    /// The amount was refunded to the payer.
+    #[default]
+    Refund,
+    /// The amount is disputed.
+    Dispute,
+}
+
+impl RefundKind {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    fn is_refund(&self) -> bool {
+        *self == Self::Refund
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refund => "refund",
+            Self::Dispute => "dispute",
+        }
+    }
+}
+
+/// Money refunded to the payer, or held back for a dispute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refund {
-    /// The provider's id for it.
+    /// The provider's id of the refund or dispute.
     pub id: String,
-    /// How much.
+    /// Why the money was taken.
+    #[serde(default, skip_serializing_if = "RefundKind::is_refund")]
+    pub kind: RefundKind,
+    /// Amount of the refund or dispute.
     pub amount_rub: MicroRub,
-    /// What was taken off the account for it, one entry after the other. The first may be nothing.
+    /// Amounts taken off the account for it, one per ledger entry. The first may be zero.
     pub taken_rub: Vec<MicroRub>,
+    /// The payer did not get it: all entries are reversed, and nothing more is taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// How many of the entries have been reversed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub returned: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(value: &usize) -> bool {
+    *value == 0
 }
 
 impl Refund {
-    /// What could not be taken: the account had spent it.
+    /// The amount that could not be taken because the account had spent it.
     #[must_use]
     pub fn debt(&self) -> MicroRub {
+        if self.failed {
+            return MicroRub::ZERO;
+        }
         let taken = self.taken_rub.iter().copied();
         let taken = taken.fold(MicroRub::ZERO, MicroRub::plus_or_max);
         self.amount_rub.minus_or_zero(taken)
     }
 }
 
-/// A payment that somebody was asked for.
+/// A payment that was requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// Its id, which the provider gets as the key of idempotency.
+    /// Id of the intent, which is also the idempotency key at the provider.
     pub id: IntentId,
-    /// Whose account it is for.
+    /// Account that the payment is for.
     pub account: AccountId,
-    /// How much.
+    /// Requested amount.
     pub amount_rub: MicroRub,
-    /// Who takes the money.
+    /// Name of the provider.
     pub provider: String,
-    /// Unix time in milliseconds when it was made.
+    /// When it was created, in Unix milliseconds.
     pub created_ms: u64,
-    /// Who asked: an operator's name, or `key:` and a key's id.
+    /// The requester: an operator's name, or `key:` and a key's id.
     pub by: String,
-    /// Where the receipt goes.
+    /// Email address for the fiscal receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
-    /// What it has to do with a card that the provider keeps; usually nothing.
+    /// How it uses a saved card; usually not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardUse>,
-    /// How far it is.
+    /// State of the intent.
     pub state: State,
-    /// Why it is canceled or refused.
+    /// Why it was canceled or refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The provider's id for it.
+    /// The provider's id of the payment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payment: Option<String>,
-    /// Where the payer pays.
+    /// URL where the payer pays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The id of the top-up.
+    /// Id of the top-up in the ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
-    /// What went back.
+    /// Refunds, and disputes that are held back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refunds: Vec<Refund>,
+    /// Disputes of the payment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disputes: Vec<Dispute>,
 }
 
 impl Intent {
-    /// What the account owes for refunds.
+    /// The account's debt for refunds of this payment.
     #[must_use]
     pub fn debt(&self) -> MicroRub {
         let debts = self.refunds.iter().map(Refund::debt);
         debts.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Whether the same was asked for.
+    /// Whether both request the same payment.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.account, self.amount_rub, &self.provider, self.card)
             == (
@@ -187,10 +270,15 @@ impl Intent {
             )
     }
 
-    /// The id under which a refund is taken off: that of the refund, and a number behind it for what could be taken
-    /// later only.
-    pub(super) fn correction(&self, refund: &str, taken_before: usize) -> String {
-        let id = format!("{}:refund:{refund}", self.provider);
+    /// A refund or a dispute by its id.
+    pub(super) fn refund(&self, id: &str) -> Option<&Refund> {
+        self.refunds.iter().find(|refund| refund.id == id)
+    }
+
+    /// Id of the ledger entry for a refund: the refund's id, with a number appended for amounts that could only be
+    /// taken later.
+    pub(super) fn correction(&self, refund: &Refund, taken_before: usize) -> String {
+        let id = format!("{}:{}:{}", self.provider, refund.kind.as_str(), refund.id);
         match taken_before {
             0 => id,
             count => format!("{id}:{}", count + 1),
@@ -203,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_written_in_one_way() {
+    fn id_has_exactly_one_accepted_spelling() {
         let id = IntentId::new();
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in [
@@ -218,12 +306,15 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_taken_is_a_debt() {
+    fn money_already_spent_becomes_a_debt() {
         let rub = MicroRub::rubles;
         let refund = |taken: &[i64]| Refund {
             id: "r".into(),
+            kind: RefundKind::Refund,
             amount_rub: rub(10),
             taken_rub: taken.iter().copied().map(rub).collect(),
+            failed: false,
+            returned: 0,
         };
         assert_eq!(refund(&[]).debt(), rub(10));
         assert_eq!(refund(&[0, 4]).debt(), rub(6));

@@ -1,10 +1,10 @@
-//! Payments that customers make by themselves, at providers: YooKassa, CloudPayments, Stripe.
+//! Payments that customers make themselves at a provider: YooKassa, CloudPayments or Stripe.
 //!
-//! An intent says what somebody was asked for; the provider says what came of it. Whatever wakes us up, a notification,
-//! an operator or the clock, the payment is fetched from the provider and brought to the ledger in the same way
-//! (`settle`): so it does not matter how often, how late or in what order it is told. The ledger books a
-//! top-up once for its id, which is made of the provider's: whoever is killed between two steps leaves something that
-//! is done again, not twice.
+//! An intent records the request; the provider decides the outcome. Whether a notification, an operator or the timer is
+//! the trigger, the payment is fetched from the provider and booked in the same way (`settle`). It therefore does not
+//! matter how often, how late or in which order notifications arrive. The ledger books each top-up once by its id,
+//! which is derived from the provider's. If a process dies between two steps, the step is repeated, and its effect
+//! happens once.
 
 mod auto;
 mod charging;
@@ -33,13 +33,13 @@ use tollgate_layers::{
     reserve::ledger::{BookError, LedgerAdmin},
     respond::Language,
 };
-use tollgate_ledger::contract::Feed;
+use tollgate_ledger::{contract::Feed, settle::Running};
 use uuid::Uuid;
 
 pub(crate) use self::notified::Notified;
 pub use self::{
     auto::AutoShown,
-    intent::{CardUse, Intent, IntentId, Refund, State},
+    intent::{CardUse, Dispute, DisputeStatus, Intent, IntentId, Refund, RefundKind, State},
     provider::ProviderError,
     rules::NewAutoTopup,
 };
@@ -52,35 +52,34 @@ use self::{
     yookassa::YooKassa,
 };
 use crate::{
-    admin::now_ms,
     config::{PaymentsConfig, is_whole_kopecks},
     edge::panics::catch_round,
     ledger::AnyLedger,
-    node::https::{self, HttpsClient},
+    net::https::{self, HttpsClient},
     observe::metrics::payments::{Outcome, Payments as Counters},
-    text::causes::chain,
+    text::{causes::chain, time::now_ms},
 };
 
-/// Intents whose fetches are counted.
+/// Maximum number of intents whose fetches are rate-limited.
 const COUNTED_MAX: usize = 10_000;
-/// Fetches that notifications cause at the same time.
+/// Maximum number of concurrent fetches caused by notifications.
 const AT_ONCE_MAX: usize = 32;
-/// How long an intent is waited for whose provider has not answered: its link was shown to nobody.
+/// How long an intent may be in state `Creating`. Nobody has seen its link.
 const CREATING_MS_MAX: u64 = 3_600_000;
-/// How long a link is good that its provider would keep for ever.
+/// Lifetime of a link that would never expire at its provider.
 const UNPAID_MS_MAX: u64 = 24 * 3_600_000;
-/// How long a provider keeps our keys of idempotency.
+/// How long providers keep idempotency keys.
 const REPEATABLE_MS_MAX: u64 = 23 * 3_600_000;
-/// How often the holders of an account's keys may ask for payments at a gateway.
+/// Rate at which the holders of an account's keys may start payments at a gateway.
 const ASKS: Quota = Quota {
     count: 1,
     per: Duration::from_secs(10),
     burst: 20,
 };
-/// Among gateways, one polls.
+/// Lease under which one gateway polls.
 const LEASE: &str = "payments";
 
-/// Payments at all providers. Clones share them.
+/// Payments at all providers. Clones share state.
 #[derive(Clone)]
 pub struct Payments(Arc<Inner>);
 
@@ -93,55 +92,58 @@ struct Inner {
     config: Option<PaymentsConfig>,
     language: Language,
     counters: Counters,
+    /// Calls that run on this gateway.
+    running: Running,
     fetches: Gcra<IntentId>,
-    /// What holders of keys ask for: what a provider refuses leaves nothing open that would count.
+    /// Rate limit for holders of keys: a request that the provider refuses leaves no open intent that could be counted
+    /// instead.
     asks: Gcra<AccountId>,
     at_once: Semaphore,
-    /// This process, for the lease.
+    /// This process, as owner of the lease.
     owner: String,
 }
 
-/// What somebody wants to be asked for.
+/// A request for a payment.
 #[derive(Clone, Debug)]
 pub struct NewPayment {
-    /// The intent's id: the same again is the same intent.
+    /// Id of the intent: a repeated id is the same intent.
     pub id: IntentId,
-    /// Whose account it is for.
+    /// Account that the payment is for.
     pub account: AccountId,
-    /// How much.
+    /// Requested amount.
     pub amount: MicroRub,
-    /// At which provider; `None`: the one that there is.
+    /// Name of the provider; `None`: the only one configured.
     pub provider: Option<String>,
-    /// Where the receipt goes.
+    /// Email address for the fiscal receipt.
     pub email: Option<String>,
-    /// Who asks.
+    /// Name of the requester: an operator, or `key:` and a key's id.
     pub by: String,
-    /// Whether the provider is to keep the card: the payer agrees to that by paying.
+    /// Whether the provider saves the card. The payer consents by paying.
     pub saves_card: bool,
 }
 
-/// Why a payment was not made or looked after.
+/// Why a payment was not created or not processed.
 #[derive(Debug)]
 pub enum PaymentError {
-    /// There is no provider of that name, or none at all; those that there are.
+    /// The provider is not configured; contains the configured ones.
     NoProvider(Vec<&'static str>),
-    /// Providers take whole kopecks.
+    /// The amount has a fraction of a kopeck.
     NotKopecks,
-    /// There is another intent under the id.
+    /// Another intent has this id.
     Exists,
     /// There is no such intent.
     Unknown,
-    /// As many are open as may be.
+    /// The maximum number of intents is open.
     TooMany(usize),
-    /// An account cannot be topped up so: which field, and why.
+    /// An invalid rule: the field, and why.
     Rule(&'static str, &'static str),
     /// The account has no rule.
     NoRule,
-    /// Its rule has no card.
+    /// The rule has no card.
     NoCard,
-    /// The provider did not do it.
+    /// The provider failed.
     Provider(&'static str, ProviderError),
-    /// The ledger did not.
+    /// The ledger failed.
     Ledger(BookError),
 }
 
@@ -156,11 +158,13 @@ impl fmt::Display for PaymentError {
             Self::Exists => f.write_str("another payment has that id"),
             Self::Unknown => f.write_str("no such payment"),
             Self::Rule(_, problem) => f.write_str(problem),
-            Self::NoRule => f.write_str("the account is not topped up by a card"),
-            Self::NoCard => f.write_str("no card is saved: ask the payer for it with another rule"),
+            Self::NoRule => f.write_str("the account has no automatic top-up by card"),
+            Self::NoCard => {
+                f.write_str("no card is saved: create another rule, so that the payer can save one")
+            }
             Self::TooMany(max) => write!(
                 f,
-                "{max} payments of the account wait for their money: let some be paid, or expire"
+                "the account already has {max} unpaid payments: wait until some are paid or expire"
             ),
             Self::Provider(name, error) => write!(f, "{name}: {}", chain(error)),
             Self::Ledger(error) => error.fmt(f),
@@ -180,15 +184,17 @@ impl Payments {
     /// Payments into `store`, at the providers of `config`.
     #[must_use]
     pub fn new(store: AnyLedger, config: Option<PaymentsConfig>, language: Language) -> Self {
-        Self::counted(store, config, language, Counters::default())
+        let (counters, running) = Default::default();
+        Self::of_gateway(store, config, language, counters, running)
     }
 
-    /// The same, and what comes of them is counted.
-    pub(crate) fn counted(
+    /// For a gateway: counts outcomes, and includes the cost of its running calls.
+    pub(crate) fn of_gateway(
         store: AnyLedger,
         config: Option<PaymentsConfig>,
         language: Language,
         counters: Counters,
+        running: Running,
     ) -> Self {
         let mut providers = Vec::new();
         if let Some(payments) = &config {
@@ -210,6 +216,7 @@ impl Payments {
             config,
             language,
             counters,
+            running,
             fetches: Gcra::new(COUNTED_MAX),
             asks: Gcra::new(COUNTED_MAX),
             at_once: Semaphore::new(AT_ONCE_MAX),
@@ -217,7 +224,7 @@ impl Payments {
         }))
     }
 
-    /// What is configured; `None`: nothing.
+    /// The configuration; `None`: payments are not configured.
     pub(crate) fn config(&self) -> Option<&PaymentsConfig> {
         self.0
             .config
@@ -225,20 +232,21 @@ impl Payments {
             .filter(|_| !self.0.providers.is_empty())
     }
 
-    /// Whether there is a provider of this name.
+    /// Whether a provider of this name is configured.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.provider(Some(name)).is_ok()
     }
 
-    /// The providers that there are.
+    /// Names of the configured providers.
     pub(crate) fn providers(&self) -> Vec<&'static str> {
         self.0.providers.iter().map(Provider::name).collect()
     }
 
-    /// Asks the provider for a payment, and says where it is paid. The same wish again is the same payment.
+    /// Requests a payment from the provider, and returns its link. A repeated request returns the same payment.
     ///
     /// # Errors
-    /// See [`PaymentError`]; after one that may pass, the same wish may be repeated.
+    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient one the
+    /// request may be repeated.
     pub async fn create(&self, wish: NewPayment) -> Result<Intent, PaymentError> {
         let provider = self.provider(wish.provider.as_deref())?;
         if wish.amount <= MicroRub::ZERO || !is_whole_kopecks(wish.amount) {
@@ -263,6 +271,7 @@ impl Payments {
             url: None,
             entry: None,
             refunds: Vec::new(),
+            disputes: Vec::new(),
         };
         let intent = match shelf.find(wanted.id).await? {
             Some(intent) => intent,
@@ -291,7 +300,7 @@ impl Payments {
         self.link(provider, &intent).await
     }
 
-    /// Lets the provider make the payment of an intent that has none.
+    /// Creates the payment of an intent at the provider, if it has none.
     async fn link(&self, provider: &Provider, intent: &Intent) -> Result<Intent, PaymentError> {
         let created = match provider.create(&self.0.client, intent).await {
             Ok(created) => created,
@@ -310,7 +319,7 @@ impl Payments {
             .await
     }
 
-    /// Notes which payment of the provider is the intent's.
+    /// Records the provider's payment of an intent.
     async fn adopt(
         &self,
         provider: &Provider,
@@ -336,10 +345,10 @@ impl Payments {
         Ok(intent.await?)
     }
 
-    /// One intent.
+    /// Returns an intent.
     ///
     /// # Errors
-    /// See [`PaymentError`].
+    /// [`PaymentError::Unknown`] if there is none; [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn find(&self, id: IntentId) -> Result<Intent, PaymentError> {
         let found = self.0.shelf.find(id).await?;
         found.ok_or(PaymentError::Unknown)
@@ -348,7 +357,7 @@ impl Payments {
     /// All intents, or those of an account, the latest first.
     ///
     /// # Errors
-    /// See [`PaymentError`].
+    /// [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn list(&self, account: Option<&AccountId>) -> Result<Vec<Intent>, PaymentError> {
         let mut intents = self.0.shelf.all().await?;
         intents.retain(|intent| account.is_none_or(|account| intent.account == *account));
@@ -368,10 +377,10 @@ impl Payments {
         Ok(intents)
     }
 
-    /// What an account owes for refunds.
+    /// The account's debt for refunds.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// If the ledger cannot be reached.
     pub(crate) async fn debt_of(&self, account: &AccountId) -> Result<MicroRub, BookError> {
         let shelf = &self.0.shelf;
         let mut debt = MicroRub::ZERO;
@@ -382,11 +391,11 @@ impl Payments {
         Ok(debt)
     }
 
-    /// Asks the provider what has come of an intent, and books it; what an account owes for refunds is taken, as far as
-    /// it has become free.
+    /// Fetches the state of an intent from the provider and books it. Then takes the account's debt for refunds, as far
+    /// as it has free money.
     ///
     /// # Errors
-    /// See [`PaymentError`].
+    /// Any [`PaymentError`], if the intent is unknown or the provider or the ledger fails.
     pub async fn check(&self, id: IntentId) -> Result<Intent, PaymentError> {
         let intent = self.find(id).await?;
         let provider = self.provider(Some(&intent.provider))?;
@@ -413,19 +422,19 @@ impl Payments {
         self.find(id).await
     }
 
-    /// Asks again for every intent that is open: notifications get lost.
+    /// Fetches every open intent, because notifications can be lost.
     ///
     /// # Errors
-    /// The ledger is out of reach. What a provider does not answer is in the log.
+    /// If the ledger cannot be reached. A provider's failure is logged.
     pub async fn poll(&self) -> Result<(), BookError> {
-        // Who does not answer is not waited for once more in the same round.
+        // A provider that timed out is not called again in the same round.
         let mut silent = Vec::new();
         for open in self.0.shelf.open().await? {
             match self.ask_again(open.id, &silent).await {
                 Ok(()) => {}
                 Err(PaymentError::Ledger(error)) => return Err(error),
                 Err(error) => {
-                    tracing::warn!(intent = %open.id, error = chain(&error), "an open payment was not looked at");
+                    tracing::warn!(intent = %open.id, error = chain(&error), "an open payment could not be checked");
                     if let PaymentError::Provider(name, error) = error
                         && error.may_pass()
                     {
@@ -439,7 +448,7 @@ impl Payments {
 
     async fn ask_again(&self, id: IntentId, silent: &[&str]) -> Result<(), PaymentError> {
         let Some(intent) = self.0.shelf.find(id).await? else {
-            // Its maker was killed before it was made, or is about to make it.
+            // The process that created the intent died before the payment was created, or is about to create it.
             if id.age_ms(now_ms()) > CREATING_MS_MAX {
                 self.0.shelf.close(id).await?;
             }
@@ -453,7 +462,7 @@ impl Payments {
                 let provider = self.provider(Some(&intent.provider))?;
                 self.look(provider, intent, &payment, false).await?;
             }
-            // Its rule goes on with it, as long as it is there.
+            // The intent's rule continues it while the rule exists.
             None if intent.card == Some(CardUse::Saved) => {
                 let rule = self.0.rules.find(&intent.account).await?;
                 if rule.is_none_or(|rule| rule.charging != Some(id)) {
@@ -468,7 +477,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Polls until `shutdown` is done, where no other gateway does.
+    /// Polls until `shutdown` resolves, unless another gateway does.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
@@ -480,7 +489,7 @@ impl Payments {
                 () = tokio::time::sleep(config.poll) => {}
             }
             let round = async {
-                // Longer than a round usually takes: two that poll do no harm.
+                // Longer than a round usually takes. If two gateways poll, no harm is done.
                 let ttl = config.poll.saturating_mul(2);
                 if self.0.store.lease(LEASE, &self.0.owner, ttl).await? {
                     self.poll().await?;
@@ -489,16 +498,16 @@ impl Payments {
             };
             tokio::select! {
                 () = &mut shutdown => return,
-                done = catch_round("the look after open payments", round) => {
+                done = catch_round("the check of open payments", round) => {
                     if let Some(Err(error)) = done {
-                        tracing::warn!(error = chain(&error), "open payments were not looked at");
+                        tracing::warn!(error = chain(&error), "open payments could not be checked");
                     }
                 }
             }
         }
     }
 
-    /// Fetches a payment, and books what has come of it.
+    /// Fetches a payment and books its outcome.
     async fn look(
         &self,
         provider: &Provider,
@@ -514,7 +523,7 @@ impl Payments {
             PaymentError::Provider(provider.name(), error)
         })?;
         let intent = if intent.payment.is_none() {
-            // The body of a notification said so alone: now the provider has to.
+            // So far only the notification named the intent; now the provider must confirm it.
             if seen.intent.as_deref() != Some(&intent.id.to_string()) {
                 return Err(PaymentError::Provider(
                     provider.name(),

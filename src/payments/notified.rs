@@ -1,4 +1,4 @@
-//! What providers tell: which intent it is about, and that it is looked at.
+//! Handles providers' notifications: finds the intent and fetches its state.
 
 use std::time::Duration;
 
@@ -17,30 +17,31 @@ use super::{
 };
 use crate::text::causes::chain;
 
-/// How often one intent is asked for because of notifications: those of a provider fit, a flood does not.
+/// How often notifications may cause a fetch of the same intent: enough for a provider's notifications, not for a
+/// flood.
 const FETCHES: Quota = Quota {
     count: 1,
     per: Duration::from_secs(1),
     burst: 20,
 };
 
-/// What came of a notification.
+/// Outcome of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// All that it could mean is done, or it is about nothing of ours; this is answered.
+    /// Everything is done, or it concerns no intent of this gateway; contains the body of the answer.
     Done(&'static str),
-    /// Whether money may be taken was asked: the code of the answer.
+    /// Answer code of a question whether money may be taken.
     Answer(u8),
-    /// It cannot be read.
+    /// The notification is malformed or its signature is invalid.
     Unread,
-    /// There is no such provider here.
+    /// The provider is not configured.
     NoProvider,
-    /// It is to be told again.
+    /// The provider should repeat it later.
     Later,
 }
 
 impl Payments {
-    /// Does what a notification is about.
+    /// Handles a notification.
     pub(crate) async fn notified(
         &self,
         provider: &str,
@@ -56,7 +57,7 @@ impl Payments {
         };
         match self.heed(provider, &mut notice).await {
             Ok(notified) => notified,
-            // A payment that the provider does not know: somebody else's words.
+            // The provider does not know the payment: the notification is forged.
             Err(PaymentError::Provider(_, ProviderError::NotFound)) => {
                 Notified::Done(provider.thanks())
             }
@@ -65,7 +66,7 @@ impl Payments {
                     provider = provider.name(),
                     payment = notice.payment,
                     error = chain(&error),
-                    "a notification of a payment has to come again"
+                    "a notification of a payment must be sent again"
                 );
                 Notified::Later
             }
@@ -95,12 +96,13 @@ impl Payments {
         let Some((intent, payment)) = meant else {
             return Ok(done);
         };
-        if intent.state == State::Paid && !notice.is_refund {
+        let booked = intent.entry.as_deref().unwrap_or_default();
+        let number = booked.split_once(':').map(|(_, number)| number);
+        let takes_back = notice.canceled.is_some() && notice.canceled.as_deref() == number;
+        if intent.state == State::Paid && !notice.is_refund && !takes_back {
             if let (Some(CardUse::Save), Some(card)) = (intent.card, &notice.card) {
                 self.keep_card(&intent, Some(card)).await?;
             }
-            let booked = intent.entry.as_deref().unwrap_or_default();
-            let number = booked.split_once(':').map(|(_, number)| number);
             if let Some(other) = notice.transaction.as_deref()
                 && number != Some(other)
             {
@@ -113,7 +115,9 @@ impl Payments {
                     seen.standing == Standing::Succeeded
                         && seen.intent.as_deref() == Some(&*intent.id.to_string())
                 }) {
-                    let why = format!("payment {other} is one more for what {booked} has paid");
+                    let why = format!(
+                        "payment {other} is a second payment for what {booked} has already paid"
+                    );
                     self.refuse(&intent, &why).await?;
                 }
             }
@@ -125,11 +129,11 @@ impl Payments {
         let mut intent = self
             .look(provider, intent, &payment, notice.is_refund)
             .await?;
-        // One that was withdrawn meanwhile is booked like one that waits.
+        // A payment that was withdrawn in the meantime is booked like an open one.
         if !matches!(intent.state, State::Paid | State::Refused)
             && let Some(transaction) = &notice.transaction
         {
-            // A paid try that was not told of in time may have been followed by another that was declined.
+            // A paid transaction that was reported late may have been followed by a declined one.
             let seen = provider.transaction(&self.0.client, transaction).await;
             if let Some(seen) = seen.map_err(of_provider)? {
                 intent = self.settle(intent, seen).await?;
@@ -151,7 +155,7 @@ impl Payments {
             if of.is_some() && of != intent.entry {
                 tracing::error!(
                     intent = %intent.id, refund = refund.id, of,
-                    "a refund is of a payment that was not booked: nothing was taken off for it"
+                    "a refund of a payment that was not booked: nothing was taken off the account"
                 );
                 return Ok(done);
             }
@@ -162,7 +166,7 @@ impl Payments {
         Ok(if is_early { Notified::Later } else { done })
     }
 
-    /// Whether a provider is asked now because of what it tells of an intent.
+    /// Whether a notification may cause a fetch of this intent now.
     async fn may_fetch(&self, id: IntentId) -> Option<SemaphorePermit<'_>> {
         let Inner {
             fetches, at_once, ..
@@ -171,8 +175,8 @@ impl Payments {
         at_once.try_acquire().ok()
     }
 
-    /// The intent that a notification is about and the payment that is to be fetched: only of an intent of ours, so that
-    /// nobody can make us ask for whatever they name.
+    /// The intent of a notification and the payment to fetch. Only for intents of this gateway, so that a forged
+    /// notification cannot make the gateway fetch arbitrary payments.
     async fn meant(
         &self,
         provider: &Provider,
@@ -184,7 +188,7 @@ impl Payments {
         {
             return Ok(Some((intent, payment.clone())));
         }
-        // It may be here before the answer that names it, or name the intent alone.
+        // The notification may arrive before the answer that contains its payment, or name only the intent.
         let Some(id) = notice.intent.as_deref().and_then(|id| id.parse().ok()) else {
             return Ok(None);
         };
@@ -196,11 +200,11 @@ impl Payments {
             (None, Some(known)) => known.clone(),
             (None, None) => match &notice.charge {
                 _ if notice.question.is_some() => String::new(),
-                // A card that was charged, and the answer was lost: nobody asks for it any more.
+                // A card was charged and the answer was lost: no process will fetch it.
                 Some(told) if intent.card == Some(CardUse::Saved) && !intent.state.is_open() => {
                     told.clone()
                 }
-                // Until its maker knows it, which is soon.
+                // The process that creates the payment will record it soon.
                 _ => return Err(BookError::Unavailable("the payment is being made".into())),
             },
             (Some(_), Some(_)) => return Ok(None),

@@ -1,4 +1,4 @@
-//! What a provider is asked and answers, whichever one it is.
+//! Requests to and answers from providers, independent of which provider it is.
 
 use std::{fmt, time::Duration};
 
@@ -17,17 +17,17 @@ use tollgate_layers::{error::BoxError, money::MicroRub};
 use super::{
     auto::SavedCard,
     cloudpayments::{CloudPayments, Question},
-    intent::Intent,
+    intent::{DisputeStatus, Intent},
     stripe::Stripe,
     yookassa::YooKassa,
 };
-use crate::{admin::now_ms, node::https::HttpsClient};
+use crate::{net::https::HttpsClient, text::time::now_ms};
 
-/// Time for a whole answer.
+/// Timeout for a whole answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Most bytes of one.
+/// Maximum bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// How much of what a provider said is kept.
+/// Maximum characters of a provider's message that are kept.
 const SAID_CHARS_MAX: usize = 200;
 
 /// A provider of payments.
@@ -38,55 +38,56 @@ pub(super) enum Provider {
     Stripe(Stripe),
 }
 
-/// A payment that the provider has made for an intent.
+/// A payment created at the provider for an intent.
 #[derive(Debug)]
 pub(super) struct Created {
-    /// The provider's id for it.
+    /// The provider's id of the payment.
     pub(super) payment: String,
-    /// Where the payer pays.
+    /// URL where the payer pays.
     pub(super) url: String,
 }
 
-/// A payment as the provider has it.
+/// A payment as the provider reports it.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// The provider's id for the money, of which the id of the top-up is made.
+    /// The provider's id of the transaction, from which the top-up's id is derived.
     pub(super) payment: String,
-    /// The intent that it says it is for.
+    /// The intent that the payment names.
     pub(super) intent: Option<String>,
     pub(super) standing: Standing,
     pub(super) amount: Amount,
-    /// Refunds that have been made.
+    /// Refunds that were made, or have failed.
     pub(super) refunds: Vec<SeenRefund>,
-    /// The card that it was to be saved with.
+    pub(super) disputes: Vec<SeenDispute>,
+    /// The card that the payment saved.
     pub(super) card: SeenCard,
 }
 
-/// What a provider says of the card of a payment that saves one.
+/// A provider's report about the card of a payment that should save one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum SeenCard {
-    /// Nothing here: it is told elsewhere, or no card was to be saved.
+    /// Nothing: it is reported elsewhere, or no card was to be saved.
     #[default]
     Untold,
-    /// It was paid in a way that cannot be saved.
+    /// The payment method cannot be saved.
     NotSaved,
-    /// It is kept.
+    /// The card is saved.
     Saved(SavedCard),
 }
 
-/// What came of charging a saved card. Money is believed in only once the payment is fetched.
+/// Outcome of charging a saved card. Money is booked only after the payment has been fetched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Charged {
-    /// There is a payment; where the payer has to confirm it, at this address.
+    /// A payment was created; if the payer must confirm it, contains the URL.
     Made {
-        /// The provider's id for it.
+        /// The provider's id of the payment.
         payment: String,
-        /// Where it is confirmed.
+        /// URL where the payer confirms it.
         url: Option<String>,
     },
-    /// The payer has to be there: only a payment by a link can be had.
+    /// The payer must be present: only a payment by link is possible.
     NeedsPayer,
-    /// There is no money, and why.
+    /// The charge failed, with the reason.
     Declined(String),
 }
 
@@ -101,9 +102,21 @@ pub(super) enum Standing {
 pub(super) struct SeenRefund {
     pub(super) id: String,
     pub(super) amount: Amount,
+    /// The payer did not get the refund; it may have been reported as made before.
+    pub(super) failed: bool,
 }
 
-/// An amount in some currency, as a provider writes it.
+/// A dispute as the provider reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SeenDispute {
+    pub(super) id: String,
+    pub(super) amount: Amount,
+    pub(super) status: DisputeStatus,
+    /// Whether the amount is taken off the account while the dispute is open or lost.
+    pub(super) is_held: bool,
+}
+
+/// An amount with its currency, as the provider writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amount {
     pub(super) value: String,
@@ -111,7 +124,7 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    /// `None`: it is no amount of rubles.
+    /// The amount in rubles; `None` if it is in another currency or invalid.
     pub(super) fn rubles(&self) -> Option<MicroRub> {
         let rubles = self.currency.eq_ignore_ascii_case("RUB");
         rubles.then(|| self.value.parse().ok()).flatten()
@@ -124,30 +137,33 @@ impl fmt::Display for Amount {
     }
 }
 
-/// What a notification names. Of an unsigned one nothing is believed.
+/// Contents of a notification. An unsigned one is not trusted: it only causes a fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Notice {
-    /// The provider's payment.
+    /// The provider's id of the payment.
     pub(super) payment: Option<String>,
-    /// The intent.
+    /// Id of the intent.
     pub(super) intent: Option<String>,
-    /// What the provider knows the intent of, where neither stands in it: of a signed one.
+    /// The object by which the provider can find the intent, if the notification has neither id. Only from a signed
+    /// one.
     pub(super) via: Option<String>,
-    /// What a card was charged by: a payment that may not be known, where the answer was lost. Of a signed one.
+    /// The charge of a saved card, whose payment may be unknown because the answer was lost. Only from a signed one.
     pub(super) charge: Option<String>,
-    /// The provider's number of the money, where the payment alone does not lead to it: of a signed one.
+    /// The provider's id of the transaction, if the payment alone does not lead to it. Only from a signed one.
     pub(super) transaction: Option<String>,
-    /// Whether it is about a refund.
+    /// Whether it concerns money that is returned: a refund or a dispute.
     pub(super) is_refund: bool,
-    /// Whether it says that the money is there: what cannot be found yet will be soon.
+    /// The provider's id of a transaction that it reports as canceled.
+    pub(super) canceled: Option<String>,
+    /// Whether it reports a success: a payment that cannot be found yet will be found soon.
     pub(super) is_success: bool,
-    /// The refund, where it cannot be fetched: of a signed one.
+    /// A refund that cannot be fetched. Only from a signed notification.
     pub(super) refund: Option<SeenRefund>,
-    /// The payment that this refund is of.
+    /// The payment that this refund belongs to.
     pub(super) refund_of: Option<String>,
-    /// The card that is kept, where it is told here: by a signed one.
+    /// The saved card, if it is reported here. Only from a signed notification.
     pub(super) card: Option<SavedCard>,
-    /// Whether the money may be taken, which is asked before it is.
+    /// A question whether the provider may take money.
     pub(super) question: Option<Question>,
 }
 
@@ -160,7 +176,7 @@ impl Provider {
         }
     }
 
-    /// Makes a payment for an intent: the same intent again is the same payment.
+    /// Creates a payment for an intent. A repeated call with the same intent returns the same payment.
     pub(super) async fn create(
         &self,
         client: &HttpsClient,
@@ -173,7 +189,7 @@ impl Provider {
         }
     }
 
-    /// The payment of an intent as it is now, with its refunds if `refunds` asks for them or it says that it has some.
+    /// The current state of an intent's payment. Includes refunds if `refunds` is set or the payment has some.
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,
@@ -188,7 +204,7 @@ impl Provider {
         }
     }
 
-    /// Charges a saved card for an intent: the same intent again is the same charge.
+    /// Charges a saved card for an intent. A repeated call with the same intent is the same charge.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -202,20 +218,20 @@ impl Provider {
         }
     }
 
-    /// Lets the provider forget a card, where it can be told to.
+    /// Deletes a saved card at the provider, if it supports that.
     pub(super) async fn forget(
         &self,
         client: &HttpsClient,
         card: &SavedCard,
     ) -> Result<(), ProviderError> {
         match self {
-            // They have no call for it: without the handle nobody can charge it.
+            // These providers cannot delete a card; without the handle nobody can charge it.
             Self::YooKassa(_) | Self::CloudPayments(_) => Ok(()),
             Self::Stripe(stripe) => stripe.forget(client, card).await,
         }
     }
 
-    /// Whether a card is not to be tried again that was declined for this.
+    /// Whether a decline for this reason is permanent.
     pub(super) fn is_for_good(reason: &str) -> bool {
         const FOR_GOOD: [&str; 14] = [
             // YooKassa
@@ -251,7 +267,7 @@ impl Provider {
         }
     }
 
-    /// The money of [`Notice::transaction`] as it is now, where the payment alone may lead to other money.
+    /// The current state of [`Notice::transaction`], if the payment alone may lead to another transaction.
     pub(super) async fn transaction(
         &self,
         client: &HttpsClient,
@@ -263,20 +279,20 @@ impl Provider {
         }
     }
 
-    /// Takes a link back that nobody has paid by, where it would be good for ever.
+    /// Cancels an unpaid link that would never expire.
     pub(super) async fn withdraw(
         &self,
         client: &HttpsClient,
         payment: &str,
     ) -> Result<bool, ProviderError> {
         match self {
-            // They expire by themselves.
+            // Their links expire.
             Self::YooKassa(_) | Self::Stripe(_) => Ok(false),
             Self::CloudPayments(site) => site.withdraw(client, payment).await.map(|()| true),
         }
     }
 
-    /// What a notification names; `None`: it cannot be read, or is not signed as it has to be.
+    /// Reads a notification; `None` if it is malformed or its signature is missing or invalid.
     pub(super) fn read(&self, query: &str, headers: &HeaderMap, body: &[u8]) -> Option<Notice> {
         match self {
             Self::YooKassa(_) => YooKassa::read(body),
@@ -285,7 +301,7 @@ impl Provider {
         }
     }
 
-    /// What a notification is answered that has done what it should, or about which there is nothing to do.
+    /// Body of the answer to a notification that was handled or needs no handling.
     pub(super) const fn thanks(&self) -> &'static str {
         match self {
             Self::CloudPayments(_) => r#"{"code":0}"#,
@@ -294,25 +310,25 @@ impl Provider {
     }
 }
 
-/// Why a provider did not do what it was asked.
+/// Why a request to a provider failed.
 #[derive(Debug)]
 pub enum ProviderError {
-    /// It did not answer in time.
+    /// The provider did not answer in time.
     Timeout,
-    /// It was not reached.
+    /// The provider could not be reached.
     Unreached(BoxError),
-    /// It has no such thing.
+    /// The provider does not have the object.
     NotFound,
-    /// It refuses us or what we ask, and will again.
+    /// The provider refuses the credentials or the request, and will again.
     Refused(StatusCode, String),
-    /// It answered something else.
+    /// The provider answered with another error status.
     Answered(StatusCode, String),
-    /// Its answer cannot be read.
+    /// The answer could not be parsed.
     Unread(BoxError),
 }
 
 impl ProviderError {
-    /// Whether the same may be answered otherwise later.
+    /// Whether a retry may succeed.
     pub(crate) const fn may_pass(&self) -> bool {
         !matches!(self, Self::NotFound | Self::Refused(..))
     }
@@ -323,11 +339,11 @@ impl fmt::Display for ProviderError {
         match self {
             Self::Timeout => write!(f, "no answer within {} s", ANSWER_TIMEOUT.as_secs()),
             Self::Unreached(_) => f.write_str("not reached"),
-            Self::NotFound => f.write_str("it has no such payment"),
+            Self::NotFound => f.write_str("the provider has no such payment"),
             Self::Refused(status, said) | Self::Answered(status, said) => {
                 write!(f, "answered {status}: {said}")
             }
-            Self::Unread(_) => f.write_str("its answer cannot be read"),
+            Self::Unread(_) => f.write_str("the provider's answer cannot be read"),
         }
     }
 }
@@ -341,7 +357,7 @@ impl std::error::Error for ProviderError {
     }
 }
 
-/// Asks once, and reads the answer's JSON.
+/// Sends a request once, and parses the JSON of the answer.
 pub(super) async fn ask<T: DeserializeOwned>(
     client: &HttpsClient,
     req: Builder,
@@ -357,7 +373,7 @@ pub(super) async fn ask<T: DeserializeOwned>(
     serde_json::from_slice(&body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
-/// Asks once.
+/// Sends a request once.
 pub(super) async fn answer(
     client: &HttpsClient,
     req: Builder,
@@ -388,14 +404,14 @@ pub(super) async fn answer(
     answer.unwrap_or(Err(ProviderError::Timeout))
 }
 
-/// What an answer means that is none of success.
+/// The error for a status other than success.
 pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
     let said: String = String::from_utf8_lossy(body)
         .chars()
         .filter(|c| !c.is_control())
         .take(SAID_CHARS_MAX)
         .collect();
-    // A limit of requests, a timeout, the same request under way, and a fault of theirs pass.
+    // Rate limits, timeouts, a concurrent request with the same key, and server errors are transient.
     let passes = status.is_server_error()
         || matches!(
             status,
@@ -408,14 +424,15 @@ pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
     }
 }
 
-/// Whether `shown` is the HMAC-SHA256 of these parts, told in constant time.
+/// Whether `shown` is the HMAC-SHA256 of these parts, compared in constant time.
 pub(super) fn is_signed(secret: &str, parts: &[&[u8]], shown: &[u8]) -> bool {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("any length is a key");
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC accepts keys of any length");
     parts.iter().for_each(|part| mac.update(part));
     mac.verify_slice(shown).is_ok()
 }
 
-/// For `Authorization`, marked as a secret.
+/// Value for `Authorization`, marked as sensitive.
 pub(super) fn basic(user: &str, password: &str) -> HeaderValue {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let text = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));

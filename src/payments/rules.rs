@@ -1,5 +1,5 @@
-//! What rules are made, shown, replaced and removed by. A card is saved with a payment that its owner makes: nobody else can
-//! agree to that.
+//! Creates, shows, replaces and removes rules of automatic top-ups. A card is saved by a payment that its owner makes:
+//! nobody else can consent to that.
 
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
 
@@ -9,38 +9,42 @@ use super::{
     intent::{Intent, IntentId, State},
     shelf::busy,
 };
-use crate::{admin::now_ms, config::is_whole_kopecks, text::causes::chain};
+use crate::{
+    config::is_whole_kopecks,
+    text::{causes::chain, time::now_ms},
+};
 
-/// How often a rule is changed while others change it.
+/// Maximum attempts of a change while others change the same rule.
 const TRIES_MAX: usize = 20;
 
-/// What an account is to be topped up by.
+/// A request for a rule of an automatic top-up.
 #[derive(Clone, Debug)]
 pub struct NewAutoTopup {
-    /// The id of the payment that the card is saved with: the same again is the same rule.
+    /// Id of the payment that saves the card: a repeated id is the same rule.
     pub id: IntentId,
-    /// Whose account it is.
+    /// Account that the rule is for.
     pub account: AccountId,
-    /// When less is free,
+    /// Bound on the balance below which the card is charged.
     pub below: MicroRub,
-    /// the card is charged so much,
+    /// Amount of each charge.
     pub amount: MicroRub,
-    /// and so much in a month at most.
+    /// Maximum of all charges in a month.
     pub month_max: MicroRub,
-    /// At which provider; `None`: the one that there is.
+    /// Name of the provider; `None`: the only one configured.
     pub provider: Option<String>,
-    /// Where receipts go.
+    /// Email address for fiscal receipts.
     pub email: Option<String>,
-    /// Who asks.
+    /// Name of the requester: an operator, or `key:` and a key's id.
     pub by: String,
 }
 
 impl Payments {
-    /// Asks the payer of an account for the payment that saves a card, and keeps the rule by which it is charged then.
-    /// One that was there before is replaced, and its card forgotten.
+    /// Creates the payment that saves a card, and stores the rule by which the card is charged afterwards. An existing
+    /// rule is replaced, and its card deleted.
     ///
     /// # Errors
-    /// See [`PaymentError`]; after one that may pass, the same may be asked again.
+    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient one the
+    /// request may be repeated.
     pub async fn set_auto(&self, wish: NewAutoTopup) -> Result<AutoShown, PaymentError> {
         if !is_whole_kopecks(wish.below) || wish.below <= MicroRub::ZERO {
             return Err(PaymentError::Rule(
@@ -49,8 +53,7 @@ impl Payments {
             ));
         }
         if wish.amount < wish.below {
-            let problem =
-                "must be at least below_rub: one charge has to lift what is free above it";
+            let problem = "must be at least below_rub: one charge must raise the balance above it";
             return Err(PaymentError::Rule("amount_rub", problem));
         }
         if wish.month_max < wish.amount {
@@ -84,6 +87,7 @@ impl Payments {
             reason: None,
             card: None,
             charging: None,
+            last: None,
             declines: 0,
             not_before_ms: 0,
             month: 0,
@@ -105,16 +109,17 @@ impl Payments {
             if !consent.state.is_open() {
                 return Err(PaymentError::Exists);
             }
-            // What was charged by the rule before counts as the month's.
+            // Charges by the replaced rule count towards the month's maximum.
             let mut rule = rule.clone();
             if let Some(known) = &found {
                 (rule.month, rule.month_rub) = (known.month, known.month_rub);
             }
             if rules.put(version, &rule).await? {
-                // Whoever took the account out of the list meanwhile has not seen the rule.
+                // A process that removed the account from the list in the meantime has not seen the new rule.
                 rules.list(&rule.account).await?;
                 if let Some(before) = found {
-                    self.forgotten(before, "another rule was made").await?;
+                    self.forgotten(before, "the rule was replaced by another")
+                        .await?;
                 }
                 return self.shown(&rule).await;
             }
@@ -125,7 +130,7 @@ impl Payments {
     /// The rule of an account.
     ///
     /// # Errors
-    /// See [`PaymentError`].
+    /// [`PaymentError::NoRule`] if it has none; [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn auto_of(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
         let found = self.0.rules.find(account).await?;
         let rule = found.ok_or(PaymentError::NoRule)?;
@@ -135,7 +140,7 @@ impl Payments {
     /// All rules, by account.
     ///
     /// # Errors
-    /// See [`PaymentError`].
+    /// [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn autos(&self) -> Result<Vec<AutoShown>, PaymentError> {
         let mut shown = Vec::new();
         for account in self.0.rules.accounts().await? {
@@ -147,10 +152,10 @@ impl Payments {
         Ok(shown)
     }
 
-    /// Takes a rule away, and forgets its card.
+    /// Removes a rule and deletes its card.
     ///
     /// # Errors
-    /// See [`PaymentError`].
+    /// [`PaymentError::NoRule`] if there is none; another [`PaymentError`] if the provider or the ledger fails.
     pub async fn remove_auto(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
         let rules = &self.0.rules;
         for _ in 0..TRIES_MAX {
@@ -168,10 +173,11 @@ impl Payments {
         Err(busy("a rule").into())
     }
 
-    /// Lets a card be charged again that was declined too often.
+    /// Allows charging a card again after too many declines.
     ///
     /// # Errors
-    /// See [`PaymentError`].
+    /// [`PaymentError::NoRule`] or [`PaymentError::NoCard`] if there is nothing to resume; [`PaymentError::Ledger`] if
+    /// the ledger cannot be reached.
     pub async fn resume_auto(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
         for _ in 0..TRIES_MAX {
             let (version, found) = self.0.rules.versioned(account).await?;
@@ -188,7 +194,7 @@ impl Payments {
         Err(busy("a rule").into())
     }
 
-    /// A rule, with the address of the payment that it waits for.
+    /// A rule, with the link of the payment that it waits for.
     async fn shown(&self, rule: &AutoTopup) -> Result<AutoShown, PaymentError> {
         let url = match rule.status {
             AutoStatus::Waiting => {
@@ -200,7 +206,7 @@ impl Payments {
         Ok(rule.shown(url.and_then(|consent| consent.url), now_ms()))
     }
 
-    /// Ends what a rule has begun that is no more: what nobody has answered yet is not asked for again.
+    /// Ends what a removed rule had begun: a request without an answer is not repeated.
     async fn forgotten(&self, rule: AutoTopup, why: &str) -> Result<(), PaymentError> {
         if let Some(id) = rule.charging
             && let Some(charge) = self.0.shelf.find(id).await?
@@ -213,14 +219,14 @@ impl Payments {
             if let Err(error) = forgotten {
                 tracing::warn!(
                     account = %rule.account, provider = rule.provider, error = chain(&error),
-                    "a card is forgotten here, and its provider was not told so"
+                    "a card was deleted here, but not at its provider"
                 );
             }
         }
         Ok(())
     }
 
-    /// The payer has agreed: from now on the card is charged. `None`: it cannot be.
+    /// The payer has given consent: from now on the card is charged. `None`: the card cannot be charged.
     pub(super) async fn keep_card(
         &self,
         consent: &Intent,

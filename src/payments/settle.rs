@@ -1,5 +1,5 @@
-//! What the provider says is brought to the ledger, and to the intent. Each step may be the last of its process, and is
-//! made again by the next one: what it books has an id that is made of the provider's.
+//! Brings the ledger and the intent to the state that the provider reports. The process may die after any step; the
+//! next process repeats the step, and ledger ids derived from the provider's make it take effect once.
 
 use tollgate_layers::{
     money::MicroRub,
@@ -13,21 +13,24 @@ use tollgate_ledger::{
 
 use super::{
     Inner, PaymentError, Payments,
-    intent::{CardUse, Intent, IntentId, Refund, State},
-    provider::{Seen, SeenCard, SeenRefund, Standing},
+    intent::{CardUse, Dispute, DisputeStatus, Intent, IntentId, Refund, RefundKind, State},
+    provider::{Amount, Seen, SeenCard, SeenDispute, SeenRefund, Standing},
     shelf::NotOpened,
 };
 use crate::observe::metrics::payments::Outcome;
 
-/// How often what is free is looked at anew while calls take it.
+/// Maximum attempts to take free money while calls hold it.
 const TRIES_MAX: usize = 100;
 
 impl Payments {
-    /// Brings the ledger and the intent to what the provider says.
+    /// Brings the ledger and the intent to the state that the provider reports.
     pub(super) async fn settle(&self, intent: Intent, seen: Seen) -> Result<Intent, PaymentError> {
         let id = intent.id;
         let mut intent = match &seen.standing {
             Standing::Pending => return Ok(intent),
+            Standing::Canceled(why) if intent.state == State::Paid => {
+                return self.reversed(intent, why).await;
+            }
             Standing::Canceled(why) => return self.cancel(id, why).await,
             Standing::Succeeded if matches!(intent.state, State::Paid | State::Refused) => intent,
             Standing::Succeeded => self.book(intent, &seen).await?,
@@ -45,26 +48,32 @@ impl Payments {
             for refund in &seen.refunds {
                 intent = self.refund(&intent, refund).await?;
             }
-            // A process that noted one may have ended before it took it off, and not every provider is asked again.
+            for dispute in &seen.disputes {
+                intent = self.dispute(&intent, dispute).await?;
+            }
+            // A process may have died after it recorded a refund and before it booked it, and not every provider is
+            // polled again.
             intent = self.0.shelf.find(id).await?.unwrap_or(intent);
-            let noted = intent.refunds.iter();
-            let untaken = noted.filter(|refund| refund.taken_rub.is_empty());
-            for refund in untaken.cloned().collect::<Vec<_>>() {
-                intent = self.take(&intent, &refund).await?;
+            for refund in intent.refunds.clone() {
+                if refund.failed {
+                    intent = self.give_back(&intent, &refund.id).await?;
+                } else if refund.taken_rub.is_empty() {
+                    intent = self.take(&intent, &refund).await?;
+                }
             }
         }
         self.0.shelf.close(id).await?;
         Ok(intent)
     }
 
-    /// Books the money that came, if it is what was asked for.
+    /// Books the received money, if it equals the request.
     async fn book(&self, intent: Intent, seen: &Seen) -> Result<Intent, PaymentError> {
         let Inner { store, shelf, .. } = &*self.0;
         let known = seen.intent.as_deref() == Some(&intent.id.to_string());
         if !known || seen.amount.rubles() != Some(intent.amount_rub) {
             let (payment, asked) = (&seen.payment, intent.amount_rub);
             let why = format!(
-                "payment {payment} is of {}, {asked} RUB was asked for",
+                "payment {payment} is of {}, {asked} RUB was requested",
                 seen.amount
             );
             return self.refuse(&intent, &why).await;
@@ -96,53 +105,248 @@ impl Payments {
         Ok(paid.await?)
     }
 
-    /// Takes a refund off the account, once; what the account has spent is left as a debt.
+    /// Takes a refund off the account, once. Money that the account has already spent remains as a debt.
     pub(super) async fn refund(
         &self,
         intent: &Intent,
         seen: &SeenRefund,
     ) -> Result<Intent, PaymentError> {
-        let shelf = &self.0.shelf;
-        let known = intent.refunds.iter().find(|refund| refund.id == seen.id);
-        if known.is_some_and(|refund| !refund.taken_rub.is_empty()) {
-            return Ok(intent.clone());
+        let known = intent.refund(&seen.id);
+        match (seen.failed, known) {
+            (true, None) => return Ok(intent.clone()),
+            (true, Some(_)) => return self.give_back(intent, &seen.id).await,
+            (false, Some(known)) if !known.taken_rub.is_empty() => return Ok(intent.clone()),
+            (false, _) => {}
         }
-        let Some(amount) = seen
-            .amount
-            .rubles()
-            .filter(|amount| *amount > MicroRub::ZERO)
-        else {
-            tracing::error!(
-                intent = %intent.id, refund = seen.id, amount = %seen.amount,
-                "a refund is of no rubles: nothing was taken off for it"
-            );
+        match in_rubles(intent, &seen.id, &seen.amount) {
+            Some(amount) => {
+                self.take_for(intent, &seen.id, RefundKind::Refund, amount)
+                    .await
+            }
+            None => Ok(intent.clone()),
+        }
+    }
+
+    /// Emits an event for each state of a dispute. If disputed amounts are held back, the amount is taken off like a
+    /// refund, and booked back if the dispute is won.
+    async fn dispute(&self, intent: &Intent, seen: &SeenDispute) -> Result<Intent, PaymentError> {
+        let Some(amount_rub) = in_rubles(intent, &seen.id, &seen.amount) else {
             return Ok(intent.clone());
         };
-        // Until it is done, it is looked after.
+        let told = intent.disputes.iter().find(|known| known.id == seen.id);
+        let mut intent = intent.clone();
+        if told.is_none_or(|told| told.status != seen.status) {
+            // Emitted before the state is recorded: a retry emits it again, and events with one id are stored once.
+            self.tell_dispute(&intent, seen, amount_rub).await?;
+            let noted = self.0.shelf.change(intent.id, |intent| {
+                intent.disputes.retain(|known| known.id != seen.id);
+                intent.disputes.push(Dispute {
+                    id: seen.id.clone(),
+                    amount_rub,
+                    status: seen.status,
+                });
+                true
+            });
+            intent = noted.await?;
+        }
+        let known = intent.refund(&seen.id);
+        match seen.status {
+            DisputeStatus::Won if known.is_some() => self.give_back(&intent, &seen.id).await,
+            DisputeStatus::Open | DisputeStatus::Lost if seen.is_held && known.is_none() => {
+                let kind = RefundKind::Dispute;
+                self.take_for(&intent, &seen.id, kind, amount_rub).await
+            }
+            _ => Ok(intent),
+        }
+    }
+
+    /// Records refunded or disputed money, and takes it off the account.
+    async fn take_for(
+        &self,
+        intent: &Intent,
+        id: &str,
+        kind: RefundKind,
+        amount_rub: MicroRub,
+    ) -> Result<Intent, PaymentError> {
+        let shelf = &self.0.shelf;
+        // Polled until it is complete.
         let opened = shelf.add_open(intent, usize::MAX).await;
         if let Err(NotOpened::Ledger(error)) = opened {
             return Err(error.into());
         }
         let noted = shelf.change(intent.id, |intent| {
-            let is_new = intent.refunds.iter().all(|refund| refund.id != seen.id);
+            let is_new = intent.refund(id).is_none();
             if is_new {
                 intent.refunds.push(Refund {
-                    id: seen.id.clone(),
-                    amount_rub: amount,
+                    id: id.to_owned(),
+                    kind,
+                    amount_rub,
                     taken_rub: Vec::new(),
+                    failed: false,
+                    returned: 0,
                 });
             }
             is_new
         });
         let noted = noted.await?;
-        match noted.refunds.iter().find(|refund| refund.id == seen.id) {
-            Some(refund) if refund.taken_rub.is_empty() => self.take(&noted, refund).await,
+        match noted.refund(id) {
+            Some(refund) if refund.taken_rub.is_empty() && !refund.failed => {
+                self.take(&noted, refund).await
+            }
             _ => Ok(noted),
         }
     }
 
-    /// Takes what is free off the account for a refund, as its next entry. The first is made even of nothing: under its
-    /// id it says once and for all how much that was.
+    /// The payer did not get a refund, or a dispute was won: each of its entries is reversed once. Another process may
+    /// be adding an entry at the same time; it will find the refund failed and reverse it, too.
+    async fn give_back(&self, intent: &Intent, id: &str) -> Result<Intent, PaymentError> {
+        let Inner { store, shelf, .. } = &*self.0;
+        // Polled until it is complete.
+        if let Err(NotOpened::Ledger(error)) = shelf.add_open(intent, usize::MAX).await {
+            return Err(error.into());
+        }
+        let set = |intent: &mut Intent, change: &dyn Fn(&mut Refund) -> bool| {
+            let mut refunds = intent.refunds.iter_mut();
+            refunds.find(|known| known.id == id).is_some_and(change)
+        };
+        let failed = shelf.change(intent.id, |intent| {
+            set(intent, &|refund| {
+                !std::mem::replace(&mut refund.failed, true)
+            })
+        });
+        let failed = failed.await?;
+        let Some(refund) = failed.refund(id) else {
+            return Ok(failed);
+        };
+        let mut returned = refund.returned;
+        let booked_before = returned;
+        loop {
+            let correction = failed.correction(refund, returned);
+            // The journal may have an entry that its process has not yet recorded in the intent.
+            let taken = match refund.taken_rub.get(returned) {
+                Some(taken) => *taken,
+                None => match store.entry(&failed.account, &correction).await? {
+                    Some(entry) => entry.amount.negated(),
+                    None => break,
+                },
+            };
+            if taken > MicroRub::ZERO {
+                self.book_back(&failed, refund, &correction, taken).await?;
+            }
+            returned += 1;
+        }
+        let noted = shelf.change(failed.id, |intent| {
+            set(intent, &|refund| {
+                let is_more = refund.returned < returned;
+                refund.returned = refund.returned.max(returned);
+                is_more
+            })
+        });
+        let noted = noted.await?;
+        if noted.debt() == MicroRub::ZERO {
+            shelf.owe_no_more(&noted).await?;
+        }
+        if returned > booked_before {
+            self.0.counters.count(Outcome::Returned);
+        }
+        Ok(noted)
+    }
+
+    async fn book_back(
+        &self,
+        intent: &Intent,
+        refund: &Refund,
+        correction: &str,
+        taken: MicroRub,
+    ) -> Result<(), PaymentError> {
+        let payment = intent.entry.as_deref().unwrap_or_default();
+        let reason = match (self.0.language, refund.kind) {
+            (Language::En, RefundKind::Refund) => {
+                format!("Refund {} of payment {payment} failed", refund.id)
+            }
+            (Language::En, RefundKind::Dispute) => {
+                format!("Dispute {} of payment {payment} was won", refund.id)
+            }
+            (_, RefundKind::Refund) => {
+                format!("Возврат {} по платежу {payment} не прошёл", refund.id)
+            }
+            (_, RefundKind::Dispute) => {
+                format!(
+                    "Спор {} по платежу {payment} закрыт в вашу пользу",
+                    refund.id
+                )
+            }
+        };
+        let entry = Entry {
+            id: format!("{correction}:back"),
+            amount: taken,
+            reason: Some(reason),
+        };
+        let view = self.0.store.enter(&intent.account, &entry).await?;
+        tracing::info!(
+            target: "audit", who = intent.provider, what = "payment.returned", account = %intent.account,
+            intent = %intent.id, id = entry.id, amount_rub = %taken, balance_rub = %view.balance_rub
+        );
+        Ok(())
+    }
+
+    async fn tell_dispute(
+        &self,
+        intent: &Intent,
+        seen: &SeenDispute,
+        amount_rub: MicroRub,
+    ) -> Result<(), BookError> {
+        let entry = intent.entry.clone().unwrap_or_default();
+        let status = seen.status.as_str();
+        let telling = Telling {
+            once: format!("dispute:{}:{}:{status}", intent.provider, seen.id),
+            account: Some(intent.account.clone()),
+            key: None,
+            what: Happening::PaymentDisputed {
+                provider: intent.provider.clone(),
+                entry: entry.clone(),
+                dispute: seen.id.clone(),
+                amount_rub,
+                status: status.to_owned(),
+            },
+        };
+        if self.0.store.tell(&telling).await? {
+            tracing::warn!(
+                provider = intent.provider, intent = %intent.id, account = %intent.account, entry,
+                dispute = seen.id, amount_rub = %amount_rub, status, "a payment is disputed"
+            );
+            self.0.counters.count(Outcome::Disputed);
+        }
+        Ok(())
+    }
+
+    /// The provider revokes a success: nothing is booked, and an operator must decide.
+    async fn reversed(&self, intent: Intent, why: &str) -> Result<Intent, PaymentError> {
+        let entry = intent.entry.clone().unwrap_or_default();
+        let telling = Telling {
+            once: format!("payment_reversed:{entry}"),
+            account: Some(intent.account.clone()),
+            key: None,
+            what: Happening::PaymentReversed {
+                provider: intent.provider.clone(),
+                entry: entry.clone(),
+                amount_rub: intent.amount_rub,
+                reason: why.to_owned(),
+            },
+        };
+        if self.0.store.tell(&telling).await? {
+            tracing::error!(
+                provider = intent.provider, intent = %intent.id, account = %intent.account, entry, why,
+                "a booked payment was canceled: nothing was taken off the account"
+            );
+            self.0.counters.count(Outcome::Reversed);
+        }
+        self.0.shelf.close(intent.id).await?;
+        Ok(intent)
+    }
+
+    /// Takes the account's free money for a refund, as its next ledger entry. The first entry is written even if it is
+    /// zero: its id fixes the amount.
     pub(super) async fn take(
         &self,
         intent: &Intent,
@@ -150,17 +354,23 @@ impl Payments {
     ) -> Result<Intent, PaymentError> {
         let Inner { store, shelf, .. } = &*self.0;
         let before = refund.taken_rub.len();
-        let id = intent.correction(&refund.id, before);
+        let id = intent.correction(refund, before);
         let entry = intent.entry.as_deref().unwrap_or_default();
-        let reason = match self.0.language {
-            Language::En => format!("Refund {} of payment {entry}", refund.id),
-            _ => format!("Возврат {} по платежу {entry}", refund.id),
+        let reason = match (self.0.language, refund.kind) {
+            (Language::En, RefundKind::Refund) => {
+                format!("Refund {} of payment {entry}", refund.id)
+            }
+            (Language::En, RefundKind::Dispute) => {
+                format!("Dispute {} of payment {entry}", refund.id)
+            }
+            (_, RefundKind::Refund) => format!("Возврат {} по платежу {entry}", refund.id),
+            (_, RefundKind::Dispute) => format!("Спор {} по платежу {entry}", refund.id),
         };
         let mut taken = None;
         for attempt in 0..TRIES_MAX {
             let view = store.account(&intent.account).await?;
-            // What gateways hold ahead of need is free, too: the ledger calls it back for an entry that needs it. Only
-            // what is left then is held by calls.
+            // Money that gateways have leased is also free: the ledger recalls the leases for an entry that needs it.
+            // Only what remains then is held by calls.
             let most = match attempt {
                 0 => view.balance_rub,
                 _ => view.free_rub,
@@ -176,20 +386,20 @@ impl Payments {
             };
             match store.enter(&intent.account, &entry).await {
                 Ok(_) => taken = Some(amount),
-                // Calls hold some of it.
+                // Calls hold a part of it.
                 Err(BookError::BelowHeld) => continue,
-                // It was made before, when another amount was free.
+                // The entry was already written, when another amount was free.
                 Err(BookError::Exists) => taken = Some(self.booked(intent, &id).await?),
                 Err(error) => return Err(error.into()),
             }
             break;
         }
         let taken = taken.ok_or_else(|| {
-            BookError::Unavailable("what is free changes faster than it can be taken".into())
+            BookError::Unavailable("the free amount changes faster than it can be taken".into())
         })?;
         let debt_rub = refund.debt().minus_or_zero(taken);
         if debt_rub > MicroRub::ZERO {
-            // Before it is noted: whoever does it again tells it again, and it is told once.
+            // Emitted before it is recorded: a retry emits it again, and events with one id are stored once.
             if before == 0 {
                 self.tell_debt(intent, &id, debt_rub).await?;
             }
@@ -221,6 +431,10 @@ impl Payments {
             target: "audit", who = intent.provider, what = "payment.refunded", account = %intent.account,
             intent = %intent.id, id, amount_rub = %taken.negated(), refund_rub = %refund.amount_rub, debt_rub = %noted.debt()
         );
+        // The refund failed while the entry was being written.
+        if noted.refund(&refund.id).is_some_and(|refund| refund.failed) {
+            return self.give_back(&noted, &refund.id).await;
+        }
         Ok(noted)
     }
 
@@ -242,17 +456,17 @@ impl Payments {
         self.0.store.tell(&telling).await.map(drop)
     }
 
-    /// What was taken off under an id.
+    /// The amount of the entry with this id.
     async fn booked(&self, intent: &Intent, id: &str) -> Result<MicroRub, BookError> {
         if let Some(entry) = self.0.store.entry(&intent.account, id).await? {
             return Ok(entry.amount.negated());
         }
         Err(BookError::Unavailable(
-            format!("{id} is booked, and the journal does not say how much").into(),
+            format!("{id} is booked, and the journal does not contain its amount").into(),
         ))
     }
 
-    /// There will be no money; what came already stays.
+    /// Ends an intent without money; money that was already booked stays.
     pub(super) async fn cancel(&self, id: IntentId, why: &str) -> Result<Intent, PaymentError> {
         let Inner {
             shelf, counters, ..
@@ -270,11 +484,11 @@ impl Payments {
         Ok(canceled)
     }
 
-    /// Money came that is not what was asked for: an operator has to look.
+    /// The received money differs from the request: an operator must decide.
     pub(super) async fn refuse(&self, intent: &Intent, why: &str) -> Result<Intent, PaymentError> {
         tracing::error!(
             provider = intent.provider, intent = %intent.id, account = %intent.account, why,
-            "money came that was not asked for: nothing was booked"
+            "money arrived that no payment requested: nothing was booked"
         );
         self.0.counters.count(Outcome::Refused);
         let refused = self.0.shelf.change(intent.id, |intent| {
@@ -286,4 +500,16 @@ impl Payments {
         });
         Ok(refused.await?)
     }
+}
+
+/// The amount of a refund, if it is in rubles.
+fn in_rubles(intent: &Intent, id: &str, amount: &Amount) -> Option<MicroRub> {
+    let rubles = amount.rubles().filter(|rubles| *rubles > MicroRub::ZERO);
+    if rubles.is_none() {
+        tracing::error!(
+            intent = %intent.id, refund = id, %amount,
+            "a refund or a dispute is not in rubles: nothing was taken off the account"
+        );
+    }
+    rubles
 }

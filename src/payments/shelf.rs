@@ -1,9 +1,9 @@
-//! Where intents are kept: notes beside the books, in whichever ledger there is, each changed by who knows its version.
+//! Stores intents as documents of the ledger, each changed by compare-and-swap of its version.
 //!
-//! `payment/<id>` is an intent, `payment-of/<provider>/<id>` leads from the provider's id to it, and `payments-open`
-//! names those that are asked for again. An intent is named there before it is made, and is taken out of it after it is
-//! closed: a process that is killed between leaves one too many, never one too few. `payment-debts/<account>` names those
-//! of an account that something is owed for, by the same rule.
+//! `payment/<id>` is an intent, `payment-of/<provider>/<id>` maps the provider's id to it, and `payments-open` lists
+//! the intents to poll. An intent is added to the list before it is created, and removed after it is closed: if a
+//! process dies in between, the list has an intent too many, never one too few. `payment-debts/<account>` lists an
+//! account's intents with a debt, by the same rule.
 
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
@@ -12,11 +12,11 @@ use tollgate_ledger::contract::Feed;
 use super::intent::{Intent, IntentId};
 use crate::ledger::AnyLedger;
 
-/// How many intents may be open, whoever asked for them.
+/// Maximum number of open intents of all accounts.
 const OPEN_MAX: usize = 10_000;
-/// How often a change is tried while others change the same.
+/// Maximum attempts of a change while others change the same document.
 const TRIES_MAX: usize = 100;
-/// No provider's id is longer.
+/// Maximum bytes of a provider's id.
 const PAYMENT_BYTES_MAX: usize = 128;
 
 const OPEN: &str = "payments-open";
@@ -28,16 +28,16 @@ pub(super) struct Open {
     pub(super) account: AccountId,
 }
 
-/// Intents, and how they are changed.
+/// Reads and changes intents.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf {
     store: AnyLedger,
 }
 
-/// Why an intent is not among the open ones.
+/// Why an intent was not added to the open ones.
 #[derive(Debug)]
 pub(super) enum NotOpened {
-    /// The account has as many as it may have, or everybody together has.
+    /// The account, or all accounts together, have the maximum number of open intents.
     TooMany,
     Ledger(BookError),
 }
@@ -73,13 +73,13 @@ impl Shelf {
         }
     }
 
-    /// All of them, the latest first.
+    /// All intents, the latest first.
     pub(super) async fn all(&self) -> Result<Vec<Intent>, BookError> {
         let notes = self.store.notes("payment/").await?;
         notes.iter().rev().map(|note| read(&note.text)).collect()
     }
 
-    /// Writes a new intent; one that is there already is the answer.
+    /// Writes a new intent; returns an existing one with this id instead.
     pub(super) async fn make(&self, intent: &Intent) -> Result<Intent, BookError> {
         match self
             .store
@@ -92,7 +92,7 @@ impl Shelf {
         }
     }
 
-    /// Makes the provider's id lead to an intent, and to no other one.
+    /// Maps the provider's id to an intent, unless it already belongs to another.
     pub(super) async fn lead(
         &self,
         intent: IntentId,
@@ -100,7 +100,7 @@ impl Shelf {
         payment: &str,
     ) -> Result<(), BookError> {
         let name = payment_name(provider, payment)
-            .ok_or_else(|| BookError::Unavailable("a payment's id that cannot be kept".into()))?;
+            .ok_or_else(|| BookError::Unavailable("a payment's id that cannot be stored".into()))?;
         match self.store.put_note(&name, 0, &intent.to_string()).await {
             Err(BookError::Exists) => {
                 let note = self.store.note(&name).await?;
@@ -111,7 +111,7 @@ impl Shelf {
         }
     }
 
-    /// Changes an intent as it is now; `change` says whether there is anything to change.
+    /// Changes the current version of an intent; `change` returns whether there is anything to write.
     pub(super) async fn change(
         &self,
         id: IntentId,
@@ -139,7 +139,7 @@ impl Shelf {
         Ok(self.open_list().await?.1)
     }
 
-    /// Puts an intent among the open ones, where the account has fewer than so many.
+    /// Adds an intent to the open ones, if the account has fewer than the maximum.
     pub(super) async fn add_open(
         &self,
         intent: &Intent,
@@ -169,7 +169,7 @@ impl Shelf {
         Err(busy("the open payments").into())
     }
 
-    /// Takes an intent out of the open ones.
+    /// Removes an intent from the open ones.
     pub(super) async fn close(&self, id: IntentId) -> Result<(), BookError> {
         for _ in 0..TRIES_MAX {
             let (version, mut open) = self.open_list().await?;
@@ -182,13 +182,13 @@ impl Shelf {
         Err(busy("the open payments"))
     }
 
-    /// The intents that an account may owe something for.
+    /// Intents for which an account may have a debt.
     pub(super) async fn owing(&self, account: &AccountId) -> Result<Vec<IntentId>, BookError> {
         Ok(self.owing_list(account).await?.1)
     }
 
-    /// Puts an intent among those that its account owes something for. It is written even if it is there: who is about
-    /// to take it out looks again.
+    /// Adds an intent to those with a debt. The list is written even if it is unchanged: a concurrent removal then
+    /// fails on its version and checks again.
     pub(super) async fn owe(&self, intent: &Intent) -> Result<(), BookError> {
         for _ in 0..TRIES_MAX {
             let (version, mut owing) = self.owing_list(&intent.account).await?;
@@ -199,10 +199,10 @@ impl Shelf {
                 return Ok(());
             }
         }
-        Err(busy("the debts of an account"))
+        Err(busy("the account's list of debts"))
     }
 
-    /// Takes an intent out of them, if nothing is owed for it any more.
+    /// Removes an intent from those with a debt, if its debt is paid.
     pub(super) async fn owe_no_more(&self, intent: &Intent) -> Result<(), BookError> {
         for _ in 0..TRIES_MAX {
             let (version, mut owing) = self.owing_list(&intent.account).await?;
@@ -217,7 +217,7 @@ impl Shelf {
                 return Ok(());
             }
         }
-        Err(busy("the debts of an account"))
+        Err(busy("the account's list of debts"))
     }
 
     async fn owing_list(&self, account: &AccountId) -> Result<(u64, Vec<IntentId>), BookError> {
@@ -250,7 +250,7 @@ impl Shelf {
         }
     }
 
-    /// Whether nobody else has changed it.
+    /// Writes the list if nobody has changed it. Returns whether it was written.
     async fn put_open(&self, version: u64, open: &[Open]) -> Result<bool, BookError> {
         self.put(OPEN, version, &text(&open)?).await
     }
@@ -268,7 +268,7 @@ impl Shelf {
 }
 
 pub(super) fn busy(what: &str) -> BookError {
-    BookError::Unavailable(format!("{what}: changed by many at once").into())
+    BookError::Unavailable(format!("{what}: changed by other gateways at each attempt").into())
 }
 
 fn owing_name(account: &AccountId) -> String {
@@ -279,7 +279,7 @@ fn name(id: IntentId) -> String {
     format!("payment/{id}")
 }
 
-/// `None`: it is no provider's id, and nothing is kept under it.
+/// `None` if it is not a valid provider's id; nothing is stored under it.
 fn payment_name(provider: &str, payment: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let good = (1..=PAYMENT_BYTES_MAX).contains(&payment.len()) && payment.bytes().all(plain);

@@ -1,4 +1,4 @@
-//! Stripe: sessions of its Checkout, and events signed over their time and body.
+//! Stripe: Checkout sessions, charges of saved cards, and events signed over their time and body.
 
 use bytes::Bytes;
 use http::{
@@ -9,20 +9,20 @@ use serde_json::Value;
 
 use super::{
     auto::SavedCard,
-    intent::{CardUse, Intent},
+    intent::{CardUse, DisputeStatus, Intent},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenRefund, Standing,
-        answer, ask, is_signed, not_done,
+        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenDispute, SeenRefund,
+        Standing, answer, ask, is_signed, not_done,
     },
 };
-use crate::{config::StripeConfig, node::https::HttpsClient, text::percent::encoded};
+use crate::{config::StripeConfig, net::https::HttpsClient, text::percent::encoded};
 
 const INTENT: &str = "tollgate_intent";
-/// What ids of payments begin with; those of sessions begin otherwise.
+/// Prefix of payment ids; ids of sessions have another.
 const PAYMENT_INTENT: &str = "pi_";
-/// An event that was signed longer ago may be one that somebody repeats.
+/// Maximum age of a signature; an older event may be a replay.
 const TOLERANCE_SECONDS: u64 = 300;
-/// Pages of refunds that are read at most.
+/// Maximum number of pages of refunds that are read.
 const PAGES_MAX: usize = 10;
 
 #[derive(Clone, Debug)]
@@ -58,6 +58,32 @@ struct Refund {
 }
 
 #[derive(Deserialize)]
+struct Disputes {
+    data: Vec<Dispute>,
+}
+
+#[derive(Deserialize)]
+struct Dispute {
+    id: String,
+    amount: i64,
+    currency: String,
+    #[serde(default)]
+    status: String,
+}
+
+impl Dispute {
+    fn status(&self) -> DisputeStatus {
+        match self.status.as_str() {
+            "warning_needs_response" | "warning_under_review" => DisputeStatus::Inquiry,
+            // The money was refunded, which is reported separately as a refund.
+            "won" | "warning_closed" | "prevented" | "charge_refunded" => DisputeStatus::Won,
+            "lost" => DisputeStatus::Lost,
+            _ => DisputeStatus::Open,
+        }
+    }
+}
+
+#[derive(Deserialize)]
 struct Event {
     r#type: String,
     data: Data,
@@ -89,7 +115,7 @@ struct PaymentIntent {
     #[serde(default)]
     currency: String,
     customer: Option<String>,
-    /// Whole, where it was asked for so.
+    /// The whole object if it was expanded, otherwise its id.
     #[serde(default)]
     payment_method: Value,
     last_payment_error: Option<Declined>,
@@ -109,7 +135,7 @@ struct Declined {
 }
 
 impl Declined {
-    /// The payer's bank wants to see the payer.
+    /// The payer's bank requires the payer to authenticate.
     fn needs_payer(&self) -> bool {
         let is = |word: &str| self.code == word || self.decline_code == word;
         is("authentication_required") || is("payment_intent_authentication_failure")
@@ -157,7 +183,7 @@ impl Stripe {
             form.push(("customer_creation", "always"));
             form.push(("payment_intent_data[setup_future_usage]", "off_session"));
         }
-        // Under the intent's own key stands what its card was asked for.
+        // The intent's own idempotency key was used for the charge of its card.
         let key = match intent.card {
             Some(CardUse::Saved) => format!("{id}-link"),
             _ => id.clone(),
@@ -166,12 +192,13 @@ impl Stripe {
         let session: Session = ask(client, req, body(&form)).await?;
         Ok(Created {
             payment: session.id,
-            url: (session.url)
-                .ok_or_else(|| ProviderError::Unread("it names no address to pay at".into()))?,
+            url: (session.url).ok_or_else(|| {
+                ProviderError::Unread("the answer contains no payment link".into())
+            })?,
         })
     }
 
-    /// Charges a card while its owner is not there.
+    /// Charges a card without its owner.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -228,7 +255,7 @@ impl Stripe {
         })
     }
 
-    /// Takes a card off its customer: it cannot be charged any more.
+    /// Detaches a card from its customer, after which it cannot be charged.
     pub(super) async fn forget(
         &self,
         client: &HttpsClient,
@@ -256,11 +283,11 @@ impl Stripe {
             (_, Some("expired")) => Standing::Canceled("expired".to_owned()),
             _ => Standing::Pending,
         };
-        let refunds = match &found.payment_intent {
+        let (refunds, disputes) = match &found.payment_intent {
             Some(paid) if refunds && standing == Standing::Succeeded => {
-                self.refunds(client, paid).await?
+                self.gone_back(client, paid).await?
             }
-            _ => Vec::new(),
+            _ => Default::default(),
         };
         let card = match (&found.payment_intent, intent.card) {
             (Some(paid), Some(CardUse::Save)) if standing == Standing::Succeeded => {
@@ -277,6 +304,7 @@ impl Stripe {
                 found.currency.unwrap_or_default(),
             ),
             refunds,
+            disputes,
             card,
         })
     }
@@ -299,10 +327,10 @@ impl Stripe {
             ),
             _ => Standing::Pending,
         };
-        let refunds = if refunds && standing == Standing::Succeeded {
-            self.refunds(client, payment).await?
+        let (refunds, disputes) = if refunds && standing == Standing::Succeeded {
+            self.gone_back(client, payment).await?
         } else {
-            Vec::new()
+            Default::default()
         };
         Ok(Seen {
             payment: found.id,
@@ -310,11 +338,12 @@ impl Stripe {
             standing,
             amount: amount(found.amount, found.currency),
             refunds,
+            disputes,
             card: SeenCard::Untold,
         })
     }
 
-    /// The card that a payment was made by, and that was to be kept.
+    /// The card that a payment was made with, if it was to be saved.
     async fn card(
         &self,
         client: &HttpsClient,
@@ -334,9 +363,28 @@ impl Stripe {
                 let last4 = text(&method["card"]["last4"]);
                 SeenCard::Saved(SavedCard::new(handle, Some(customer), last4))
             }
-            // Without a customer it can be used once.
+            // Without a customer a card can be used only once.
             _ => SeenCard::NotSaved,
         })
+    }
+
+    /// Refunds and disputes of a payment.
+    async fn gone_back(
+        &self,
+        client: &HttpsClient,
+        paid: &str,
+    ) -> Result<(Vec<SeenRefund>, Vec<SeenDispute>), ProviderError> {
+        let refunds = self.refunds(client, paid).await?;
+        // A payment has only a few disputes.
+        let path = format!("/v1/disputes?limit=100&payment_intent={}", encoded(paid));
+        let found: Disputes = self.get(client, &path).await?;
+        let disputes = found.data.into_iter().map(|dispute| SeenDispute {
+            status: dispute.status(),
+            id: dispute.id,
+            amount: amount(dispute.amount, dispute.currency),
+            is_held: self.0.hold_disputed,
+        });
+        Ok((refunds, disputes.collect()))
     }
 
     async fn refunds(
@@ -349,13 +397,17 @@ impl Stripe {
         for _ in 0..PAGES_MAX {
             let page: Refunds = self.get(client, &path).await?;
             let last = page.data.last().map(|refund| encoded(&refund.id));
-            let done = page.data.into_iter().filter(|refund| {
-                let status = refund.status.as_deref();
-                status == Some("succeeded")
-            });
-            refunds.extend(done.map(|refund| SeenRefund {
-                id: refund.id,
-                amount: amount(refund.amount, refund.currency),
+            refunds.extend(page.data.into_iter().filter_map(|refund| {
+                let failed = match refund.status.as_deref()? {
+                    "succeeded" => false,
+                    "failed" | "canceled" => true,
+                    _ => return None,
+                };
+                Some(SeenRefund {
+                    id: refund.id,
+                    amount: amount(refund.amount, refund.currency),
+                    failed,
+                })
             }));
             let Some(last) = last.filter(|_| page.has_more) else {
                 break;
@@ -368,7 +420,7 @@ impl Stripe {
         Ok(refunds)
     }
 
-    /// A refund names the payment alone that it is of, and that names the intent.
+    /// A refund names only its payment, and the payment names the intent.
     pub(super) async fn intent_of(
         &self,
         client: &HttpsClient,
@@ -404,12 +456,12 @@ impl Stripe {
                 bearer.set_sensitive(true);
                 req.header(AUTHORIZATION, bearer)
             }
-            // It is refused without one.
+            // Without the header, Stripe refuses the request.
             Err(_) => req,
         }
     }
 
-    /// What an event names, if it is signed, and not long ago.
+    /// Reads an event, if its signature is valid and recent.
     pub(super) fn read(&self, headers: &HeaderMap, body: &[u8], now_ms: u64) -> Option<Notice> {
         let shown = headers.get("Stripe-Signature")?.to_str().ok()?;
         let secret = self.0.webhook_secret.expose();
@@ -418,7 +470,9 @@ impl Stripe {
         }
         let Event { r#type, data } = serde_json::from_slice(body).ok()?;
         let object = data.object;
-        let is_refund = r#type == "charge.refunded" || r#type.starts_with("refund.");
+        let is_refund = ["charge.refund", "refund.", "charge.dispute."]
+            .iter()
+            .any(|of| r#type.starts_with(of));
         Some(Notice {
             charge: r#type
                 .starts_with("payment_intent.")
@@ -443,7 +497,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ProviderError> {
     serde_json::from_slice(body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
-/// Of kopecks, or of whatever a hundredth of the currency is.
+/// An amount in hundredths of the currency: kopecks for rubles.
 fn amount(hundredths: i64, currency: String) -> Amount {
     let (whole, part) = (hundredths / 100, (hundredths % 100).abs());
     Amount {
@@ -452,7 +506,7 @@ fn amount(hundredths: i64, currency: String) -> Amount {
     }
 }
 
-/// `t=1492774577,v1=5257a8…,v1=…`: one of the signatures has to be right.
+/// `t=1492774577,v1=5257a8…,v1=…`: at least one signature must be valid.
 fn is_signed_lately(secret: &str, shown: &str, body: &[u8], now: u64) -> bool {
     let parts = || {
         shown
@@ -486,11 +540,11 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// As computed by another implementation: `printf '1700000000.{}' | openssl dgst -sha256 -hmac whsec_test`.
+    /// Computed by another implementation: `printf '1700000000.{}' | openssl dgst -sha256 -hmac whsec_test`.
     const SIGNATURE: &str = "35495024f4ef3f94e5a93e22221544c4b75e9a42300cd965ab81cb85cd994e91";
 
     #[test]
-    fn an_event_is_signed_lately_or_not_believed() {
+    fn event_without_a_recent_signature_is_refused() {
         let good = format!("t=1700000000,v1={},v1={SIGNATURE},v0=x", "0".repeat(64));
         for (shown, body, now, is_good) in [
             (good.as_str(), "{}", 1_700_000_000, true),

@@ -1,4 +1,5 @@
-//! YooKassa: its API of version 3, and its notifications. They bear no signature: whatever they say is asked for again.
+//! YooKassa: its API of version 3, and its notifications. Notifications are not signed, so the payment is always
+//! fetched.
 
 use bytes::Bytes;
 use http::{Method, Request, header::AUTHORIZATION, request::Builder};
@@ -14,11 +15,11 @@ use super::{
         basic,
     },
 };
-use crate::{config::YooKassaConfig, node::https::HttpsClient, text::percent::encoded};
+use crate::{config::YooKassaConfig, net::https::HttpsClient, text::percent::encoded};
 
-/// Where the payment names the intent.
+/// Metadata field of a payment that contains the intent's id.
 const INTENT: &str = "tollgate_intent";
-/// Pages of refunds that are read at most.
+/// Maximum number of pages of refunds that are read.
 const PAGES_MAX: usize = 10;
 
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ struct Payment {
     payment_method: Option<Way>,
 }
 
-/// What it is paid by.
+/// Payment method.
 #[derive(Deserialize)]
 struct Way {
     id: String,
@@ -128,12 +129,13 @@ impl YooKassa {
         let url = payment.confirmation.and_then(|way| way.confirmation_url);
         Ok(Created {
             payment: payment.id,
-            url: url
-                .ok_or_else(|| ProviderError::Unread("it names no address to pay at".into()))?,
+            url: url.ok_or_else(|| {
+                ProviderError::Unread("the answer contains no payment link".into())
+            })?,
         })
     }
 
-    /// A payment that nobody confirms, as a rule.
+    /// Charges a saved card; usually nobody has to confirm it.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -179,7 +181,7 @@ impl YooKassa {
                     "quantity": "1.00",
                     "amount": amount,
                     "vat_code": vat_code,
-                    // Paid before it is known what for.
+                    // Paid before it is known what the money will be used for.
                     "payment_subject": "payment",
                     "payment_mode": "advance",
                 }],
@@ -222,6 +224,7 @@ impl YooKassa {
             standing,
             amount: found.amount.into(),
             refunds,
+            disputes: Vec::new(),
             card: match (intent.card, found.payment_method) {
                 (Some(CardUse::Save), Some(way)) => way.into(),
                 (Some(CardUse::Save), None) => SeenCard::NotSaved,
@@ -237,10 +240,7 @@ impl YooKassa {
     ) -> Result<Vec<SeenRefund>, ProviderError> {
         let (mut refunds, mut cursor) = (Vec::new(), None::<String>);
         for _ in 0..PAGES_MAX {
-            let mut path = format!(
-                "/refunds?payment_id={}&status=succeeded&limit=100",
-                encoded(payment)
-            );
+            let mut path = format!("/refunds?payment_id={}&limit=100", encoded(payment));
             if let Some(cursor) = &cursor {
                 path.push_str("&cursor=");
                 path.push_str(&encoded(cursor));
@@ -249,8 +249,9 @@ impl YooKassa {
             let ours = page
                 .items
                 .into_iter()
-                .filter(|refund| refund.payment_id == payment && refund.status == "succeeded");
+                .filter(|refund| refund.payment_id == payment && is_over(&refund.status));
             refunds.extend(ours.map(|refund| SeenRefund {
+                failed: refund.status == "canceled",
                 id: refund.id,
                 amount: refund.amount.into(),
             }));
@@ -281,7 +282,7 @@ impl YooKassa {
             )
     }
 
-    /// What a notification names.
+    /// Reads a notification.
     pub(super) fn read(body: &[u8]) -> Option<Notice> {
         let Notification { event, object } = serde_json::from_slice(body).ok()?;
         let is_refund = event.starts_with("refund.");
@@ -291,6 +292,7 @@ impl YooKassa {
             Some(object.id)
         };
         Some(Notice {
+            canceled: payment.clone().filter(|_| event == "payment.canceled"),
             payment,
             intent: object.metadata[INTENT].as_str().map(str::to_owned),
             is_refund,
@@ -299,7 +301,12 @@ impl YooKassa {
     }
 }
 
-/// Rubles with two digits behind the point, whatever is left out of them elsewhere.
+/// Whether a refund has reached its final state.
+fn is_over(status: &str) -> bool {
+    matches!(status, "succeeded" | "canceled")
+}
+
+/// Rubles with two decimal digits, even if they are zero.
 pub(super) fn kopecks(amount: MicroRub) -> String {
     let kopecks = amount.micro() / 10_000;
     format!("{}.{:02}", kopecks / 100, kopecks % 100)
@@ -321,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_says_what_it_is_for_and_asks_for_a_receipt_where_there_are_any() {
+    fn order_has_its_purpose_and_requests_a_receipt_if_configured() {
         let mut intent = Intent {
             id: IntentId::new(),
             account: "acme".parse().unwrap(),
@@ -337,6 +344,7 @@ mod tests {
             url: None,
             entry: None,
             refunds: Vec::new(),
+            disputes: Vec::new(),
         };
         let order = shop(None).order(&intent);
         assert_eq!(

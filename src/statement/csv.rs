@@ -1,7 +1,7 @@
-//! A statement as CSV: a line for each thing that it says, with the same columns for all.
+//! Writes a statement as CSV: one line per fact, with the same columns for all.
 
 use super::{Amount, Document, Entries, Vat};
-use crate::text::csv::quoted;
+use crate::text::csv::shown;
 
 const HEAD: &str = "section,item,at,calls,input_tokens,output_tokens,exact_rub,rub,text\n";
 
@@ -131,6 +131,6 @@ fn sum(csv: &mut String, section: &str, amount: &Amount) {
 }
 
 fn row(csv: &mut String, cells: [&str; 9]) {
-    csv.push_str(&cells.map(quoted).join(","));
+    csv.push_str(&cells.map(shown).join(","));
     csv.push('\n');
 }

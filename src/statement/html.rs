@@ -1,4 +1,4 @@
-//! A statement as a page that is read, printed and mailed: it has all that it needs within itself.
+//! Writes a statement as an HTML page to read, print or mail; it needs no other file.
 
 use askama::Template;
 
@@ -16,5 +16,5 @@ struct Page<'a> {
 pub(super) fn written(sheet: &Sheet) -> String {
     Page { sheet }
         .render()
-        .expect("a String takes all, and nothing else can fail")
+        .expect("writing to a String cannot fail")
 }

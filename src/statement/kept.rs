@@ -1,6 +1,6 @@
-//! What is kept of a closed month: the hash that it has, and all that its statement is made of beside the journal. It is a
-//! note beside the books, written with the first statement of the month; every later one is made from it, so one number
-//! has one hash.
+//! The record of a closed month: the hash of its statement, and everything besides the journal that the statement is
+//! made from. It is a document in the ledger, written with the month's first statement. Every later statement is made
+//! from it, so one statement number always has one hash.
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,13 @@ use tollgate_ledger::{contract::Feed, statement::Statement};
 use super::{About, Document, Month, VERSION};
 use crate::{config::SellerConfig, ledger::AnyLedger};
 
-/// Of a closed month.
+/// The record of a closed month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kept {
-    /// Of the form that the hash is of.
+    /// Version of the form that was hashed.
     version: u32,
     sha256: String,
-    /// Unix time in milliseconds of the first statement.
+    /// Unix time of the first statement, in milliseconds.
     kept_ms: u64,
     /// The account's name.
     name: String,
@@ -24,7 +24,8 @@ pub(crate) struct Kept {
     seller: Option<Seller>,
 }
 
-/// What statements do not show as a field of the seller is named here.
+/// The seller at that time. Fields that `SellerConfig` does not serialise, because statements show them elsewhere, are
+/// listed here by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seller {
     #[serde(flatten)]
@@ -37,7 +38,7 @@ struct Seller {
 }
 
 impl Kept {
-    /// What `document`, the first of its closed month, is made of.
+    /// The record of `document`, the first statement of its closed month.
     pub(crate) fn of(document: &Document, about: &About<'_>, language: Language) -> Self {
         Self {
             version: VERSION,
@@ -49,7 +50,7 @@ impl Kept {
         }
     }
 
-    /// What is kept of an account's month.
+    /// The record of an account's month, if there is one.
     pub(crate) async fn find(
         store: &AnyLedger,
         account: &AccountId,
@@ -62,14 +63,14 @@ impl Kept {
         note.map(|note| read(&note.text)).transpose()
     }
 
-    /// Keeps it; `false` where another gateway was first.
+    /// Writes the record; `false` if another gateway was first.
     pub(crate) async fn keep(
         &self,
         store: &AnyLedger,
         account: &AccountId,
         month: Month,
     ) -> Result<bool, BookError> {
-        let text = serde_json::to_string(self).expect("texts and numbers are JSON");
+        let text = serde_json::to_string(self).expect("texts and numbers serialize to JSON");
         match store.put_note(&name(account, month), 0, &text).await {
             Ok(()) => Ok(true),
             Err(BookError::Exists) => Ok(false),
@@ -77,7 +78,7 @@ impl Kept {
         }
     }
 
-    /// The seller of then.
+    /// The seller's details at the time of the first statement.
     pub(crate) fn seller(&self) -> Option<SellerConfig> {
         self.seller.clone().map(Seller::into_config)
     }
@@ -93,7 +94,7 @@ impl Kept {
         &self.sha256
     }
 
-    /// The month's statement again; `None` where the journal, or this version, does not make the same of it any more.
+    /// Makes the month's statement again; `None` if the journal or this program's version no longer gives the same one.
     pub(crate) fn again(
         &self,
         account: &AccountId,
@@ -106,7 +107,7 @@ impl Kept {
             name: &self.name,
             month,
             seller: seller.as_ref(),
-            // It was closed when it was kept, whatever a clock says now.
+            // The month was closed when the record was written, whatever the time is now.
             now_ms: u64::MAX,
         };
         let document = Document::new(&about, statement);
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seller_is_read_as_it_was_kept() {
+    fn stored_seller_round_trips() {
         let seller = SellerConfig {
             name: "ООО «Ромашка»".into(),
             inn: Some("7701234567".into()),

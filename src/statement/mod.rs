@@ -1,7 +1,8 @@
-//! Statements for accountants: what an account had, paid, spent and was left with in a month, as JSON, CSV, HTML and PDF.
+//! Statements for accountants: an account's balances, payments and spending in a month, as JSON, CSV, HTML and PDF.
 //!
-//! The sums are the ledger's (`tollgate_ledger::statement`); here they get names, a number, the seller's VAT, and a hash.
-//! Of a closed month it is kept what it was made of beside the journal, with its hash: the same books give the same bytes.
+//! The ledger computes the sums (`tollgate_ledger::statement`); here they get names, a number, the seller's VAT and a
+//! hash. For a closed month, everything else that went into the statement is stored with its hash, so the same books
+//! give the same bytes.
 
 mod csv;
 mod html;
@@ -24,22 +25,25 @@ use tollgate_ledger::statement::{DATED_BACK_MS_MAX, Moved, Statement};
 
 pub(crate) use self::kept::Kept;
 use self::money::{Kopecks, Micro};
-use crate::{config::SellerConfig, text::time::rfc3339};
+use crate::{
+    config::SellerConfig,
+    text::time::{offset, rfc3339},
+};
 
-/// So long after its end a month is closed: nothing can be dated back into it any more, also where this machine's clock
+/// How long after its end a month is closed: nothing can be dated back into it any more, even if this machine's clock
 /// is ahead of the ledger's.
 const CLOSED_AFTER_MS: u64 = 2 * DATED_BACK_MS_MAX;
-/// What the hash is made of. A later form of it has another number, and says what it was before.
+/// Version of the form that is hashed. A later form gets another number, and a comment here on what it was before.
 const VERSION: u32 = 1;
 
-/// A month of a calendar.
+/// A month of the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Month {
-    /// From January 1970.
+    /// Counted from January 1970.
     index: u64,
 }
 
-/// It is no month.
+/// The text is not a month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAMonth;
 
@@ -78,12 +82,12 @@ impl Month {
         1970 + self.index / 12
     }
 
-    /// From 0.
+    /// The month in its year, from 0.
     const fn of_year(self) -> u64 {
         self.index % 12
     }
 
-    /// From its first moment to that of the next month, in a calendar that is so far ahead of UTC.
+    /// From the month's first moment to the next month's, in a calendar that is `utc_offset_minutes` ahead of UTC.
     pub(crate) fn time(self, utc_offset_minutes: i32) -> Range<u64> {
         let begins = |index: u64| {
             let ahead_ms = i64::from(utc_offset_minutes) * 60_000;
@@ -93,7 +97,7 @@ impl Month {
     }
 }
 
-/// Whose statement it is, of which month, by whom and when.
+/// The account, month and seller of a statement, and the time at which it is made.
 #[derive(Debug)]
 pub(crate) struct About<'a> {
     pub(crate) account: &'a AccountId,
@@ -104,7 +108,7 @@ pub(crate) struct About<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// A statement with all that stands on it, whatever its form.
+/// A statement with everything that any of its forms shows.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     version: u32,
@@ -115,9 +119,9 @@ pub(crate) struct Document {
     since: String,
     until: String,
     utc_offset: String,
-    /// It will not change any more.
+    /// Whether it can no longer change.
     closed: bool,
-    /// When it was made, if it may change.
+    /// When it was made, if it can still change.
     #[serde(skip_serializing_if = "Option::is_none")]
     as_of: Option<String>,
     seller: Option<SellerConfig>,
@@ -133,7 +137,7 @@ pub(crate) struct Document {
     utc_offset_minutes: i32,
 }
 
-/// To the kopeck, and as the ledger has it.
+/// An amount in kopecks, and exactly as the ledger has it.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Amount {
     rub: Kopecks,
@@ -163,7 +167,7 @@ struct Spending {
     #[serde(flatten)]
     amount: Amount,
     models: Vec<ModelLine>,
-    /// What the sum is beside those of the models, all in kopecks.
+    /// The difference between the sum and the sum of the models' amounts, which are rounded to kopecks one by one.
     models_rounding_rub: Kopecks,
 }
 
@@ -176,7 +180,7 @@ struct ModelLine {
     amount: Amount,
 }
 
-/// What of the spending is VAT.
+/// The VAT included in the spending.
 #[derive(Debug, Serialize)]
 struct Vat {
     percent: Option<String>,
@@ -234,17 +238,17 @@ impl Document {
         }
     }
 
-    /// The name of a file with it, without what its form adds.
+    /// The statement's number, also its file name without an extension.
     pub(crate) fn number(&self) -> &str {
         &self.number
     }
 
-    /// Whether it will not change any more.
+    /// Whether it can no longer change.
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// The API's answer: all of it, and its hash, which is of the same without the hash.
+    /// The API's answer: all fields, and the hash of the same JSON without the hash.
     pub(crate) fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct Sealed<'a> {
@@ -258,23 +262,23 @@ impl Document {
         })
     }
 
-    /// For spreadsheets and programs.
+    /// As CSV, for spreadsheets and programs.
     pub(crate) fn csv(&self) -> String {
         csv::written(self)
     }
 
-    /// For people.
+    /// As a page, for people.
     pub(crate) fn html(&self, language: Language) -> String {
         html::written(&sheet::Sheet::new(self, language))
     }
 
-    /// For people who file papers.
+    /// As PDF, for filing.
     pub(crate) fn pdf(&self, language: Language) -> Vec<u8> {
         let sheet = sheet::Sheet::new(self, language);
         pdf::written(&sheet, &self.number, &self.sha256())
     }
 
-    /// Of all that it says, in whatever form.
+    /// The hash of all fields, the same for every form.
     fn sha256(&self) -> String {
         let digest = Sha256::digest(json(self));
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -302,7 +306,7 @@ impl Entries {
 }
 
 impl Vat {
-    /// It is within what was spent: of 120 kopecks at 20 percent, 20.
+    /// VAT is included in the spending: of 120 kopecks at 20 percent, 20.
     fn of(seller: Option<&SellerConfig>, spent: i128) -> Self {
         let percent = seller.and_then(|seller| seller.vat_percent);
         let kopecks = percent.and_then(|percent| {
@@ -318,11 +322,4 @@ impl Vat {
             note: seller.and_then(|seller| seller.vat_note.clone()),
         }
     }
-}
-
-/// Like `+03:00`.
-fn offset(minutes: i32) -> String {
-    let sign = if minutes < 0 { '-' } else { '+' };
-    let minutes = minutes.unsigned_abs();
-    format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
 }

@@ -1,15 +1,15 @@
-//! Sums as statements write them: whole kopecks, and micro-rubles as the ledger has them.
+//! Amounts as statements write them: whole kopecks, and micro-rubles as the ledger has them.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 use tollgate_layers::respond::Language;
 
-/// Whole kopecks.
+/// An amount in whole kopecks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kopecks(pub(super) i128);
 
-/// Micro-rubles.
+/// An amount in micro-rubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Micro(pub(super) i128);
 
@@ -39,7 +39,7 @@ impl Micro {
     }
 }
 
-/// A whole number for people.
+/// Formats a whole number for people.
 pub(super) fn count(number: u64, language: Language) -> String {
     grouped(&number.to_string(), language)
 }
@@ -51,11 +51,11 @@ fn plain(units: i128, digits: usize) -> String {
     format!("{sign}{whole}.{fraction}")
 }
 
-/// By thousands: `−1 234,50`, or `-1,234.50` in English.
+/// Grouped by thousands: `−1 234,50`, or `-1,234.50` in English.
 fn grouped(plain: &str, language: Language) -> String {
     let (group, point, minus) = match language {
         Language::En => (',', ".", "-"),
-        // A space that no line ends at, and the sign for minus.
+        // A no-break space, and the typographic minus.
         _ => ('\u{a0}', ",", "\u{2212}"),
     };
     let (sign, digits) = match plain.strip_prefix('-') {

@@ -1,25 +1,11 @@
-//! A statement as a PDF: pages of A4 as papers are filed, with their fonts within.
+//! Writes a statement as a PDF: A4 pages for filing, with embedded fonts.
 //!
-//! First everything gets its place (`Pages`), then the pages are drawn: the footer knows how many there are. Nothing in
-//! the file says when it was made, so the same statement gives the same bytes.
+//! Everything is laid out first (`Pages`), then the pages are drawn, because the footer shows how many there are. The
+//! same statement gives the same bytes.
 
-use krilla::{
-    Document as Pdf,
-    color::rgb,
-    geom::{PathBuilder, Point, Rect},
-    metadata::Metadata,
-    page::PageSettings,
-    paint::Fill,
-    surface::Surface,
-    text::{Font, GlyphId, KrillaGlyph},
-};
-use skrifa::{
-    FontRef, MetadataProvider,
-    charmap::Charmap,
-    instance::{LocationRef, Size},
-    metrics::GlyphMetrics,
-};
+mod document;
 
+use self::document::{Color, Document, Font};
 use super::sheet::{Column, Row, Sheet, Table};
 
 /// A4, in points of 1/72 inch.
@@ -30,21 +16,18 @@ const RIGHT: f32 = WIDTH - 40.0;
 const TOP: f32 = 44.0;
 const BOTTOM: f32 = HEIGHT - 60.0;
 
-/// From one line to the next, in sizes of the font.
+/// Line height as a multiple of the font size.
 const LEADING: f32 = 1.35;
-/// Above and below what stands in a row, and to both sides.
+/// Space around the text of a table's cell, in points.
 const PADDING: f32 = 3.0;
 const LABELS_WIDTH: f32 = 150.0;
-
-/// Red, green and blue.
-type Color = [u8; 3];
 
 const INK: Color = [0x1c, 0x1d, 0x1f];
 const GRAY: Color = [0x5f, 0x63, 0x68];
 const LINE: Color = [0xcc, 0xcc, 0xc6];
 const WARNING: Color = [0x8a, 0x4b, 0x00];
 
-/// How a text is written.
+/// How a text is drawn.
 #[derive(Clone, Copy, Debug)]
 struct Style {
     size: f32,
@@ -70,7 +53,7 @@ impl Style {
     }
 }
 
-/// The PDF. `number` and `sha256` are what it is found and verified by.
+/// The PDF. `number` and `sha256` identify and verify it.
 pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
     let faces = Faces::new();
     let mut pages = Pages::new(&faces);
@@ -91,113 +74,45 @@ pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
         pages.lines(LEFT, RIGHT, NOTE, note);
     }
     let count = pages.done.len() + 1;
-    let mut pdf = Pdf::new();
-    pdf.set_metadata(
-        Metadata::new()
-            .title(sheet.title.clone())
-            .language(sheet.lang().to_owned())
-            .keywords(vec![number.to_owned(), format!("sha256 {sha256}")]),
-    );
+    let mut document = Document::new(WIDTH, HEIGHT, [&faces.regular, &faces.bold]);
     for (index, page) in (1..).zip(pages.finished()) {
-        let settings = PageSettings::from_wh(WIDTH, HEIGHT).expect("A4 has a width and a height");
-        let mut sheet_of_paper = pdf.start_page_with(settings);
-        let mut surface = sheet_of_paper.surface();
-        for mark in &page {
-            mark.draw(&mut surface, &faces);
+        document.page();
+        let position = format!("{index} / {count}");
+        let right = RIGHT - faces.width(NOTE, &position);
+        let footer = [(LEFT, number.to_owned()), (right, position)]
+            .map(|(x, text)| Mark::Text(x, HEIGHT - 36.0, NOTE, text));
+        for mark in page.iter().chain(&footer) {
+            mark.draw(&mut document);
         }
-        let footer = [
-            (LEFT, number.to_owned()),
-            (RIGHT, format!("{index} / {count}")),
-        ];
-        for (x, text) in footer {
-            let width = if x > LEFT {
-                faces.width(NOTE, &text)
-            } else {
-                0.0
-            };
-            let mark = Mark::Text(x - width, HEIGHT - 36.0, NOTE, text);
-            mark.draw(&mut surface, &faces);
-        }
-        surface.finish();
-        sheet_of_paper.finish();
     }
-    pdf.finish()
-        .expect("text in fonts of our own has nothing that a PDF cannot have")
+    let keywords = format!("{number}, sha256 {sha256}");
+    document.finish(&sheet.title, sheet.lang(), &keywords)
 }
 
-/// The fonts within.
+/// The fonts of a statement.
 struct Faces {
-    regular: Face,
-    bold: Face,
-}
-
-struct Face {
-    font: Font,
-    charmap: Charmap<'static>,
-    metrics: GlyphMetrics<'static>,
-    units_per_em: f32,
-}
-
-impl Face {
-    fn of(bytes: &'static [u8]) -> Self {
-        let read = FontRef::new(bytes).expect("DejaVu is a font");
-        let font = Font::new(bytes.into(), 0).expect("DejaVu is a font");
-        Self {
-            charmap: read.charmap(),
-            metrics: read.glyph_metrics(Size::unscaled(), LocationRef::default()),
-            units_per_em: font.units_per_em(),
-            font,
-        }
-    }
-
-    /// The glyphs of a text, one for a character: enough for Latin and Cyrillic. What the font has no glyph for is a box,
-    /// and is the character all the same where it is copied.
-    fn glyphs(&self, text: &str) -> Vec<KrillaGlyph> {
-        text.char_indices()
-            .map(|(at, char)| {
-                let glyph = self.charmap.map(char).unwrap_or_default();
-                let advance = self.metrics.advance_width(glyph).unwrap_or_default();
-                let range = at..at + char.len_utf8();
-                let glyph = GlyphId::new(glyph.to_u32());
-                KrillaGlyph::new(
-                    glyph,
-                    advance / self.units_per_em,
-                    0.0,
-                    0.0,
-                    0.0,
-                    range,
-                    None,
-                )
-            })
-            .collect()
-    }
+    regular: Font,
+    bold: Font,
 }
 
 impl Faces {
     fn new() -> Self {
         Self {
-            regular: Face::of(dejavu::sans::regular()),
-            bold: Face::of(dejavu::sans::bold()),
-        }
-    }
-
-    const fn of(&self, style: Style) -> &Face {
-        if style.bold {
-            &self.bold
-        } else {
-            &self.regular
+            regular: Font::new("DejaVuSans", dejavu::sans::regular()),
+            bold: Font::new("DejaVuSans-Bold", dejavu::sans::bold()),
         }
     }
 
     fn width(&self, style: Style, text: &str) -> f32 {
-        let glyphs = self.of(style).glyphs(text);
-        glyphs
-            .iter()
-            .map(|glyph| glyph.x_advance * style.size)
-            .sum()
+        let font = if style.bold {
+            &self.bold
+        } else {
+            &self.regular
+        };
+        style.size * font.width(text)
     }
 
-    /// A text in lines that are no wider: broken at spaces, and within a word where that alone is wider.
+    /// Wraps a text into lines of at most `width`: at spaces, and inside a word only if the word alone is wider.
     fn wrapped(&self, style: Style, text: &str, width: f32) -> Vec<String> {
         let mut lines = Vec::new();
         let mut line = String::new();
@@ -231,51 +146,34 @@ impl Faces {
     }
 }
 
-/// What is drawn.
+/// Something to draw.
 #[derive(Debug)]
 enum Mark {
-    /// From the left, on this line.
+    /// A text at x, on the baseline y.
     Text(f32, f32, Style, String),
-    /// From the left margin to the right one.
+    /// A line from the left margin to the right one, at y.
     Rule(f32),
 }
 
 impl Mark {
-    fn draw(&self, surface: &mut Surface<'_>, faces: &Faces) {
-        let fill = |[red, green, blue]: Color| {
-            Some(Fill {
-                paint: rgb::Color::new(red, green, blue).into(),
-                ..Fill::default()
-            })
-        };
+    fn draw(&self, document: &mut Document<'_>) {
         match self {
             Self::Text(x, y, style, text) => {
-                let face = faces.of(*style);
-                surface.set_fill(fill(style.color));
-                let glyphs = face.glyphs(text);
-                let at = Point::from_xy(*x, *y);
-                surface.draw_glyphs(at, &glyphs, face.font.clone(), text, style.size, false);
+                // Index of the font in the document's list.
+                let font = usize::from(style.bold);
+                document.text(font, style.size, style.color, *x, *y, text);
             }
-            Self::Rule(y) => {
-                let mut path = PathBuilder::new();
-                if let Some(rule) = Rect::from_xywh(LEFT, *y, RIGHT - LEFT, 0.5) {
-                    path.push_rect(rule);
-                }
-                if let Some(path) = path.finish() {
-                    surface.set_fill(fill(LINE));
-                    surface.draw_path(&path);
-                }
-            }
+            Self::Rule(y) => document.fill_box(LINE, LEFT, *y, RIGHT - LEFT, 0.5),
         }
     }
 }
 
-/// Marks on pages, from the top down.
+/// The marks of all pages, laid out from the top down.
 struct Pages<'a> {
     faces: &'a Faces,
     done: Vec<Vec<Mark>>,
     page: Vec<Mark>,
-    /// Where the next thing stands.
+    /// Where the next mark goes.
     y: f32,
 }
 
@@ -298,7 +196,7 @@ impl<'a> Pages<'a> {
         self.y += height;
     }
 
-    /// Whether there is room for so much on this page; there is on a new one.
+    /// Whether `height` fits on this page. On an empty page everything counts as fitting.
     fn has_room(&self, height: f32) -> bool {
         self.y + height <= BOTTOM || self.y <= TOP
     }
@@ -308,7 +206,7 @@ impl<'a> Pages<'a> {
         self.y = TOP;
     }
 
-    /// A text between two margins, line by line.
+    /// Lays out a text between two margins, line by line.
     fn lines(&mut self, left: f32, right: f32, style: Style, text: &str) {
         for line in self.faces.wrapped(style, text, right - left) {
             if !self.has_room(style.leading()) {
@@ -331,7 +229,7 @@ impl<'a> Pages<'a> {
         self.skip(1.0);
     }
 
-    /// A table, its head again on each page.
+    /// Lays out a table; its header is repeated on each page.
     fn table(&mut self, table: &Table) {
         let widths = widths(self.faces, table);
         let head = Placed::head(self.faces, table, &widths);
@@ -376,7 +274,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// A row of a table in its lines.
+/// A table row, wrapped into lines.
 struct Placed {
     style: Style,
     cells: Vec<Cell>,
@@ -429,7 +327,7 @@ const fn style(row: &Row) -> Style {
     if row.strong { STRONG } else { BODY }
 }
 
-/// The widths of a table's columns: numbers are not broken, texts share what they leave.
+/// Column widths of a table: numbers are not wrapped, texts share the rest of the width.
 fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
     let all = RIGHT - LEFT;
     let wanted = |index: usize, column: &Column| {
@@ -438,7 +336,7 @@ fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
             Some(faces.width(style(row), text))
         });
         let widest = cells.fold(faces.width(LABEL, column.heading), f32::max);
-        // A little more than it is, so that sums of widths do not break a line.
+        // Slightly wider than the text, so that float rounding does not wrap a line.
         widest + 2.0 * PADDING + 1.0
     };
     let mut widths: Vec<f32> = (0..)
@@ -454,7 +352,7 @@ fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
         some.map(|(_, width)| width).sum()
     };
     let (numbers, texts) = (of(true, &widths), of(false, &widths));
-    // Numbers that are wider than the page are broken, too.
+    // Only if the numbers alone are wider than the page, they are wrapped too.
     let left = (all - numbers).max(all / 4.0);
     for (column, width) in table.columns.iter().zip(&mut widths) {
         *width *= match column.right {
@@ -509,13 +407,13 @@ mod tests {
             .chain('0'..='9');
         for char in letters.chain("ёЁ№₽«»–−—…%\u{a0}\u{2009}".chars()) {
             for face in [faces().regular, faces().bold] {
-                assert!(face.charmap.map(char).is_some(), "{char:?}");
+                assert!(face.has(char), "{char:?}");
             }
         }
     }
 
     #[test]
-    fn a_long_table_goes_on_with_its_head_on_the_next_page_and_nothing_leaves_the_paper() {
+    fn long_table_repeats_its_header_and_stays_on_the_page() {
         let faces = faces();
         let name = "очень-длинное-имя-модели/".repeat(9);
         let row = |index: usize| Row {
@@ -563,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_statement_gives_the_same_bytes_and_says_its_hash_outside_of_what_is_compressed() {
+    fn same_statement_gives_the_same_bytes_with_its_hash_uncompressed() {
         let document = super::super::tests::closed();
         let pdf = document.pdf(Language::Ru);
         assert!(pdf.starts_with(b"%PDF-1."));

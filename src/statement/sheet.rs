@@ -1,4 +1,4 @@
-//! What people read of a statement, in their language, before it has a form: texts in tables.
+//! The texts of a statement in its language, arranged in tables, before they are rendered in a format.
 
 use tollgate_layers::{
     calendar::{DAY_MS, date_of_day},
@@ -9,22 +9,25 @@ use super::{
     Amount, Document, Entries, Spending,
     money::{Micro, count},
 };
-use crate::config::SellerConfig;
+use crate::{
+    config::SellerConfig,
+    text::time::{for_people, parse_rfc3339_ms},
+};
 
-/// Texts, and where they stand.
+/// The texts of a statement and their arrangement.
 #[derive(Debug)]
 pub(super) struct Sheet {
     language: Language,
     pub(super) title: String,
-    /// What must be known before anything is read.
+    /// Shown first: what the reader must know before anything else.
     pub(super) warning: Option<String>,
-    /// Who, to whom, when: labels and texts.
+    /// The seller, the account and the dates: labels and texts.
     pub(super) facts: Vec<(&'static str, String)>,
     pub(super) tables: Vec<Table>,
     pub(super) notes: Vec<String>,
 }
 
-/// A table. Its last column is a sum.
+/// A table. Its last column is an amount.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) title: &'static str,
@@ -35,14 +38,14 @@ pub(super) struct Table {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) heading: &'static str,
-    /// Of numbers.
+    /// Aligned to the right: a column of numbers.
     pub(super) right: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) cells: Vec<String>,
-    /// A sum of others.
+    /// A row with a sum of others.
     pub(super) strong: bool,
 }
 
@@ -74,7 +77,10 @@ impl Sheet {
         Self {
             language,
             title: words.title(document),
-            warning: document.as_of.as_deref().map(|at| words.open(at)),
+            warning: document
+                .as_of
+                .as_deref()
+                .map(|at| words.open(at, document.utc_offset_minutes)),
             facts: words.facts(document),
             tables: vec![
                 words.summary(document),
@@ -87,7 +93,7 @@ impl Sheet {
     }
 }
 
-/// What a language has for it.
+/// The texts of a language.
 struct Words {
     language: Language,
 }
@@ -126,7 +132,9 @@ impl Words {
         }
     }
 
-    fn open(&self, at: &str) -> String {
+    fn open(&self, at: &str, utc_offset_minutes: i32) -> String {
+        let at = parse_rfc3339_ms(at)
+            .map_or_else(|| at.to_owned(), |ms| for_people(ms, utc_offset_minutes));
         match self.language {
             Language::En => format!("Preliminary: the month is not closed. As of {at}."),
             _ => format!("Предварительно: месяц не закрыт. По состоянию на {at}."),
@@ -307,7 +315,7 @@ impl Words {
             title: self.say("Списания по моделям", "Spending by model"),
             columns: vec![
                 text(self.say("Модель", "Model")),
-                number(self.say("Вызовы", "Calls")),
+                number(self.say("Запросы", "Requests")),
                 number(self.say("Токены, вход", "Tokens in")),
                 number(self.say("Токены, выход", "Tokens out")),
                 number(self.say("Точно,\u{a0}₽", "Exact,\u{a0}₽")),
@@ -317,7 +325,7 @@ impl Words {
         }
     }
 
-    /// A row for each, one for what their rounding leaves, and their sum.
+    /// One row per model, one for the rounding difference, and their sum.
     fn models(&self, spending: &Spending) -> Vec<Row> {
         let language = self.language;
         let lines = spending.models.iter();
@@ -360,8 +368,9 @@ impl Words {
             self.say(
                 "Остатки, оплаты и корректировки округлены до копейки, списанное — разница между ними: остаток на начало + \
                  оплаты + корректировки − списано = остаток на конец. «Точно» — суммы учёта без округления.",
-                "Balances, payments and corrections are rounded to the kopeck, and spending is what lies between them: \
-                 opening balance + payments + corrections − spending = closing balance. Exact sums are those of the ledger.",
+                "Balances, payments and corrections are rounded to the kopeck, and spending is the difference between \
+                 them: opening balance + payments + corrections − spending = closing balance. \"Exact\" columns have the \
+                 ledger's sums without rounding.",
             )
             .to_owned(),
             format!("SHA-256: {}", document.sha256()),
@@ -369,7 +378,7 @@ impl Words {
     }
 }
 
-/// As it stands in papers, in a calendar that is so far ahead of UTC.
+/// A date as documents in Russia write it, in a calendar that is `utc_offset_minutes` ahead of UTC.
 fn day(ms: u64, utc_offset_minutes: i32) -> String {
     let ms = ms.saturating_add_signed(i64::from(utc_offset_minutes) * 60_000);
     let (year, month, day) = date_of_day(i64::try_from(ms / DAY_MS).unwrap_or_default());

@@ -37,7 +37,7 @@ fn spent(calls: u64, charged_micro: i128) -> Spent {
 }
 
 fn november() -> Statement {
-    // The last second of October in UTC is of November in Moscow.
+    // The last second of October in UTC is in November in Moscow.
     let last_of_october = Month { index: 681 }.time(0).end - 1000;
     Statement {
         opening_micro: 100_004_999,
@@ -97,7 +97,7 @@ fn a_month_is_a_year_and_a_month() {
 }
 
 #[test]
-fn a_statement_says_all_of_it_in_json_and_seals_it() {
+fn json_statement_is_complete_and_sealed() {
     let document = closed();
     let json = String::from_utf8(document.json()).unwrap();
     let value: Value = serde_json::from_str(&json).unwrap();
@@ -133,7 +133,7 @@ fn a_statement_says_all_of_it_in_json_and_seals_it() {
     }
     assert_eq!(value["closed"], true);
     assert_eq!(value.get("as_of"), None);
-    // Whoever has the answer can compute the hash: of the same without its last field.
+    // Anybody can verify the hash: it is that of the answer without its last field.
     let sha256 = value["sha256"].as_str().unwrap();
     let unsealed = json.replace(&format!(",\"sha256\":\"{sha256}\""), "");
     let digest = Sha256::digest(unsealed);
@@ -142,7 +142,7 @@ fn a_statement_says_all_of_it_in_json_and_seals_it() {
 }
 
 #[test]
-fn the_same_books_give_the_same_bytes_and_others_another_hash() {
+fn equal_books_give_equal_bytes_and_other_books_another_hash() {
     let one = closed();
     let forms = |of: &Document| {
         [
@@ -152,7 +152,7 @@ fn the_same_books_give_the_same_bytes_and_others_another_hash() {
         ]
     };
     assert_eq!(forms(&one), forms(&closed()));
-    // When a closed month is asked for does not matter.
+    // The statement of a closed month does not depend on when it is requested.
     let earlier = document(
         november(),
         Some(&seller()),
@@ -176,17 +176,16 @@ fn the_same_books_give_the_same_bytes_and_others_another_hash() {
 }
 
 #[test]
-fn a_month_is_closed_two_hours_after_its_end_and_said_to_be_open_before() {
+fn month_is_closed_two_hours_after_its_end() {
     let end = "2026-11".parse::<Month>().unwrap().time(180).end;
     let open = document(november(), Some(&seller()), end + CLOSED_AFTER_MS - 1);
     assert!(!open.closed);
     let said = "2026-11-30T22:59:59.999Z";
     assert_eq!(open.as_of.as_deref(), Some(said));
     assert!(open.csv().contains(&format!("about,as_of,,,,,,,{said}\n")));
-    assert!(
-        open.html(Language::Ru)
-            .contains("Предварительно: месяц не закрыт.")
-    );
+    let html = open.html(Language::Ru);
+    let words = "Предварительно: месяц не закрыт. По состоянию на 01.12.2026 01:59 UTC+03:00.";
+    assert!(html.contains(words), "{html}");
     let closed = document(november(), Some(&seller()), end + CLOSED_AFTER_MS);
     assert!(closed.closed && !closed.html(Language::Ru).contains("Предварительно"));
 }
@@ -223,7 +222,7 @@ fn csv_has_a_line_for_each_thing() {
 }
 
 #[test]
-fn a_page_has_every_sum_and_no_markup_of_others() {
+fn statement_page_shows_every_sum_and_escapes_markup() {
     let html = closed().html(Language::Ru);
     for text in [
         "<html lang=\"ru\">",
@@ -253,7 +252,7 @@ fn a_page_has_every_sum_and_no_markup_of_others() {
 }
 
 #[test]
-fn without_vat_is_said_in_the_sellers_words() {
+fn missing_vat_is_explained_in_the_sellers_words() {
     let mut seller = seller();
     seller.vat_percent = None;
     let html = document(november(), Some(&seller), u64::MAX).html(Language::Ru);

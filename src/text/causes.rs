@@ -4,18 +4,18 @@ use std::error::Error;
 
 use tollgate_ledger::contract::{BookError, LedgerError};
 
-/// The error and its causes, outermost first. What the next one says again is left out.
+/// The error and its causes, outermost first. An error whose text only repeats its cause is left out.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
-        // The cause says who is out of reach, and why.
+        // The cause names the unreachable part and the reason.
         if next.is_some() && says_only_out_of_reach(error) {
             continue;
         }
         let text = error.to_string();
-        // Many an error repeats its cause in its own text.
+        // Many errors include their cause in their own text.
         if !texts.last().is_some_and(|last| last.ends_with(&text)) {
             texts.push(text);
         }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_twice() {
+    fn repeated_causes_are_left_out() {
         let refused = || io::Error::other("connection refused");
         let redis = Link {
             text: "Redis at a:1 is out of reach",

@@ -1,10 +1,53 @@
-//! Cells of CSV (RFC 4180), as they are written.
+//! Writes cells of CSV (RFC 4180).
 
-/// A cell as it is written.
+/// A cell that is safe to open in a spreadsheet: a text that would be a formula there gets an apostrophe before it;
+/// numbers are unchanged.
+pub(crate) fn shown(cell: &str) -> String {
+    let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    // Amounts, and distances of clocks.
+    let is_number = |text: &str| {
+        let mut bytes = text.bytes();
+        bytes.all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b':'))
+    };
+    if is_formula && !cell.strip_prefix(['-', '+']).is_some_and(is_number) {
+        return quoted(&format!("'{cell}"));
+    }
+    quoted(cell)
+}
+
+/// The cell, quoted if it needs quotes.
 pub(crate) fn quoted(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", cell.replace('"', "\"\""))
     } else {
         cell.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formulas_of_a_spreadsheet_are_shown_as_text() {
+        for (cell, written) in [
+            ("=1+1", "'=1+1"),
+            (
+                "=HYPERLINK(\"http://evil.example\",\"x\")",
+                "\"'=HYPERLINK(\"\"http://evil.example\"\",\"\"x\"\")\"",
+            ),
+            ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+            ("-2+3", "'-2+3"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("\t=1", "'\t=1"),
+            ("-1.50", "-1.50"),
+            ("+03:00", "+03:00"),
+            ("100.00", "100.00"),
+            ("a=b", "a=b"),
+            ("a,b", "\"a,b\""),
+            ("", ""),
+        ] {
+            assert_eq!(shown(cell), written);
+        }
     }
 }

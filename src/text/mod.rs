@@ -1,8 +1,9 @@
-//! Small texts: times, cells, percent-encoding, causes of errors, and what a mistyped word was meant to be.
+//! Small text functions: times, cells, percent-encoding, error causes, a value selected from JSON, and suggestions for mistyped words.
 
 pub(crate) mod causes;
 pub(crate) mod csv;
 pub(crate) mod percent;
 pub(crate) mod rubles;
+pub mod select_json;
 pub(crate) mod similar;
 pub(crate) mod time;

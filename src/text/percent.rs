@@ -9,19 +9,19 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// `text` as one segment of a path, or as one value of a query.
+/// Encodes `text` as one segment of a path, or as one value of a query.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// What `text` stands for; `None` where it is not percent-encoded UTF-8. A plus is a plus, not a space as in
-/// forms, so that a time zone may be written plainly.
+/// Decodes `text`; `None` if it is not percent-encoded UTF-8. Unlike in forms, a plus is a plus and not a space, so
+/// that time zones can be written plainly.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let is_encoded = |behind: &str| {
         let digits = behind.as_bytes().first_chunk::<2>();
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    // The crate lets a percent sign that encodes nothing stand for itself.
+    // The crate leaves a percent sign that encodes nothing as it is; here that is an error.
     if !text.split('%').skip(1).all(is_encoded) {
         return None;
     }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_encoded_stays_as_it_is() {
+    fn only_percent_escapes_are_decoded() {
         for (text, meant) in [
             ("", Some("")),
             ("a/b+c:~", Some("a/b+c:~")),
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_comes_back_from_its_encoding() {
+    fn any_text_round_trips_through_percent_encoding() {
         for (text, encoding) in [
             ("gpt-5.1_x~", "gpt-5.1_x~"),
             ("a b/c%?#&=+", "a%20b%2Fc%25%3F%23%26%3D%2B"),

@@ -1,14 +1,14 @@
-//! Amounts of many accounts: their sum may exceed the largest amount of one.
+//! Sums over many accounts, which may exceed the largest amount of one account.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Micro-rubles.
+/// An amount in micro-rubles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rubles(pub(crate) i128);
 
-/// As amounts are written: two to six digits behind the point.
+/// As amounts are written: two to six digits after the point.
 impl fmt::Display for Rubles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sign, micro) = (if self.0 < 0 { "-" } else { "" }, self.0.unsigned_abs());
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_written_as_amounts_are() {
+    fn sums_are_formatted_like_amounts() {
         for micro in [
             0,
             1,

@@ -1,8 +1,8 @@
-//! "Did you mean": what a mistyped word was likely meant to be.
+//! Suggests the word that a mistyped word was likely meant to be.
 
-/// The one of these words that is nearest, if it is near enough.
+/// The nearest of the known words, if it is near enough.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the letters may be wrong; of a word of two, none.
+    // At most a third of the letters may differ, so a word of two letters must match.
     let most = word.chars().count() / 3;
     let shortened = |one: &str, other: &str| one.len() >= 4 && other.starts_with(one);
     known
@@ -21,7 +21,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// `; did you mean x?`, or nothing.
+/// `; did you mean x?`, or an empty text.
 pub(crate) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_put_right_and_a_stranger_is_not_guessed_at() {
+    fn typo_gets_a_suggestion_but_an_unrelated_word_does_not() {
         let known = [
             "listen",
             "service",

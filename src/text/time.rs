@@ -1,4 +1,6 @@
-//! Times as text: RFC 3339 in and out, by calendar arithmetic alone.
+//! Formats and parses times of RFC 3339, with calendar arithmetic only.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_ledger::calendar::{date_of_day, day_of_date};
 
@@ -6,8 +8,16 @@ const DAY_MS: i64 = 86_400_000;
 /// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// Unix time in milliseconds of an RFC 3339 date-time, or of a date alone (`2027-01-31`: its first
-/// moment in UTC). `None` for any other text and for times before 1970.
+/// Unix time in milliseconds.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Unix time in milliseconds of an RFC 3339 date-time, or of a date alone (`2027-01-31`: its first moment in UTC).
+/// `None` for any other text and for times before 1970.
 pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     let (year, rest) = number(text, 4)?;
     let (month, rest) = number(rest.strip_prefix('-')?, 2)?;
@@ -24,7 +34,7 @@ pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     u64::try_from(ms).ok()
 }
 
-/// RFC 3339 in UTC, with milliseconds where there are any: `2027-01-31T00:00:00Z`.
+/// RFC 3339 in UTC, with milliseconds unless they are zero: `2027-01-31T00:00:00Z`.
 pub(crate) fn rfc3339(ms: u64) -> String {
     let ms = i64::try_from(ms.min(LAST_MS)).expect("the year 9999 fits in an i64");
     let (year, month, day) = date_of_day(ms / DAY_MS);
@@ -38,14 +48,38 @@ pub(crate) fn rfc3339(ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// The day of a time in UTC: `2027-01-31`.
+/// A time for people, at this offset from UTC: `23.11.2026 10:15 UTC`, or `23.11.2026 13:15 UTC+03:00`.
+pub(crate) fn for_people(ms: u64, utc_offset_minutes: i32) -> String {
+    let zone = match utc_offset_minutes {
+        0 => String::new(),
+        minutes => offset(minutes),
+    };
+    let text = rfc3339(ms.saturating_add_signed(i64::from(utc_offset_minutes) * 60_000));
+    let (date, time) = text.split_once('T').unwrap_or((&text, ""));
+    let mut date: Vec<_> = date.split('-').collect();
+    date.reverse();
+    format!(
+        "{} {} UTC{zone}",
+        date.join("."),
+        time.get(..5).unwrap_or_default()
+    )
+}
+
+/// Formats an offset like `+03:00`.
+pub(crate) fn offset(minutes: i32) -> String {
+    let sign = if minutes < 0 { '-' } else { '+' };
+    let minutes = minutes.unsigned_abs();
+    format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+}
+
+/// The UTC date of a time: `2027-01-31`.
 pub(crate) fn day(ms: u64) -> String {
     let mut text = rfc3339(ms);
     text.truncate("2027-01-31".len());
     text
 }
 
-/// `HH:MM:SS`, a fraction if there is one, and the zone; the answer is counted from midnight UTC.
+/// Parses `HH:MM:SS`, an optional fraction, and the zone; returns milliseconds since midnight UTC.
 fn time_of_day_ms(text: &str) -> Option<i64> {
     let (hour, rest) = number(text, 2)?;
     let (minute, rest) = number(rest.strip_prefix(':')?, 2)?;
@@ -57,7 +91,7 @@ fn time_of_day_ms(text: &str) -> Option<i64> {
         None => (0, rest),
         Some(rest) => {
             let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-            // Finer than a millisecond is cut off.
+            // Digits beyond a millisecond are cut off.
             let ms: String = rest[..digits].chars().chain("00".chars()).take(3).collect();
             (
                 if digits == 0 {
@@ -72,7 +106,7 @@ fn time_of_day_ms(text: &str) -> Option<i64> {
     Some(((hour * 60 + minute) * 60 + second) * 1000 + fraction - zone_ms(zone)?)
 }
 
-/// How far a zone is ahead of UTC.
+/// How far a zone is ahead of UTC, in milliseconds.
 fn zone_ms(text: &str) -> Option<i64> {
     if matches!(text, "Z" | "z") {
         return Some(0);
@@ -86,7 +120,7 @@ fn zone_ms(text: &str) -> Option<i64> {
     (hour <= 23 && minute <= 59 && rest.is_empty()).then_some(sign * (hour * 60 + minute) * 60_000)
 }
 
-/// A number of exactly so many digits, and what follows it.
+/// A number of exactly `digits` digits, and the text after it.
 fn number(text: &str, digits: usize) -> Option<(i64, &str)> {
     let (number, rest) = text.split_at_checked(digits)?;
     if number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -164,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_time_is_refused() {
+    fn invalid_time_is_refused() {
         for text in [
             "",
             "tomorrow",
@@ -191,7 +225,18 @@ mod tests {
     }
 
     #[test]
-    fn times_past_four_digit_years_are_held() {
+    fn times_for_people_are_local_and_name_their_offset() {
+        for (minutes, text) in [
+            (0, "18.11.2026 11:06 UTC"),
+            (180, "18.11.2026 14:06 UTC+03:00"),
+            (-690, "17.11.2026 23:36 UTC-11:30"),
+        ] {
+            assert_eq!(for_people(1_795_000_000_000, minutes), text);
+        }
+    }
+
+    #[test]
+    fn times_after_the_year_9999_are_clamped() {
         assert_eq!(rfc3339(u64::MAX), "9999-12-31T23:59:59.999Z");
     }
 }

@@ -1,5 +1,5 @@
-// Chromium by Playwright, as a phone and as a desk show a page, by day and by night; and what must hold of every page.
-// Screenshots are left beside the binary's folder, in target/console.
+// Chromium by Playwright, with the screen of a phone and of a desktop, light and dark; and checks of every page.
+// Screenshots are stored next to the binary's folder, in target/console.
 
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
@@ -20,7 +20,7 @@ const FLAGS = [
 
 export const launch = () => chromium.launch({ executablePath: '/usr/bin/chromium', args: FLAGS });
 
-/// A visitor with a browser of its own; `visit.requests` are all addresses that were asked for.
+/// A visitor with a browser of its own; `visit.requests` has all requested addresses.
 export async function visitor(browser, { screen = 'desk', scheme = 'light', ...options } = {}) {
   const context = await browser.newContext({
     viewport: SCREENS[screen],
@@ -43,12 +43,12 @@ export async function visitor(browser, { screen = 'desk', scheme = 'light', ...o
   return { context, page, requests, complaints, name: `${screen}-${scheme}` };
 }
 
-/// Nothing stands out to the right, nothing serious to axe, no word of the console; and a picture to look at.
+/// No horizontal overflow, no serious finding of axe, no message in the console; and a screenshot.
 export async function sound(visit, title) {
   const { page, complaints, name } = visit;
-  // What is waited for may be there before its styles are: they come with each page.
+  // An awaited element may appear before its styles, which come with each page.
   await page.waitForLoadState('load');
-  // A heading is there before the style sheet is.
+  // A heading appears before the style sheet.
   await page.waitForLoadState();
   const out = await page.evaluate(() => {
     const wide = document.documentElement.clientWidth;
@@ -62,7 +62,7 @@ export async function sound(visit, title) {
   mkdirSync(SHOTS, { recursive: true });
   await page.screenshot({ path: join(SHOTS, `${title}-${name}.png`), fullPage: true });
   assert.deepEqual(out, { over: 0, found: [] }, `${title} ${name}`);
-  // Not into the page, whose policy forbids it: into the tab.
+  // Injected into the tab, because the page's policy forbids it in the page.
   await page.evaluate(readFileSync(axe, 'utf8'));
   const { violations } = await page.evaluate(() => axe.run(document, { resultTypes: ['violations'] }));
   const serious = violations.filter(({ impact }) => ['serious', 'critical'].includes(impact));
@@ -74,7 +74,7 @@ export async function sound(visit, title) {
   assert.deepEqual(complaints, [], `${title} ${name}`);
 }
 
-/// The one complaint of the browser's about an answer of this status, which comes beside the page and not before it.
+/// The browser's own message about an answer of this status, which arrives independently of the page.
 export async function complained(visit, status) {
   for (let turn = 0; turn < 400 && visit.complaints.length === 0; turn += 1) await new Promise((resolve) => setTimeout(resolve, 25));
   const found = visit.complaints.splice(0);

@@ -1,5 +1,5 @@
-// Named operators in the console of a gateway with a past: another tariff, a receiver that did not take all, a call that was
-// refused, books that somebody has touched. TOLLGATE_BIN is the gateway's binary; Python 3 writes into its file.
+// Named operators in the console of a gateway with a history: another tariff, a receiver that rejected an event, a
+// refused call, manipulated books. TOLLGATE_BIN is the gateway's binary; Python 3 writes into its file.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -12,7 +12,7 @@ import { accountWithKey, ask, config, leftovers, places, start } from './gateway
 const PASSWORD = 'correct horse battery';
 const VISITS = Object.keys(SCREENS).flatMap((screen) => SCHEMES.map((scheme) => ({ screen, scheme })));
 
-/// Answers everything with what `says` is at the time: [status, body].
+/// Answers everything with the current value of `says`: [status, body].
 async function server(left, says) {
   const it = { says };
   const http = createServer(async (req, res) => {
@@ -31,7 +31,7 @@ const COMPLETION = JSON.stringify({
   usage: { prompt_tokens: 2000, completion_tokens: 1000, total_tokens: 3000 },
 });
 
-/// What no gateway does by itself: gives letters up at once, and has money that no entry knows.
+/// Changes that no gateway makes: gives up deliveries at once, and adds money without an entry.
 const LETTERS = `
 import json, sqlite3, sys
 books = sqlite3.connect(sys.argv[1])
@@ -40,7 +40,7 @@ for event in json.loads(sys.argv[2]):
     books.execute("INSERT INTO notes VALUES (?, 1, ?)", ("dead/crm/%020d" % event["number"], json.dumps(letter)))
 books.commit()
 `;
-// While it is served from: books that do not balance are not served from.
+// Made while the gateway serves, because it does not start with books that do not balance.
 const MONEY = `
 import sqlite3, sys
 books = sqlite3.connect(sys.argv[1], timeout=30)
@@ -113,17 +113,17 @@ describe('named operators, in a gateway with a past', () => {
       await page.goto(`${at.admin}/console/prices`);
       await page.getByText('multiplier 1.3 (before 1.15)').waitFor();
       await page.getByLabel('Multiplier', { exact: true }).fill('2.6');
-      await page.getByRole('button', { name: 'Reckon' }).click();
+      await page.getByRole('button', { name: 'Compute' }).click();
       await page.waitForURL(/multiplier=2\.6/);
-      const row = page.locator('section', { hasText: 'What another multiplier' }).locator('tbody tr');
+      const row = page.locator('section', { hasText: 'Sales with another multiplier' }).locator('tbody tr');
       const cell = (label) => row.locator(`td[data-label="${label}"]`).innerText();
       const [charged, then] = [Number(await cell('Charged, ₽')), Number(await cell('Charged at 2.6, ₽'))];
-      // The call was charged at the multiplier before.
+      // The call was charged at the earlier multiplier.
       assert.ok(charged > 0 && Math.abs(then - (2.6 / 1.15) * charged) < 2e-6, `${charged} ${then}`);
       await sound(visit, 'console-prices-versions');
 
       await page.goto(`${at.admin}/console/calls`);
-      await page.getByLabel("Call's number").fill(refused);
+      await page.getByLabel('Call number').fill(refused);
       await page.getByRole('button', { name: 'Show' }).click();
       await page.getByRole('heading', { name: `Call ${refused}` }).waitFor();
       await page.getByText('it was refused before money was held').waitFor();
@@ -157,7 +157,7 @@ describe('named operators, in a gateway with a past', () => {
       await sound(visit, 'console-events-not-taken');
       hook.says = [204, ''];
       await replays.first().click();
-      await page.getByText('The event was sent again, and taken.').waitFor();
+      await page.getByText('The event was sent again and accepted.').waitFor();
       assert.equal(await replays.count(), before_ - 1);
 
       await page.goto(`${at.admin}/console/accounts/acme`);
@@ -172,32 +172,32 @@ describe('named operators, in a gateway with a past', () => {
       await page.getByText('an owner key').waitFor();
       await sound(visit, 'console-key-owner');
 
-      // Found by how it begins, and its group, calls at once and alerts changed.
+      // Found by its prefix; its group, concurrency and alerts are changed.
       const group = `team-${screen}-${scheme}`;
       await ask(at, 'POST', 'accounts/acme/groups', { id: group, ceiling_month_rub: '40' });
       await page.goto(`${at.admin}/console/accounts`);
-      await page.getByLabel('how it begins').fill(secret);
+      await page.getByLabel('Key ID or prefix').fill(secret);
       await page.getByRole('button', { name: 'Search' }).click();
       await page.waitForURL(/[?&]key=/);
       assert.ok(!page.url().includes(secret), 'the whole key is in no address');
-      await page.getByRole('heading', { name: 'Keys that begin so' }).waitFor();
+      await page.getByRole('heading', { name: 'Matching keys' }).waitFor();
       await sound(visit, 'console-accounts-key');
       await page.locator('tbody th a').first().click();
       await page.waitForURL('**/console/keys/*');
-      await page.getByLabel('Calls at once').fill('3');
+      await page.getByLabel('Concurrent calls').fill('3');
       await page.getByLabel('Group').selectOption(group);
       await page.getByLabel('Idempotency-Key').check();
       await page.getByRole('button', { name: 'Save', exact: true }).click();
       await page.getByText('Saved.').waitFor();
-      assert.equal(await page.getByLabel('Calls at once').inputValue(), '3');
+      assert.equal(await page.getByLabel('Concurrent calls').inputValue(), '3');
       assert.equal(await page.getByLabel('Group').inputValue(), group);
       assert.ok(await page.getByLabel('Idempotency-Key').isChecked());
       await page.locator('summary', { hasText: 'Alerts' }).click();
-      await page.getByLabel('What is left under its ceilings').fill('10 2.50');
+      await page.getByLabel('Alert when left under a ceiling').fill('10 2.50');
       await page.getByRole('button', { name: 'Save the alerts' }).click();
       await page.getByText('Saved.').waitFor();
       await page.locator('summary', { hasText: 'Alerts' }).click();
-      assert.equal(await page.getByLabel('What is left under its ceilings').inputValue(), '10.00 2.50');
+      assert.equal(await page.getByLabel('Alert when left under a ceiling').inputValue(), '10.00 2.50');
       await sound(visit, 'console-key-limits');
       await page.goto(`${at.admin}/console/accounts/acme`);
       await page.locator('tbody th', { hasText: group }).waitFor();

@@ -1,4 +1,4 @@
-// A gateway of a test's own, by the binary that TOLLGATE_BIN names.
+// A gateway for one test, with the binary that TOLLGATE_BIN names.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -17,7 +17,7 @@ export async function freePort() {
   return port;
 }
 
-/// A folder for files, and what is to be undone behind a test, the latest first.
+/// A folder for files, and the cleanup after a test, latest first.
 export function leftovers() {
   const folder = mkdtempSync(join(tmpdir(), 'tollgate-console-'));
   const ends = [() => rmSync(folder, { recursive: true })];
@@ -30,7 +30,7 @@ export function leftovers() {
   };
 }
 
-/// The ports of a gateway, and the text of its configuration: one model `m` by one vendor.
+/// The ports of a gateway, and the text of its configuration: one model `m` of one vendor.
 export async function places() {
   const [public_, admin] = [await freePort(), await freePort()];
   return { url: `http://127.0.0.1:${public_}`, admin: `http://127.0.0.1:${admin}` };
@@ -63,7 +63,7 @@ routes = [ { vendor = "v", model = "m", cost_usdt_mtok = { input = "0.8", cached
 ${more}
 `;
 
-/// Starts it, and waits until it answers; stopped by `left`, or by the function that is returned.
+/// Starts it, and waits until it answers. It is stopped by `left`, or by the returned function.
 export async function start(at, text, left, env = {}) {
   const file = join(left.folder, 'tollgate.toml');
   writeFileSync(file, text);
@@ -84,7 +84,7 @@ export async function start(at, text, left, env = {}) {
   }
 }
 
-/// Asks the admin API, and reads what it answers.
+/// Calls the admin API, and reads the answer.
 export async function ask(at, method, path, body) {
   const answer = await fetch(`${at.admin}/admin/v1/${path}`, {
     method,
@@ -95,7 +95,7 @@ export async function ask(at, method, path, body) {
   return answer.json();
 }
 
-/// An account with money, and a key of it that calls.
+/// Creates an account with money, and a key for calls.
 export async function accountWithKey(at, id = 'acme', more = {}) {
   await ask(at, 'POST', 'accounts', { id });
   await ask(at, 'POST', `accounts/${id}/topups`, { id: 'first', amount_rub: '1000' });

@@ -1,5 +1,5 @@
-// Signing in to the console by an OpenID provider, click by click: a provider of its own (oidc-provider), on another site
-// than the console's. TOLLGATE_BIN is the gateway's binary.
+// Sign-in to the console by an OpenID provider, click by click: the test's own provider (oidc-provider), on another
+// site than the console. TOLLGATE_BIN is the gateway's binary.
 
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
@@ -13,7 +13,7 @@ function provided(issuer, back) {
   return new Provider(issuer, {
     clients: [{ client_id: 'tollgate', client_secret: 'secret-of-the-client', redirect_uris: [back], grant_types: ['authorization_code'], response_types: ['code'] }],
     pkce: { required: () => true },
-    // As most providers do: what the scopes ask for stands in the token.
+    // Like most providers: the token contains the claims of the scopes.
     conformIdTokenClaims: false,
     scopes: ['openid', 'email', 'groups'],
     claims: { email: ['email', 'email_verified'], groups: ['groups'] },
@@ -45,7 +45,7 @@ describe('signing in by a provider', () => {
     const at = await places();
     admin = at.admin;
     const port = await freePort();
-    // Another site than 127.0.0.1: cookies for one site alone do not come from there.
+    // Another site than 127.0.0.1, so that same-site cookies are not sent from there.
     issuer = `http://localhost:${port}`;
     const back = `${admin}/console/oidc/back`;
     const server = provided(issuer, back).listen(port);
@@ -58,7 +58,7 @@ describe('signing in by a provider', () => {
 
   async function signIn(page, name) {
     await page.goto(`${admin}/`);
-    await page.getByRole('link', { name: 'Sign in by the provider of your accounts' }).click();
+    await page.getByRole('link', { name: 'Sign in with single sign-on' }).click();
     await page.waitForURL(`${issuer}/**`);
     await page.locator('input[name="login"]').fill(name);
     await page.locator('input[name="password"]').fill('any');
@@ -76,14 +76,14 @@ describe('signing in by a provider', () => {
         await signIn(page, 'anna');
         await page.getByRole('heading', { name: 'Overview' }).waitFor();
         await page.getByText('oidc:anna@example.com').waitFor();
-        // What the provider's own pages say on the way is not ours.
+        // Messages of the provider's own pages are not checked.
         visit.complaints.length = 0;
         await page.goto(`${admin}/console/accounts`);
         await page.locator('summary', { hasText: 'New account' }).waitFor();
         await page.getByRole('button', { name: 'Sign out', exact: true }).click();
-        await page.getByRole('link', { name: 'Sign out at the provider, too' }).waitFor();
+        await page.getByRole('link', { name: 'Sign out at the provider as well' }).waitFor();
         await sound(visit, 'console-oidc-left');
-        await page.getByRole('link', { name: 'Sign out at the provider, too' }).click();
+        await page.getByRole('link', { name: 'Sign out at the provider as well' }).click();
         await page.waitForURL(`${issuer}/**`);
         await visit.context.close();
       });
@@ -100,7 +100,7 @@ describe('signing in by a provider', () => {
     await visit.context.close();
   });
 
-  it('tells somebody without a role why', async () => {
+  it('explains a refusal to a person without a role', async () => {
     const visit = await visitor(browser, { locale: 'en-GB' });
     await signIn(visit.page, 'eve');
     await visit.page.getByRole('alert').filter({ hasText: 'admin.oidc.roles' }).waitFor();

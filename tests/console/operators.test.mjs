@@ -1,4 +1,4 @@
-// An operator's first day in the console, click by click. TOLLGATE_ADMIN_URL and TOLLGATE_ADMIN_KEY name it.
+// An operator's first day in the console, click by click. TOLLGATE_ADMIN_URL and TOLLGATE_ADMIN_KEY name the gateway.
 
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
@@ -7,7 +7,7 @@ import { SCHEMES, SCREENS, complained, launch, sound, visitor } from './browser.
 const { TOLLGATE_URL: url, TOLLGATE_ADMIN_URL: admin, TOLLGATE_ADMIN_KEY: adminKey } = process.env;
 const PLACES = ['Accounts', 'Calls', 'Usage', 'Vendors', 'Prices', 'Events', 'Audit', 'Overview'];
 
-// As long as the names are that tools give their sessions, and not to be broken.
+// As long as the names that tools give their sessions, without a place for a line break.
 const SESSION = 'session-019aab5c-8f0e-7d31-b0a4-2f6c3e5d7a91';
 
 async function signedIn(browser, options) {
@@ -24,10 +24,10 @@ async function to(page, place) {
   await page.getByRole('heading', { name: place, exact: true, level: 1 }).waitFor();
 }
 
-/// A part that is folded under exactly these words.
+/// A collapsed section with exactly this title.
 const folded = (page, summary) => page.locator('details', { has: page.locator('summary', { hasText: new RegExp(`^${summary}$`) }) });
 
-/// Opens a form that is folded, fills it in and sends it.
+/// Opens a collapsed form, fills it in and sends it.
 async function send(page, summary, fields, button) {
   const form = folded(page, summary);
   // After a refusal it is open already.
@@ -45,7 +45,7 @@ async function call(key, text) {
   assert.equal(answer.status, 200, await answer.clone().text());
   await answer.text();
   const number = answer.headers.get('x-request-id');
-  // Half a minute: machines that run tests are busy.
+  // Half a minute, because machines that run tests are busy.
   for (let turn = 0; turn < 1200; turn += 1) {
     const found = await fetch(`${admin}/admin/v1/receipts/${number}`, { headers: { authorization: `Bearer ${adminKey}` } });
     if (found.ok) return number;
@@ -75,31 +75,31 @@ describe("an operator's first day", () => {
         await to(page, 'Accounts');
         await send(page, 'New account', { Id: account, Name: 'Acme & Co <LLC>' }, 'Create');
         await page.getByText('The account was created.').waitFor();
-        await send(page, 'Top up', { 'Amount, ₽': '1000', "Payment's id": `payment-${account}` }, 'Book the payment');
+        await send(page, 'Top up', { 'Amount, ₽': '1000', 'Payment ID': `payment-${account}` }, 'Book the payment');
         await page.getByText('The payment is booked.').waitFor();
-        await send(page, 'Correct', { 'Amount, ₽; negative takes money off': '-1.50', Why: 'a fee' }, 'Book the correction');
+        await send(page, 'Correct', { 'Amount, ₽; a negative amount reduces the balance': '-1.50', Why: 'a fee' }, 'Book the correction');
         await page.getByText('The correction is booked.').waitFor();
         const form = folded(page, 'New key');
         await form.locator('summary').click();
         await form.getByLabel('Name').fill('ci');
-        await form.getByLabel('Ceiling of a day, ₽').fill('25');
+        await form.getByLabel('Daily ceiling, ₽').fill('25');
         await sound(visit, 'console-account');
         await form.getByRole('button', { name: 'Create' }).click();
         const secret = await page.locator('#secret').innerText();
         assert.match(secret, /^tg-/);
         await sound(visit, 'console-key-made');
         await page.getByRole('link', { name: 'To the key' }).click();
-        // A click does not wait for the page that it leads to.
+        // A click does not wait for the page that it opens.
         await page.waitForURL('**/console/keys/*');
         await page.getByRole('heading', { name: 'Limits' }).waitFor();
         assert.ok(!(await page.content()).includes(secret), 'it is shown once');
 
         const numbers = [];
         for (const text of ['One', 'Two, which is longer', 'Three']) numbers.push(await call(secret, text));
-        await page.getByLabel('Requests a minute').fill('600');
+        await page.getByLabel('Requests per minute').fill('600');
         await page.getByRole('button', { name: 'Save' }).click();
         await page.getByText('Saved.').waitFor();
-        assert.equal(await page.getByLabel('Requests a minute').inputValue(), '600');
+        assert.equal(await page.getByLabel('Requests per minute').inputValue(), '600');
         await sound(visit, 'console-key');
 
         await to(page, 'Calls');
@@ -118,9 +118,9 @@ describe("an operator's first day", () => {
 
         await to(page, 'Usage');
         await page.getByLabel('Account').fill(account);
-        await page.getByRole('button', { name: 'Add up' }).click();
+        await page.getByRole('button', { name: 'Show' }).click();
         await page.waitForURL(/[?&]account=/);
-        // The sum before was that of all accounts: of 33 calls, as likely as not.
+        // The earlier sum was that of all accounts, probably of 33 calls.
         await page.getByText('· 3 calls').waitFor();
         await sound(visit, 'console-usage-summed');
         for (const place of PLACES) {
@@ -130,8 +130,8 @@ describe("an operator's first day", () => {
             await page.getByText('Everything adds up.').waitFor();
           }
           if (place === 'Overview') {
-            await page.getByRole('img', { name: /^How long calls took by hour/ }).waitFor();
-            await page.locator('summary', { hasText: 'The numbers by hour' }).click();
+            await page.getByRole('img', { name: /^Latency of calls by hour/ }).waitFor();
+            await page.locator('summary', { hasText: 'Table by hour' }).click();
             await page.locator('details[open] tbody tr').first().waitFor();
           }
           await sound(visit, `console-${place.toLowerCase()}`);
@@ -146,17 +146,17 @@ describe("an operator's first day", () => {
     }
   }
 
-  it('takes a vendor out and puts it back, suspends an account and sees the refusal of what is wrong', async () => {
+  it('disables and enables a vendor, suspends an account and shows refusals', async () => {
     const visit = await signedIn(browser);
     const { page } = visit;
     await to(page, 'Vendors');
-    await page.getByRole('button', { name: 'Take scripted-messages out' }).click();
-    await page.getByText('The vendor is taken out.').waitFor();
+    await page.getByRole('button', { name: 'Disable scripted-messages', exact: true }).click();
+    await page.getByText('The vendor is disabled.').waitFor();
     await to(page, 'Overview');
     await page.locator('main li', { hasText: 'disabled' }).waitFor();
     await to(page, 'Vendors');
-    await page.getByRole('button', { name: 'Put scripted-messages back' }).click();
-    await page.getByText('The vendor is back.').waitFor();
+    await page.getByRole('button', { name: 'Enable scripted-messages', exact: true }).click();
+    await page.getByText('The vendor is enabled.').waitFor();
     await to(page, 'Accounts');
     await send(page, 'New account', { Id: 'no such id' }, 'Create');
     await page.getByRole('alert').waitFor();
@@ -170,7 +170,7 @@ describe("an operator's first day", () => {
     await visit.context.close();
   });
 
-  it('sees the numbers of the node move', async () => {
+  it('shows live numbers of the node', async () => {
     const visit = await signedIn(browser, {});
     const charged = visit.page.locator('[data-live="calls"]');
     const before = Number(await charged.innerText());
@@ -184,7 +184,7 @@ describe("an operator's first day", () => {
     await visit.context.close();
   });
 
-  /// Goes on with the tab key until it is there, as somebody without a mouse does.
+  /// Presses the tab key until the element has the focus.
   async function tabTo(page, place) {
     await place.waitFor();
     for (let turn = 0; turn < 120; turn += 1) {
@@ -243,7 +243,7 @@ describe("an operator's first day", () => {
     await visit.context.close();
   });
 
-  it('tells who may not come in', async () => {
+  it('refuses wrong credentials with a message', async () => {
     const visit = await visitor(browser, { locale: 'en-GB' });
     await visit.page.goto(`${admin}/console/accounts`);
     await visit.page.getByLabel('Name').fill('anna');

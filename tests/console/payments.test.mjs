@@ -1,5 +1,5 @@
-// The holder of a key asks for a payment on /usage, click by click: a shop of the test's own stands for YooKassa.
-// TOLLGATE_BIN is the gateway's binary.
+// The holder of a key starts a payment on /usage, click by click: a shop of the test replaces YooKassa. TOLLGATE_BIN is
+// the gateway's binary.
 
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
@@ -10,7 +10,7 @@ import { accountWithKey, ask, config, leftovers, places, start } from './gateway
 const SECRET = 'test_secret_of_the_shop';
 const EVIL = '<img src=x onerror=alert(1)>';
 
-/// Payments by its API of version 3; `said` is what it answers once in their place.
+/// Payments by its API of version 3; `said`, if set, is the answer instead.
 function shop() {
   const it = { payments: new Map(), said: null };
   it.server = createServer(async (req, res) => {
@@ -66,37 +66,37 @@ url = "http://127.0.0.1:${yookassa.server.address().port}/v3"`;
     await page.goto(`${at.url}/usage`);
     await page.getByLabel('Key', { exact: true }).fill(key);
     await page.getByRole('button', { name: 'Show' }).click();
-    await page.getByRole('heading', { name: 'Pay into the account' }).waitFor();
+    await page.getByRole('heading', { name: 'Top up the balance' }).waitFor();
     return visit;
   }
 
-  /// Asks for an amount, and waits for the gateway's word on it.
+  /// Requests an amount, and waits for the gateway's answer.
   async function asked(page, amount) {
     await page.getByLabel('Amount, ₽').fill(amount);
     const answered = page.waitForResponse((answer) => answer.url().endsWith('/payments') && answer.request().method() === 'POST');
-    const [answer] = await Promise.all([answered, page.getByRole('button', { name: 'Get a link to pay by' }).click()]);
+    const [answer] = await Promise.all([answered, page.getByRole('button', { name: 'Get a payment link' }).click()]);
     return answer.status();
   }
 
   for (const screen of Object.keys(SCREENS)) {
     for (const scheme of SCHEMES) {
-      it(`gets the link, and is told why not: ${screen}, ${scheme}`, async () => {
+      it(`gets the link, or the reason for a refusal: ${screen}, ${scheme}`, async () => {
         const account = `acme-${screen}-${scheme}`;
         const { key } = await accountWithKey(at, account);
         const visit = await typed({ screen, scheme }, key);
         const { page } = visit;
         assert.equal(await asked(page, '500'), 200);
-        const link = page.getByRole('link', { name: 'To the payment' });
+        const link = page.getByRole('link', { name: 'Go to payment' });
         await link.waitFor();
         const [payment] = (await ask(at, 'GET', `payments?account=${account}`)).payments;
         assert.equal(await link.getAttribute('href'), payment.url);
         assert.match(payment.url, /^https:\/\/yoomoney\.example\/checkout/);
         assert.equal(await link.getAttribute('rel'), 'noopener noreferrer');
         assert.deepEqual([payment.amount_rub, payment.state, payment.by.startsWith('key')], ['500.00', 'open', true]);
-        await page.getByText('The link to pay by is there.').waitFor();
+        await page.getByText('The payment link is ready.').waitFor();
         await sound(visit, 'usage-payment');
 
-        // What is asked for wrongly is told where it is seen, and leaves what stands there.
+        // An invalid amount is explained next to its field, and the field keeps its value.
         assert.equal(await asked(page, '0,5'), 400);
         const alert = page.getByRole('alert');
         await alert.waitFor();
@@ -110,7 +110,7 @@ url = "http://127.0.0.1:${yookassa.server.address().port}/v3"`;
         await complained(visit, 400);
         await sound(visit, 'usage-payment-refused');
 
-        // A shop that fails is no link either; the next try is one.
+        // A failing shop gives no link; the next attempt does.
         yookassa.said = [500, { type: 'error' }];
         assert.equal(await asked(page, '700'), 503);
         await alert.waitFor();
@@ -127,7 +127,7 @@ url = "http://127.0.0.1:${yookassa.server.address().port}/v3"`;
     }
   }
 
-  it('takes what payments say for text, and no link that is none', async () => {
+  it('shows texts of payments as text, and only valid links', async () => {
     const { key } = await accountWithKey(at, 'evil');
     const visit = await visitor(browser, { locale: 'en-GB' });
     const { page } = visit;

@@ -85,7 +85,7 @@ describe('a caller visits the page of the key', () => {
   }
 
   for (const screen of Object.keys(SCREENS)) {
-    it(`sees what it pays, a price of its own where there is one: ${screen}`, async () => {
+    it(`sees its prices, including its own ones: ${screen}`, async () => {
       const visit = await opened(browser, { screen });
       const { page } = visit;
       const mine = [
@@ -133,17 +133,17 @@ describe('a caller visits the page of the key', () => {
     await page.getByLabel('Модель').selectOption('demo-chat');
     await Promise.all([answered(), search.click()]);
     await page.waitForFunction(() => document.querySelectorAll('#receipts tbody tr').length === 5);
-    await page.getByLabel('Номер вызова').fill(numbers[3]);
+    await page.getByLabel('Номер запроса').fill(numbers[3]);
     await Promise.all([answered(), search.click()]);
     await page.waitForFunction(() => document.querySelectorAll('#receipts tbody tr').length === 1);
     assert.deepEqual(await shown(), [numbers[3]]);
-    await page.getByLabel('Номер вызова').fill('01a1f9e6-bc69-7767-a285-af3e6bb9c9ef');
+    await page.getByLabel('Номер запроса').fill('01a1f9e6-bc69-7767-a285-af3e6bb9c9ef');
     await Promise.all([answered(), search.click()]);
     await page.getByRole('alert').waitFor();
     await visit.context.close();
   });
 
-  it('takes the receipts along as CSV', async () => {
+  it('downloads the receipts as CSV', async () => {
     const visit = await opened(browser);
     await typed(visit);
     const [download] = await Promise.all([visit.page.waitForEvent('download'), visit.page.getByRole('button', { name: 'CSV' }).click()]);
@@ -173,7 +173,7 @@ describe('a caller visits the page of the key', () => {
     await context.close();
   });
 
-  it('is told in words when the key is none', async () => {
+  it('shows an error for an invalid key', async () => {
     const visit = await opened(browser, { locale: 'en-GB' });
     await visit.page.getByLabel('Key', { exact: true }).fill('tg-wrong');
     await visit.page.getByRole('button', { name: 'Show' }).click();
@@ -192,7 +192,7 @@ describe('a caller visits the page of the key', () => {
     await visit.context.close();
   });
 
-  it('takes names for text', async () => {
+  it('shows names as text', async () => {
     const visit = await opened(browser);
     const { page } = visit;
     const evil = '<img src=x onerror=alert(1)>';
@@ -208,7 +208,7 @@ describe('a caller visits the page of the key', () => {
     await visit.context.close();
   });
 
-  it("takes the names of an owner's keys for text", async () => {
+  it("shows the names of an owner's keys as text", async () => {
     const evil = '<img src=x onerror=alert(1)>';
     const admin = { authorization: `Bearer ${adminKey}`, 'content-type': 'application/json' };
     const keys = [];
@@ -232,7 +232,7 @@ describe('a caller visits the page of the key', () => {
     await visit.context.close();
   });
 
-  it('says without its script where the numbers are', async () => {
+  it('lists the addresses of the numbers without its script', async () => {
     const visit = await visitor(browser, { screen: 'phone', javaScriptEnabled: false });
     await visit.page.goto(`${url}/usage`);
     const said = visit.page.locator('noscript pre');
@@ -260,7 +260,7 @@ describe('a caller visits the page of the key', () => {
 
   for (const screen of Object.keys(SCREENS)) {
     for (const scheme of SCHEMES) {
-      it(`an owner looks after the keys: ${screen}, ${scheme}`, async () => {
+      it(`an owner manages the keys: ${screen}, ${scheme}`, async () => {
         const admin = { authorization: `Bearer ${adminKey}`, 'content-type': 'application/json' };
         const made = await fetch(`${adminUrl}/admin/v1/accounts/demo/keys`, {
           method: 'POST', headers: admin, body: JSON.stringify({ name: 'owner', kind: 'owner' }),
@@ -284,8 +284,13 @@ describe('a caller visits the page of the key', () => {
         await page.getByRole('button', { name: 'Disable' }).click();
         await page.getByRole('button', { name: 'Enable' }).waitFor();
         assert.equal((await ask()).status, 401);
-        await page.getByRole('button', { name: 'Delete for ever' }).click();
-        await page.getByRole('button', { name: 'Delete for ever' }).waitFor({ state: 'hidden' });
+        const remove = page.getByRole('button', { name: 'Delete forever' });
+        page.once('dialog', (question) => question.dismiss());
+        await remove.click();
+        assert.ok(await remove.isVisible(), 'the key is kept until the question is answered');
+        page.once('dialog', (question) => question.accept());
+        await remove.click();
+        await remove.waitFor({ state: 'hidden' });
         assert.equal((await ask()).status, 401);
         await visit.context.close();
       });

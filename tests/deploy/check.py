@@ -1,4 +1,4 @@
-"""What is written in deploy/: names that must exist elsewhere, and shapes that no tool knows. See ./run --help."""
+"""Checks the files of deploy/: names that must exist elsewhere, and shapes that no tool checks. See ./run --help."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import yaml
 import live
 
 DEPLOY = Path("deploy")
-README = DEPLOY / "README.md"
+RUNBOOK = Path("docs/alerts.md")
 ALERTS = DEPLOY / "prometheus/alerts.yml"
 DASHBOARD = DEPLOY / "grafana/tollgate.json"
 METRICS = Path("docs/metrics.md")
@@ -18,7 +18,7 @@ METRICS = Path("docs/metrics.md")
 NAME = re.compile(r"\b(?:tollgate|process)_[a-z0-9_]+")
 SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 # Labels that Prometheus adds, and those of its ALERTS.
-# Series that are there once there are receivers of events.
+# Series that exist once there are receivers of events.
 OF_RECEIVERS = {
     "tollgate_event_deliveries_total": {"receiver", "result"},
     "tollgate_event_lag_seconds": {"receiver"},
@@ -47,7 +47,7 @@ def dashboard():
 
 
 def dashboard_expressions():
-    """As promtool can read them: without Grafana's variables."""
+    """Expressions for promtool: without Grafana's variables."""
     found = dashboard()
     exprs = [target["expr"] for panel in found["panels"] for target in panel.get("targets", [])]
     exprs += [annotation["expr"] for annotation in found["annotations"]["list"]]
@@ -80,7 +80,7 @@ def grouped_by(expr):
 
 
 def scraped(text):
-    """Metrics of a scrape, histograms by their own names, with their labels."""
+    """Metrics of a scrape with their labels; histograms by their base names."""
     labels = {}
     for line in text.splitlines():
         sample = re.match(r"(\w+)(?:\{(.*)\})? ", line)
@@ -117,15 +117,15 @@ def metrics():
         mistakes.unless(not wrong, f"{where}: by {', '.join(sorted(wrong))}: no such label in {expr}")
     print(f"   {len(there)} metrics scraped, {len(sources)} expressions")
 
-    readme, tested = README.read_text(), (DEPLOY / "prometheus/alerts_test.yml").read_text()
+    runbook, tested = RUNBOOK.read_text(), (DEPLOY / "prometheus/alerts_test.yml").read_text()
     for rule in alerts():
         name = rule["alert"]
-        mistakes.unless(f"\n#### {name}\n" in readme, f"{README} has no section for {name}")
-        anchor = f"deploy/README.md#{name.lower()}"
+        mistakes.unless(f"\n### {name}\n" in runbook, f"{RUNBOOK} has no section for {name}")
+        anchor = f"{RUNBOOK}#{name.lower()}"
         mistakes.unless(rule["annotations"]["runbook"] == anchor, f"{name}: its runbook is {anchor}")
         mistakes.unless(f'alertname="{name}"' in tested, f"{name} never fires in alerts_test.yml")
-    for name in re.findall(r"^#### (Tollgate\w+)$", readme, re.M):
-        mistakes.unless(name in {rule["alert"] for rule in alerts()}, f"{README}: there is no alert {name}")
+    for name in re.findall(r"^### (Tollgate\w+)$", runbook, re.M):
+        mistakes.unless(name in {rule["alert"] for rule in alerts()}, f"{RUNBOOK}: there is no alert {name}")
     print(f"   {len(alerts())} alerts")
 
     panels = dashboard()["panels"]
@@ -190,7 +190,7 @@ def compose():
 
 
 def chart(rendered, config):
-    """What must hold whatever the values are; writes the gateway's configuration out for `tollgate check`."""
+    """Checks that do not depend on the values; writes the gateway's configuration to a file for `tollgate check`."""
     mistakes = Mistakes()
     kinds = {}
     for resource in yaml.safe_load_all(Path(rendered).read_text()):
@@ -261,7 +261,7 @@ def chart(rendered, config):
 
 
 def redis_rights():
-    """The gateway's user may do what its scripts call."""
+    """Checks that the gateway's user may run every command of its scripts."""
     user = re.search(r"^user tollgate .*$", Path("deploy/redis.conf").read_text(), re.M).group()
     granted = set(re.findall(r"\+(\w+)", user))
     scripts = [path for path in Path("layers").rglob("*.lua")]

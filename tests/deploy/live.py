@@ -1,4 +1,4 @@
-"""The parts of deploy/ that run here: Redis as compose.yaml starts it, nginx before a gateway, the demo."""
+"""The parts of deploy/ that run here: Redis as compose.yaml starts it, nginx in front of a gateway, the demo."""
 
 import contextlib
 import http.client
@@ -24,13 +24,13 @@ import yaml
 sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 from ports import free_port
 
-TOLLGATE = os.environ.get("TOLLGATE_BIN", "target/release/tollgate")
+TOLLGATE = os.environ.get("TOLLGATE_BIN", "target/debug/tollgate")
 PATIENCE = 15
 ADMIN_KEY = "0123456789abcdef0123456789abcdef"
 
 
 def until(condition, what):
-    """Waits for something to become true, and gives it."""
+    """Waits for a true value, and returns it."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         value = condition()
@@ -98,7 +98,7 @@ class Demo(Process):
         return len(self.said) == 4
 
     def some_calls(self):
-        """One that is answered, one that the vendor fails, one that we refuse."""
+        """A call that is answered, one whose vendor fails, and one that the gateway refuses."""
         for model, text in [("demo-chat", "hi"), ("demo-chat", "vendor-500"), ("no-such-model", "hi")]:
             body = {"model": model, "messages": [{"role": "user", "content": text}]}
             headers = {"authorization": "Bearer " + self.said["key"], "content-type": "application/json"}
@@ -160,7 +160,7 @@ def redis():
             env = {**os.environ, **({"REDISCLI_AUTH": password} if password else {})}
             return subprocess.run(ask, env=env, capture_output=True, text=True, check=False).stdout.strip()
 
-        # In the image there is no folder but the volume.
+        # The image has no folder except the volume.
         assert not re.search("^dir ", Path(folder, "redis.conf").read_text(), re.M)
         passwords = {"tollgate": os.environ["TOLLGATE_REDIS_PASSWORD"], "operator": os.environ["REDIS_OPERATOR_PASSWORD"]}
         assert "NOAUTH" in cli(None, None, "ping"), "anybody may connect"
@@ -173,7 +173,7 @@ def redis():
 
         config = Path("deploy/docker/tollgate.toml").read_text()
         config = config.replace("/var/lib/tollgate", folder)
-        # Nobody is asked for rates here.
+        # No exchange rate is requested here.
         config = re.sub(r"\[\[rate\.source\]\].*?(?=\[tariff\])", '[[rate.source]]\nfixed = "90"\n\n', config, flags=re.S)
         url = f"redis://tollgate:{passwords['tollgate']}@127.0.0.1:{port}/0"
         gateway = stack.enter_context(Gateway(config, folder, TOLLGATE_LEDGER_URL=url))
@@ -213,7 +213,7 @@ routes = [ { vendor = "scripted" } ]
 
 
 class Vendor(ThreadingHTTPServer):
-    """Sends an event, waits until the test has it, sends the next; or waits until the client has left."""
+    """Sends an event, waits until the test has received it, and sends the next; or waits until the client has left."""
 
     daemon_threads = True
 
@@ -279,7 +279,7 @@ class VendorAnswer(BaseHTTPRequestHandler):
 
 
 class Hangup(threading.Thread):
-    """A gateway that takes a call and breaks off without an answer."""
+    """A gateway that accepts a call and closes the connection without an answer."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -296,7 +296,7 @@ class Hangup(threading.Thread):
 
 
 def site(folder, port, *gateways):
-    """deploy/nginx.conf on another port, with other gateways and a certificate that is there."""
+    """deploy/nginx.conf on another port, with other gateways and an existing certificate."""
     text = Path("deploy/nginx.conf").read_text()
 
     def put(old, new):
@@ -350,7 +350,7 @@ def nginx():
             f"  {name}_temp_path {folder}/{name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         main = Path(folder, "nginx.conf")
-        # The gateway asks nginx not to buffer: here the site must not do it by itself.
+        # The gateway asks nginx not to buffer; here the site's own setting must disable it.
         main.write_text(
             f"daemon off;\npid {folder}/nginx.pid;\nerror_log stderr;\nevents {{}}\nhttp {{\n  access_log off;\n"
             f"  proxy_ignore_headers X-Accel-Buffering;\n{temporary}  include {folder}/site-*.conf;\n}}\n"

@@ -1,4 +1,4 @@
-//! Callers: ones that read to the end, and others.
+//! Callers that read to the end, and others.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -32,24 +32,24 @@ pub struct Client {
     pub(crate) vendor: VendorLog,
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// `None`: not even a head came.
+    /// `None`: no head arrived.
     pub status: Option<StatusCode>,
     pub number: Option<String>,
     pub body: Bytes,
-    /// The body came to its end.
+    /// The body is complete.
     pub whole: bool,
 }
 
 impl Outcome {
-    /// The whole answer came.
+    /// Whether the complete answer arrived.
     pub fn answered(&self) -> bool {
         self.status == Some(StatusCode::OK) && self.whole
     }
 
-    /// The gateway said no.
+    /// Whether the gateway refused.
     pub fn refused(&self) -> bool {
         self.status.is_some_and(|status| status != StatusCode::OK)
     }
@@ -69,7 +69,7 @@ impl Outcome {
 }
 
 impl Client {
-    /// A new call of this caller's gateway; see [`Call`] for what it can be made to be.
+    /// A new call of this caller's gateway; [`Call`] has its options.
     pub fn call(&self, format: Format) -> Call {
         self.vendor.call(self.gateway, format)
     }
@@ -87,9 +87,9 @@ impl Client {
             .unwrap_or(Outcome::nothing())
     }
 
-    /// The same, while the case goes on.
+    /// Sends the call and reads its answer concurrently with the case.
     pub fn ask_in_background(&self, call: &Call) -> Asked {
-        // Known at once: the case may wait for what the vendor sees of it.
+        // Registered at once, so that the case can wait for what the vendor receives of it.
         self.vendor.register(call);
         let (client, call) = (self.clone(), call.clone());
         let mut task = JoinSet::new();
@@ -115,7 +115,7 @@ impl Client {
         })
     }
 
-    /// Sends it on a bare socket; what happens then is the case's.
+    /// Sends it on a bare socket, which the case controls.
     pub async fn raw(&self, call: &Call) -> Result<TcpStream, BoxError> {
         self.vendor.register(call);
         let mut socket = TcpStream::connect(self.front).await?;
@@ -164,7 +164,7 @@ impl Client {
     }
 }
 
-/// A call whose answer is being waited for. Dropped, its connection is closed.
+/// A call that waits for its answer. Its drop closes the connection.
 pub struct Asked(JoinSet<Outcome>);
 
 impl Asked {
@@ -173,12 +173,12 @@ impl Asked {
     }
 }
 
-/// An answer whose head has come. Dropped, its connection is closed.
+/// An answer whose head has arrived. Its drop closes the connection.
 pub struct Open {
     pub call: Call,
     res: Response<Incoming>,
     read: Vec<u8>,
-    /// Whether the body ended well; `None` while it goes on.
+    /// Whether the body ended normally; `None` before its end.
     ended: Option<bool>,
     _driver: JoinSet<()>,
 }
@@ -193,12 +193,12 @@ impl Open {
         Some(number.to_str().ok()?.to_owned())
     }
 
-    /// What was read so far.
+    /// The text read so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.read).into_owned()
     }
 
-    /// Reads until so many tokens have come.
+    /// Reads until this many tokens have arrived.
     pub async fn read_tokens(&mut self, count: usize) {
         let mark = self.call.token_mark();
         self.read_until(&format!("{count} tokens"), |text| {
@@ -207,7 +207,7 @@ impl Open {
         .await;
     }
 
-    /// Reads until the event that ends the stream has come, and no further.
+    /// Reads up to the event that ends the stream, and no further.
     pub async fn read_last_event(&mut self) {
         self.read_until("the last event", |text| {
             text.contains("[DONE]")

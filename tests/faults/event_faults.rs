@@ -1,6 +1,6 @@
-//! Group 8: a receiver of events is away, slow, or its answers are lost, and gateways are killed between a charge and its
-//! delivery, and between a delivery and its mark. Every event comes to its receiver, in order, at least once; what comes
-//! again has the id that it had.
+//! Group 8: a receiver of events is unreachable, slow, or loses its answers, and gateways are killed between a charge
+//! and its delivery, and between a delivery and its mark. Every event reaches its receiver, in order, at least once; a
+//! repetition has the same id.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// A gateway that is killed has the receiver for 30 s more; a pause between tries may be on top.
+/// A killed gateway keeps the receiver for another 30 s; a pause between attempts may be added.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(75);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -67,18 +67,18 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Where the gateway dies.
+/// When the gateway dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The charge is booked with its event, and the receiver has not got it.
+    /// The charge is booked with its event, and the receiver does not have it yet.
     Delivery,
-    /// The receiver has it and has said so, and nobody knows.
+    /// The receiver has accepted the event, and the gateway has no answer.
     Answer,
-    /// The gateway knows, and has not noted it.
+    /// The gateway has the receiver's answer, and has not recorded it.
     Mark,
 }
 
-/// A webhook as the receiver took it or did not.
+/// A webhook, whether the receiver accepted it or not.
 #[derive(Clone, Debug)]
 struct Post {
     id: String,
@@ -131,7 +131,7 @@ impl Given {
             status,
             _receiver: receiver,
         };
-        // What was paid in at the beginning.
+        // The event of the first payment.
         given.delivered().await;
         given
     }
@@ -146,7 +146,7 @@ impl Given {
         told(&self.world, 0, Method::POST, path, Some(body)).await;
     }
 
-    /// A charge that tells of itself: the balance comes down to a level.
+    /// A charge with an event: the balance falls to a level.
     async fn charge(&self) {
         let path = "/admin/v1/accounts/acme";
         let account = told(&self.world, 0, Method::GET, path, None).await;
@@ -170,8 +170,8 @@ impl Given {
         }
     }
 
-    /// Resolves when the receiver has taken every event that the ledger has; in their order, each as the ledger has it,
-    /// and each with one id. Answers how many came again after they had been taken.
+    /// Waits until the receiver has accepted every event of the ledger, in order, with the ledger's content and one id
+    /// each. Returns the number of repetitions after acceptance.
     async fn delivered(&self) -> usize {
         let until = Instant::now() + DELIVERED_WITHIN;
         loop {
@@ -184,7 +184,7 @@ impl Given {
                 .collect();
             let all = |events: &Vec<Value>| {
                 let numbers = events.iter().filter_map(|event| event["number"].as_u64());
-                // Those before the receiver was first looked up are not for it.
+                // Events before the receiver was first looked up are not sent to it.
                 numbers
                     .skip_while(|number| taken.first().is_some_and(|first| number < first))
                     .eq(taken.iter().copied())
@@ -233,7 +233,7 @@ fn number(post: &Post) -> u64 {
     post.data["number"].as_u64().unwrap()
 }
 
-/// A little less.
+/// A slightly lower amount.
 fn below(rubles: &str) -> String {
     let micro = crate::verdict::micro(&json!(rubles)) - 1;
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
@@ -255,7 +255,7 @@ async fn away(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// It has taken it, and the gateway cannot know: the same comes again, with the same id.
+/// The receiver has accepted it, but the gateway cannot know: the same event is sent again, with the same id.
 async fn answers_lost(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     for (turn, then) in [Then::LoseAnswer, Then::CutAnswer(5), Then::LoseAnswer]
@@ -273,7 +273,7 @@ async fn answers_lost(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// It takes every request and answers none: calls are as fast as before.
+/// The receiver accepts every request and answers none: calls are as fast as before.
 async fn slow(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -290,7 +290,7 @@ async fn slow(ledger: LedgerKind) -> Verdict {
     let meanwhile = timed().await;
     given.edge.heal();
     given.delivered().await;
-    // No call waits for a receiver: 15 s would show.
+    // No call waits for a receiver: 15 s would be visible.
     assert!(
         meanwhile < before * 3 + Duration::from_secs(1),
         "{meanwhile:?}, {before:?} before"
@@ -313,7 +313,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     };
     given.charge().await;
     trap.sprung().await;
-    // The call's own end is noted; what follows is about its event.
+    // The call's own end is acknowledged; the rest of the case is about its event.
     world.settled().await;
     if at == At::Mark {
         let mark = world
@@ -324,7 +324,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     }
     world.gateway(0).kill9();
     if at == At::Delivery {
-        // What was on the wire dies with it.
+        // Data on the wire is lost with it.
         given.edge.reset();
     }
     given.edge.heal();
@@ -333,7 +333,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
         proxy.heal();
     }
     let began = Instant::now();
-    // It comes behind what was being delivered.
+    // The top-up's event follows the one that was being delivered.
     given.top_up("after").await;
     let again = given.delivered().await;
     let expected = usize::from(at != At::Delivery);
@@ -345,7 +345,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// Events wait for their receiver, and the primary dies meanwhile; its replica takes over as it is.
+/// Events wait for their receiver when the primary dies; its replica takes over with its current data.
 async fn failover() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     *given.status.lock().unwrap() = 500;

@@ -1,5 +1,5 @@
-//! Group 1: the gateway is killed at every step of a call, stopped for longer than its holds live, told
-//! to end, and out of files.
+//! Group 1: the gateway is killed at every step of a call, stopped for longer than its holds live, drained, and
+//! out of files.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// A drain takes no longer than its 30 seconds, and a busy machine's.
+/// A drain takes at most its 30 seconds, plus the delays of a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
-/// How many streams are open when something happens to all of them.
+/// Number of open streams when a fault affects all of them.
 const STREAMS: usize = 50;
 
 pub fn cases() -> Vec<Case> {
@@ -81,7 +81,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The gateway dies: whatever lay on its wires is gone with it, and another one starts.
+/// The gateway dies, data on its wires is lost, and another one starts.
 pub(crate) async fn dies_and_comes_back(world: &World) {
     world.gateway(0).kill9();
     world.vendor_proxy(0).reset();
@@ -92,8 +92,8 @@ pub(crate) async fn dies_and_comes_back(world: &World) {
     world.round();
 }
 
-/// The reserve has not arrived, or is done and nobody knows: nothing goes to a vendor (I6), nothing is
-/// charged, and the hold is gone (I8).
+/// The reserve has not arrived, or was executed without an answer: nothing reaches a vendor (I6), nothing is charged,
+/// and the hold ends (I8).
 async fn at_the_reserve(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(2).start().await;
     warm_up(&world).await;
@@ -111,7 +111,7 @@ async fn at_the_reserve(then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// The hold stands, and the request lies between the gateway and its vendor.
+/// The hold exists, and the request is between the gateway and its vendor.
 async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).call_seconds(2).start().await;
     // The calls that warm it up end just before the first kill.
@@ -132,7 +132,7 @@ async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Streams of both formats, all of them served so many tokens.
+/// Streams of both formats, each after this many tokens.
 async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Vec<(Call, Asked)> {
     let client = world.client(0);
     let streams: Vec<(Call, Asked)> = (0..STREAMS)
@@ -148,7 +148,7 @@ async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Ve
     streams
 }
 
-/// What was noted of the running streams is charged at the next start.
+/// Checkpoints of the running streams are charged at the next start.
 async fn mid_stream(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
@@ -172,7 +172,7 @@ async fn mid_stream(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The call has ended for its client, and its settlement is on the wire, or done and nobody knows.
+/// The call has ended for its client, and its settlement is on the wire, or was executed without an answer.
 async fn at_the_settle(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -185,14 +185,14 @@ async fn at_the_settle(then: Then) -> Verdict {
         trap.sprung().await;
         written(&world, 0, [&call], |call| call.ended).await;
         dies_and_comes_back(&world).await;
-        // The next trap must not catch what is told again now.
+        // The next trap must not catch the charge that is sent again now.
         world.gateway(0).says("call", SOON).await;
         world.expect(&call, Charge::Full);
     }
     world.verdict().await
 }
 
-/// The ledger has settled, and the gateway is never told: it asks again, and that changes nothing.
+/// The ledger has settled, but the gateway gets no answer: it repeats the request, which changes nothing.
 async fn settle_answer_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -232,20 +232,20 @@ async fn as_calls_end(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Calls of all kinds go on while gateways die in turn, at no moment in particular.
+/// Calls of all kinds continue while gateways die in turn, at arbitrary moments.
 pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdict {
     let gateways = if plan.ledger == LedgerKind::Sqlite {
         1
     } else {
         3
     };
-    // A hold whose making was not even noted before its gateway died lives for its whole time.
+    // A hold whose gateway died before recording it lives for its whole time.
     let world = plan.gateways(gateways).call_seconds(4).start().await;
     world.stated(Bound::killed());
     warm_up(&world).await;
     let load = world.load_until_told(12);
     for turn in 0..kills {
-        // Not in step with what ticks once a second.
+        // A delay that is not synchronised with work that runs every second.
         sleep(Duration::from_millis(350 + 37 * (turn as u64 % 11))).await;
         let gateway = world.gateway(turn % gateways);
         gateway.kill9();
@@ -262,8 +262,8 @@ pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdic
     world.verdict().await
 }
 
-/// A gateway that stood still for longer than its holds live finds them expired: what it has delivered is
-/// charged, late and once.
+/// A gateway that was stopped for longer than its holds live finds them expired: the delivered part is charged, late
+/// and once.
 async fn stopped(ledger: LedgerKind) -> Verdict {
     let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 2 };
     let world = Plan::over(ledger)
@@ -280,7 +280,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
         open.read_tokens(5).await;
         opened.push(open);
         world.expect(&stream, Charge::Tokens(5));
-        // Nothing was delivered of the answer that came too late.
+        // Nothing of the late answer was delivered.
         let plain = client.call(format).plain().gate(Gate::Head);
         asked.push(client.ask_in_background(&plain));
         world.vendor().wait_asked(&plain).await;
@@ -290,7 +290,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
     if gateways == 1 {
         sleep(Duration::from_secs(4)).await;
     } else {
-        // The other one sees the holds expire.
+        // The other gateway expires the holds.
         let expired = Instant::now() + Duration::from_secs(15);
         while held(&world, 1).await {
             assert!(Instant::now() < expired, "the holds do not expire: I8");
@@ -313,7 +313,7 @@ async fn held(world: &World, gateway: usize) -> bool {
     accounts.iter().any(|account| account["held_rub"] != "0.00")
 }
 
-/// Told to end, a gateway takes no more calls and lets those that run come to their ends.
+/// A draining gateway accepts no more calls and lets running ones end.
 async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let gap = Duration::from_millis(30);
@@ -321,7 +321,7 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     let gateway = world.gateway(0);
     gateway.term();
     gateway.says("draining", SOON).await;
-    // It says so just before it closes its listener.
+    // The gateway logs this just before it closes its listener.
     let closed = timeout(SOON, async {
         while TcpStream::connect(world.client_proxy(0).target())
             .await
@@ -346,7 +346,7 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// What does not finish in time is cut, and pays for what was delivered.
+/// Calls that do not finish in time are cut, and pay for what was delivered.
 async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).drain_seconds(1).start().await;
     let running = streams(&world, 10, |call| call.tokens(20).gate(Gate::Token(10))).await;
@@ -362,8 +362,8 @@ async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A second signal ends it at once: what was noted of the running calls is charged at the next start, if
-/// it was not by then.
+/// A second signal ends it at once: checkpoints of the running calls are charged at the next start, unless they were
+/// charged before.
 async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
@@ -375,7 +375,7 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     let gateway = world.gateway(0);
     gateway.term();
     gateway.says("draining", SOON).await;
-    // It listens for the second one right behind that line: one that comes before is not heard.
+    // The gateway listens for the second signal right after that line; an earlier signal is ignored.
     let until = Instant::now() + SOON;
     while gateway.is_running() {
         assert!(Instant::now() < until, "it goes on after the second signal");
@@ -391,9 +391,10 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// With no file left, running calls go on, new ones are refused for nothing, and it comes back by itself.
+/// Without free file descriptors running calls continue, new ones are refused without a charge, and the gateway
+/// recovers by itself.
 async fn out_of_files(ledger: LedgerKind) -> Verdict {
-    // More than there are files for: what is left to be refused is not told by their number.
+    // More connections than descriptors: the exact number of refusals does not matter.
     let world = Plan::over(ledger)
         .nofile(64)
         .edit("[limits]", "[limits]\nconnections_max = 1000")
@@ -410,7 +411,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
     }
     let front = world.client_proxy(0).address();
     let mut spare = TcpStream::connect(front).await.unwrap();
-    // It is accepted before the others come.
+    // This connection is accepted before the others arrive.
     spare
         .write_all(b"GET /nowhere HTTP/1.1\r\nhost: g\r\n\r\n")
         .await
@@ -426,7 +427,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
         .says("cannot accept a connection", SOON)
         .await;
 
-    // No file for the way to the vendor either.
+    // No descriptor for the connection to the vendor either.
     let call = client.call(Format::Chat);
     world.vendor().register(&call);
     spare.write_all(&client.bytes(&call)).await.unwrap();
@@ -450,7 +451,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Reads until an answer's head, and whatever came with it, is there.
+/// Reads until an answer's head has arrived, with the data that came with it.
 async fn head(socket: &mut TcpStream) -> String {
     let mut read = Vec::new();
     let come = timeout(Duration::from_secs(10), async {

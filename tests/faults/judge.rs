@@ -1,4 +1,4 @@
-//! The end of a case: drain, audit, comparison; and the eye that is kept on balances all the while.
+//! The end of a case: drain, audit, comparison; and the check of balances during the case.
 
 use std::{
     collections::BTreeMap,
@@ -20,8 +20,7 @@ use crate::{
     world::{AdminClient, World, ask_admin},
 };
 
-/// Gauges of what a gateway has still to tell its ledger: of calls that held money, and of those that were told
-/// without an answer.
+/// Gauges of unacknowledged work of a gateway: calls that hold money, and calls in its outbox.
 const LEFT: [&str; 2] = ["tollgate_holds_open ", "tollgate_outbox_rows "];
 
 impl World {
@@ -39,7 +38,7 @@ impl World {
         }
         let mut problems = self.drained().await;
         let mut tally = compare(&self.facts().await, &bound);
-        // What expired is settled late: with nothing held, a charge may still be on its way.
+        // An expired hold is settled late: when nothing is held, a charge may still be on its way.
         let patience = Instant::now() + Duration::from_secs(3);
         while (tally.lost > 0 || !tally.problems.is_empty()) && Instant::now() < patience {
             sleep(Duration::from_millis(100)).await;
@@ -64,8 +63,8 @@ impl World {
         verdict
     }
 
-    /// Resolves when nothing is held any more, and no gateway has anything to tell its ledger: a charge that
-    /// was booked may still be told again, where the answer was late or lost.
+    /// Waits until nothing is held, and no gateway has unacknowledged work: a booked charge may be sent again if its
+    /// answer was late or lost.
     pub async fn settled(&self) {
         self.nothing_is_held().await;
         let until = Instant::now() + self.plan.patience;
@@ -77,13 +76,13 @@ impl World {
         }
     }
 
-    /// Resolves when the ledger holds nothing any more.
+    /// Waits until the ledger holds nothing.
     pub async fn nothing_is_held(&self) {
         let held = self.drained().await;
         assert!(held.is_empty(), "{held:?}");
     }
 
-    /// What a gateway has still to tell its ledger, if it has, or why it does not say so.
+    /// A gateway's unacknowledged work, if any, or why it does not report it.
     async fn left_to_tell(&self, gateway: usize) -> Option<String> {
         let Some(address) = self.gateways[gateway].admin_address() else {
             return Some("it does not run".to_owned());
@@ -101,7 +100,7 @@ impl World {
         (!none).then(|| left.join(", "))
     }
 
-    /// What the ledger says of a call, once it says something.
+    /// The ledger's line of a call, once there is one.
     pub async fn line_of(&self, call: &Call) -> Line {
         let until = Instant::now() + self.plan.patience;
         loop {
@@ -115,7 +114,7 @@ impl World {
         }
     }
 
-    /// Waits until nothing is held; says what still is.
+    /// Waits until nothing is held; returns what remains.
     async fn drained(&self) -> Vec<String> {
         let until = Instant::now() + self.plan.patience;
         loop {
@@ -157,7 +156,7 @@ impl World {
                 Ok(lines) => format!("it has no end: {:?}", lines.last()),
                 Err(error) => error,
             };
-            // A ledger that is just back may break one off.
+            // A ledger that has just returned may cut one off.
             assert!(Instant::now() < until, "export: {problem}");
             sleep(Duration::from_millis(100)).await;
         }
@@ -177,7 +176,7 @@ impl World {
             .collect()
     }
 
-    /// What the gateways' own audits find.
+    /// Breaches that the gateways' own audits find.
     async fn audited(&self) -> Vec<String> {
         let mut breaches = Vec::new();
         for gateway in 0..self.gateways.len() {
@@ -195,7 +194,7 @@ impl World {
         breaches
     }
 
-    /// What came in, less what was charged, is what is there.
+    /// Payments less charges equal the balance.
     async fn balanced(&self) -> Vec<String> {
         let mut sums: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         for line in self.exported().await {
@@ -227,7 +226,7 @@ impl World {
     }
 }
 
-/// Looks for balances below zero, as long as anybody answers.
+/// Watches for balances below zero, as long as any gateway answers.
 pub(crate) async fn watch(
     gateways: Vec<Arc<GatewayProcess>>,
     negative: Arc<AtomicUsize>,

@@ -1,6 +1,6 @@
-//! Group 9: what a key may ask for beside its own ceiling, while answers are lost and gateways are killed: a call with an
-//! idempotency key is charged once, whoever runs it; a group spends no more than its ceiling; calls at once and rates are
-//! what they are over those that are left.
+//! Group 9: limits of a key beyond its own ceiling, while answers are lost and gateways are killed. A call with an
+//! idempotency key is charged once, whichever gateway runs it; a group spends at most its ceiling; concurrency and
+//! rates hold over the remaining gateways.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// So long a claim lives that nobody renews.
+/// Lifetime of a claim that is not renewed.
 const CLAIM: &str = "[idempotency]\nlease_seconds = 1\n";
 
 pub fn cases() -> Vec<Case> {
@@ -85,21 +85,21 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Where the gateway dies.
+/// When the gateway dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// The vendor is in the middle of its answer.
     Running,
-    /// The caller has it, and nobody else knows.
+    /// Only the caller has the answer.
     Ended,
-    /// It is charged, and not kept.
+    /// The call is charged, and its answer is not stored.
     Charged,
-    /// It is kept, and the gateway is not told.
+    /// The call's answer is stored, and the gateway has no acknowledgement.
     Kept,
 }
 
-/// Calls go by a new key of the first account from here on, with these fields. (What a gateway knows of a key it may know
-/// for a while.)
+/// Switches the calls to a new key of the first account with these fields, because gateways cache the old key's record
+/// for a while.
 async fn key_with(world: &mut World, fields: Value) {
     let path = "/admin/v1/accounts/acme/keys";
     let made = told(world, 0, Method::POST, path, Some(fields)).await;
@@ -111,7 +111,7 @@ async fn key_with(world: &mut World, fields: Value) {
     };
 }
 
-/// Gateways on one ledger, and a key whose answers are kept.
+/// Gateways on one ledger, and a key whose answers are stored.
 async fn started(plan: Plan) -> World {
     let gateways = if plan.ledger == LedgerKind::Sqlite {
         1
@@ -125,7 +125,7 @@ async fn started(plan: Plan) -> World {
         .await;
     warm_up(&world).await;
     key_with(&mut world, json!({ "idempotency": true })).await;
-    // All gateways' scripts are known by name.
+    // Every gateway has loaded its scripts.
     for gateway in 0..gateways {
         let client = world.client(gateway);
         let outcome = client.ask(&client.call(Format::Chat).once()).await;
@@ -135,7 +135,7 @@ async fn started(plan: Plan) -> World {
     world
 }
 
-/// Sends a call again until it no longer runs elsewhere.
+/// Repeats a call until it no longer runs elsewhere.
 async fn sent_again(client: &Client, call: &Call) -> Outcome {
     let until = Instant::now() + SOON;
     loop {
@@ -149,7 +149,7 @@ async fn sent_again(client: &Client, call: &Call) -> Outcome {
     }
 }
 
-/// Each kind of call, whose caller gets nothing, or the beginning; sent again to all gateways it is the one call.
+/// Each kind of call, whose caller gets nothing, or only the beginning; repeated at all gateways it stays one call.
 async fn answers_lost(ledger: LedgerKind) -> Verdict {
     let world = started(Plan::over(ledger)).await;
     let first = world.client(0);
@@ -177,8 +177,8 @@ async fn answers_lost(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The gateway that runs it dies, and its caller asks another one, or the same one that comes back: by then the ledger has
-/// said whether it was charged.
+/// The gateway that runs the call dies, and its caller repeats it at another one, or at the same one after its restart:
+/// by then the ledger has decided whether it was charged.
 async fn killed(plan: Plan, at: At) -> Verdict {
     let (ledger, leased) = (
         plan.ledger,
@@ -197,7 +197,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let redis = |then, needles| world.redis_proxy(0).trap(Way::Up, needles, then);
         let traps = match at {
             At::Running => Vec::new(),
-            // Whichever is first holds the other, or both are held.
+            // The vendor holds back whichever call arrives first, or both.
             At::Ended => vec![
                 redis(Then::Hold, script("settle")),
                 redis(Then::Hold, answers_script("room")),
@@ -208,7 +208,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let asked = first.ask_in_background(&call);
         if at == At::Running {
             world.vendor().wait_served(&call, 5).await;
-            // SQLite's next start charges what was noted.
+            // SQLite's next start charges the checkpoint.
             written(&world, 0, [&call], |call| call.output > 0).await;
         } else {
             world.vendor().wait_told(&call).await;
@@ -239,7 +239,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 proxy.reset();
             }
         };
-        // A running call's caller is cut off; any other has the whole answer, whatever the ledger waits for.
+        // The caller of a running call is cut off; any other has the complete answer, whatever the ledger waits for.
         let outcome = if at == At::Running {
             kill();
             asked.outcome().await
@@ -257,13 +257,13 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         }
         let again = tokio::select! {
             again = sent_again(&other, &call) => again,
-            // Whoever waits there now is the one that runs it.
+            // The call that now waits at the vendor is the one that runs.
             () = opens_gates(&world, &call) => unreachable!("it goes on"),
         };
         let gone = again.text().contains("idempotent_answer_gone");
         let asked = world.vendor().asked(&call);
         match at {
-            // What was noted of it is charged, or may be when the dead one comes back.
+            // The call's checkpoint is charged, or may be when the dead gateway restarts.
             At::Running if ledger == LedgerKind::Sqlite || leased => {
                 assert!(gone && asked == 1, "{asked} asked: {}", again.text());
                 world.expect(&call, Charge::Any);
@@ -282,7 +282,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 world.expect(&call, Charge::Full);
             }
         }
-        // Whoever asks from now on is told the same, and so is the dead one's caller.
+        // Every later repetition gets the same answer, and so does the dead gateway's caller.
         world.heal().await;
         world.ready(0, SOON).await;
         for client in [&first, &other] {
@@ -308,7 +308,7 @@ async fn opens_gates(world: &World, call: &Call) {
     }
 }
 
-/// Resolves when the ledger has a charge for a call, as this gateway sees it.
+/// Waits until the ledger has a charge for a call, as seen by this gateway.
 async fn charged(world: &World, gateway: usize, call: &Call) {
     let until = Instant::now() + SOON;
     loop {
@@ -326,7 +326,7 @@ async fn charged(world: &World, gateway: usize, call: &Call) {
     }
 }
 
-/// Many keys ask at three gateways for more than their group has; gateways die in turn.
+/// Calls of many keys at three gateways for more than their group's ceiling; gateways die in turn.
 async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     const CEILING: i64 = 10_000_000;
     let mut world = plan.gateways(3).call_seconds(3).start().await;
@@ -361,7 +361,7 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     let loaded = load.end().await;
     world.settled().await;
     let all = spent(0).await;
-    // Calls of gateways that died hold some of it until their time is over.
+    // Calls of dead gateways hold some of it until they expire.
     assert!(all > CEILING * 3 / 4, "{all}");
     world.note(format!(
         "{all} of {CEILING} micro-rubles, {} answered, {} refused",
@@ -370,8 +370,8 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     world.verdict().await
 }
 
-/// Four of a key's calls may be open, and four run at a gateway that dies: they count until their holds end, and then no
-/// more, whether or not it comes back.
+/// A key with concurrency four has four calls at a gateway that dies: they count until their holds end, and not longer,
+/// whether or not the gateway restarts.
 async fn calls_at_once() -> Verdict {
     const AT_ONCE: usize = 4;
     let mut world = Plan::over(LedgerKind::Redis)
@@ -409,7 +409,7 @@ async fn calls_at_once() -> Verdict {
     refused(1).await;
     let died = world.gateway(0).kill9();
     refused(1).await;
-    // One place, then all.
+    // Slots of the dead gateway's calls are freed: first one, then all.
     let until = died + SOON;
     let client = world.client(1);
     while !client.ask(&client.call(Format::Chat)).await.answered() {
@@ -423,7 +423,7 @@ async fn calls_at_once() -> Verdict {
     }
     let running = open(1).await;
     refused(1).await;
-    // Nor has it any when it is back.
+    // After its restart it has none either.
     world.vendor_proxy(0).reset();
     world.redis_proxy(0).reset();
     world.gateway(0).restart().await;
@@ -443,10 +443,10 @@ async fn calls_at_once() -> Verdict {
     world.verdict().await
 }
 
-/// A key's rate is that of all gateways together, and of those that are left: none is used twice, and none is kept by the
-/// dead one for longer than it had taken it for.
+/// A key's rate applies to all gateways together, and to the remaining ones: no permit is used twice, and a dead
+/// gateway's permits return when their time is over.
 async fn rates() -> Verdict {
-    // At once, and by the second.
+    // Burst, and rate per second.
     const BURST: f64 = 200.0;
     const PER_SECOND: f64 = 20.0;
     let world = Plan::over(LedgerKind::Redis).gateways(3).start().await;
@@ -479,12 +479,12 @@ async fn rates() -> Verdict {
     let (first, took) = count(&[0, 1, 2], 12).await;
     let most = (BURST + PER_SECOND * took) * 1.02 + 1.0;
     assert!(f64::from(first) <= most, "{first} answered in {took} s");
-    // From here on there is no more than what comes by the second.
+    // The burst is used up: from here on only the rate per second is available.
     world.gateway(0).kill9();
     world.round();
     let (left, took_left) = count(&[1, 2], 15).await;
     let (ideal, count_left) = (PER_SECOND * took_left, f64::from(left));
-    // Each of them may have had a 300th of the quota in memory.
+    // Each gateway may have had 1/300 of the quota in memory.
     assert!(
         count_left <= ideal * 1.02 + 8.0 && count_left >= ideal * 0.9,
         "{left} answered in {took_left} s by those that are left"

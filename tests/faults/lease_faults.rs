@@ -1,6 +1,6 @@
-//! Group 6: gateways that hold money of busy keys by themselves.
+//! Group 6: leases of busy keys.
 //!
-//! What is lost is what is lost without leases. A lease whose gateway died ends with its calls' time, so that calls are
+//! Losses are the same as without leases. The lease of a dead gateway ends with its calls' maximum time, so calls are
 //! short here.
 
 use std::{fs, time::Duration};
@@ -20,7 +20,7 @@ use crate::{
     world::{LedgerKind, Plan, World},
 };
 
-/// Callers that keep a key busy.
+/// Number of callers that keep a key busy.
 const CALLERS: usize = 24;
 
 pub fn cases() -> Vec<Case> {
@@ -77,7 +77,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Resolves when a gateway has a lease: under load.
+/// Waits until a gateway under load has a lease.
 async fn leased(world: &World, gateway: usize) {
     let until = Instant::now() + SOON;
     loop {
@@ -85,7 +85,7 @@ async fn leased(world: &World, gateway: usize) {
         let asked = world.admin(gateway, Method::GET, path, None).await;
         if let Ok((StatusCode::OK, answer)) = &asked {
             let leases = answer["leases"].as_array().into_iter().flatten();
-            // Its own, and granted from.
+            // A lease of its own, from which it has granted holds.
             if leases
                 .into_iter()
                 .any(|lease| lease["calls_rub"].is_string())
@@ -106,7 +106,7 @@ async fn ends(world: &World, load: Load) {
     ));
 }
 
-/// The turn that grants, or one that tells of ends, is on the wire, or done and nobody knows; and the gateway dies.
+/// The gateway dies while a turn that grants, or one that reports ends, is on the wire or executed without an answer.
 async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -136,7 +136,7 @@ async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// Each is told again, and moves nothing then.
+/// Each turn is sent again, and then changes nothing.
 async fn answers_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).leases().start().await;
     warm_up(&world).await;
@@ -154,8 +154,8 @@ async fn answers_lost() -> Verdict {
     world.verdict().await
 }
 
-/// As when a machine is restored from an image: the outbox of a gateway that died with ends to tell is another
-/// gateway's as well. Both tell them.
+/// As if a machine were restored from an image: another gateway gets a copy of the outbox of a gateway that died with
+/// unreported ends. Both report them.
 async fn copied_outbox() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -171,7 +171,7 @@ async fn copied_outbox() -> Verdict {
         .redis_proxy(0)
         .trap(Way::Up, script("turn"), Then::Hold);
     trap.sprung().await;
-    // Written down, and told to nobody.
+    // Recorded, and not reported yet.
     sleep(Duration::from_millis(100)).await;
     world.gateway(0).kill9();
     world.gateway(1).kill9();
@@ -195,7 +195,7 @@ async fn copied_outbox() -> Verdict {
     world.verdict().await
 }
 
-/// Nothing that begins after an operator was answered is served, at any gateway.
+/// No call that begins after the operator got the answer is served, at any gateway.
 async fn suspended() -> Verdict {
     const GATEWAYS: usize = 3;
     let world = Plan::over(LedgerKind::Redis)

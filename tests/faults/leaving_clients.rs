@@ -1,8 +1,8 @@
-//! Group 2: the client leaves at every step of a call, whatever formats it and the vendor speak. It pays for what was
-//! delivered, or for all where the vendor's answer is read to its end; once, and nothing stays held. So it does where
-//! the vendor breaks off.
+//! Group 2: the client leaves at every step of a call, for every pair of formats. It pays for what was delivered, or
+//! for everything if the vendor's answer is read to its end; once, and no hold remains. The same applies if the
+//! vendor's answer breaks off.
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -70,7 +70,7 @@ fn streams(client: &Client) -> Vec<Call> {
         .collect()
 }
 
-/// Of a cancelled stream the client pays what it got; everything else is read to its end.
+/// For a cancelled stream the client pays what it received; every other answer is read to its end.
 async fn before_the_headers(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -110,7 +110,7 @@ async fn after_the_first_chunk(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// All was delivered but the end: that is a whole call.
+/// Everything except the end was delivered: that is a complete call.
 async fn before_the_last_event(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -156,19 +156,16 @@ async fn after_the_last_event(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A hundred clients, each of which leaves a little later than the one before.
+/// A hundred clients, each of which leaves slightly later than the one before.
 async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
     let mut leaving = JoinSet::new();
-    for turn in 0..100 {
-        let kinds = streams(&client);
-        let call = kinds[turn % kinds.len()]
-            .clone()
-            .tokens(20)
-            .gap(Duration::from_millis(4));
+    let kinds = iter::repeat_with(|| streams(&client)).flatten();
+    for (turn, call) in kinds.take(100).enumerate() {
+        let call = call.tokens(20).gap(Duration::from_millis(4));
         let call = if turn % 5 == 0 { call.plain() } else { call };
-        // The rest is the vendor's word if it has told, and what was seen if not.
+        // The rest is the vendor's usage if it was reported, and an estimate otherwise.
         world.expect(&call, Charge::Any);
         let client = client.clone();
         leaving.spawn(async move {
@@ -183,7 +180,7 @@ async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The client says that it will send no more, and reads on.
+/// The client closes its sending side, and reads on.
 async fn half_closes(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -201,7 +198,7 @@ async fn half_closes(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A client that takes a byte a second, and has enough after a while.
+/// A client that reads a byte per second, and leaves after a while.
 async fn reads_slowly(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);

@@ -1,5 +1,5 @@
-//! Group 5: more calls than money, changes in the middle of a storm, amounts at the cap, files that are
-//! full, torn, flipped or read-only.
+//! Group 5: more calls than money, changes during a storm of calls, amounts at the cap, and files that are full, torn,
+//! corrupted or read-only.
 
 use std::{
     collections::BTreeSet,
@@ -34,12 +34,12 @@ const CLUSTER: LedgerKind = LedgerKind::Cluster {
     replicas: 0,
 };
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// How many calls come at once, and how many of them there is money for.
+/// Number of concurrent calls, and how many of them the money pays for.
 const STORM: usize = 500;
 const PAID_FOR: usize = 10;
-/// The highest balance that there is.
+/// The largest balance.
 const CAP: &str = "9007199254.740991";
-/// How much further a file may grow where its disk is to be full.
+/// How much a file may still grow if its disk is to be full.
 const ROOM: u64 = 64 * 1024;
 
 pub fn cases() -> Vec<Case> {
@@ -73,7 +73,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Three gateways, where there can be more than one.
+/// Three gateways, if the ledger supports several.
 fn gateways_of(ledger: LedgerKind) -> usize {
     if ledger == LedgerKind::Sqlite { 1 } else { 3 }
 }
@@ -90,13 +90,13 @@ fn rubles(micro: i64) -> String {
     MicroRub::new(micro).to_string()
 }
 
-/// An account as a gateway sees it.
+/// An account as seen by a gateway.
 async fn account(world: &World, gateway: usize, id: &str) -> Value {
     let path = format!("/admin/v1/accounts/{id}");
     told(world, gateway, Method::GET, &path, None).await
 }
 
-/// What one call of a storm holds, in micro-rubles.
+/// The hold of one call of a storm, in micro-rubles.
 async fn hold_of_one(world: &World) -> i64 {
     let client = world.client(0);
     let call = client.call(Format::Chat).same_hold().gate(Gate::Head);
@@ -109,7 +109,7 @@ async fn hold_of_one(world: &World) -> i64 {
     held
 }
 
-/// Whoever comes first is served, to the last hold that fits; all others are refused, and pay nothing.
+/// The first calls are served, up to the last hold that fits; all others are refused, and pay nothing.
 async fn at_once(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
@@ -126,8 +126,13 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let call = client.call(Format::Chat).same_hold().gate(Gate::Head);
         calls.push(call.clone());
         storm.spawn(async move {
-            let outcome = client.ask(&call).await;
-            (call, outcome)
+            // Like an SDK, repeats a call if a busy machine's ledger did not answer in time: 503 charges nothing.
+            loop {
+                let outcome = client.ask(&call).await;
+                if outcome.status != Some(StatusCode::SERVICE_UNAVAILABLE) {
+                    return (call, outcome);
+                }
+            }
         });
     }
     for refused in 0..STORM - PAID_FOR {
@@ -135,7 +140,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let Ok(Some(Ok((call, outcome)))) = ended else {
             panic!("{refused} are refused, and the others are served");
         };
-        // 403: the money is there, and it is held.
+        // 403: the money exists, but is held.
         assert_eq!(
             outcome.status,
             Some(StatusCode::FORBIDDEN),
@@ -178,7 +183,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
     }
     world.note(format!("{} of {STORM} served", served.len()));
 
-    // What they gave back is sold to the last hold, and no hold ends in a loss.
+    // The returned money is sold to the last hold, and no hold ends with a loss.
     let mut rest: JoinSet<bool> = JoinSet::new();
     for turn in 0..100 {
         let client = clients[turn % clients.len()].clone();
@@ -200,20 +205,20 @@ async fn key_of(world: &World, method: Method, body: Option<Value>) -> Value {
     told(world, world.gateways.len() - 1, method, &path, body).await
 }
 
-/// Once the new ceiling is acknowledged, no gateway makes a hold beyond it; those that stand are paid.
+/// Once the new ceiling is acknowledged, no gateway makes a hold beyond it; existing holds are charged.
 async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
     let load = world.load_until_told(8);
     sleep(Duration::from_millis(500)).await;
     let spent = micro(&key_of(&world, Method::GET, None).await["spent_rub"]);
-    // A little more than now: the last holds have to fit in.
+    // A ceiling slightly above the current spending, so that the last holds fit.
     let ceiling = spent + 400_000;
     let body = json!({ "ceiling_rub": rubles(ceiling) });
     let key = key_of(&world, Method::PATCH, Some(body)).await;
     let most = ceiling.max(micro(&key["spent_rub"]) + micro(&key["held_rub"]));
     load.has_refused(1).await;
-    // And some more that must not be served.
+    // And some calls that must not be served.
     sleep(Duration::from_millis(200)).await;
     let loaded = load.end().await;
     world.settled().await;
@@ -224,7 +229,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     );
     for gateway in 0..gateways_of(ledger) {
         let client = world.client(gateway);
-        // Holds more than what may be left.
+        // Holds more than may be left.
         let call = client.call(Format::Messages).tokens(4000);
         let outcome = client.ask(&call).await;
         assert!(outcome.refused(), "{outcome:?}");
@@ -240,7 +245,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Half of what `config_text` says.
+/// Halves the prices of `config_text`.
 fn halve_prices(config: &Path) {
     let text = fs::read_to_string(config).unwrap();
     let halved = [
@@ -256,7 +261,7 @@ fn halve_prices(config: &Path) {
     fs::write(config, text).unwrap();
 }
 
-/// A call pays the price at which it was held (I11); those that come later pay the new one.
+/// A call pays the price at which it was held (I11); later calls pay the new one.
 async fn price_changed(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
@@ -299,7 +304,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     }
     let served: usize = storm.join_all().await.into_iter().sum();
     assert_eq!(served, calls.len(), "a change of prices refuses nobody");
-    // In full, at the price of before.
+    // In full, at the earlier price.
     running.end(&world).await;
     for call in later {
         let line = world.line_of(&call).await;
@@ -329,7 +334,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Payments come in while calls spend them, each told to two gateways at once: each counts once (I10).
+/// Payments arrive while calls spend them, each booked at two gateways at once: each counts once (I10).
 async fn topped_up(ledger: LedgerKind) -> Verdict {
     const PAYMENTS: usize = 40;
     let world = start(ledger).await;
@@ -398,7 +403,7 @@ async fn top_up(
     answer.map(|(status, _)| status)
 }
 
-/// Not a micro-ruble more goes in than can be counted exactly, and each one that does is counted.
+/// Balances stop at the largest exact amount, and every booked micro-ruble counts.
 async fn at_the_cap(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     let key = world.account("rich", CAP).await;
@@ -427,7 +432,7 @@ async fn at_the_cap(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// As many charges wait as may: the node says so and sells nothing, and comes back by itself.
+/// The outbox is full: the node reports it and admits no calls, and recovers by itself.
 async fn outbox_full() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .edit("outbox_calls_max = 100000", "outbox_calls_max = 5")
@@ -444,7 +449,7 @@ async fn outbox_full() -> Verdict {
         if dead {
             world.redis().kill();
         } else {
-            // It answers, and takes nothing.
+            // The server accepts connections, but answers nothing.
             few("1").await;
         }
         for running in running {
@@ -472,7 +477,7 @@ fn write_alone(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// How often the outbox's file and its log say that a call runs.
+/// Number of recorded calls in the outbox's file and its log.
 fn intents(path: &Path) -> usize {
     let files = beside(path);
     let texts = files.iter().map(PathBuf::as_path).chain([path]);
@@ -482,14 +487,14 @@ fn intents(path: &Path) -> usize {
         .sum()
 }
 
-/// An outbox that cannot be trusted is named, and nothing is served on it; without it the gateway starts.
+/// A damaged outbox is named, and no call is served with it; without it the gateway starts.
 async fn outbox_damaged() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
     let path = world.dir().join("outbox-0.db");
     let before = intents(&path);
     let calls = midway(&world, &world.client(0)).await;
-    // What is over sooner leaves no row.
+    // Shorter calls leave no row.
     let written = async {
         while intents(&path) <= before {
             sleep(Duration::from_millis(5)).await;
@@ -509,7 +514,7 @@ async fn outbox_damaged() -> Verdict {
     let mut flips = 0;
     for at in 0..whole.len() - needle.len() {
         if whole[at..].starts_with(needle) {
-            // In all of them: some are of rows that were written anew.
+            // In every copy: some rows were rewritten.
             flipped[at + 1] ^= 1;
             flips += 1;
         }
@@ -531,8 +536,8 @@ async fn outbox_damaged() -> Verdict {
     world.verdict().await
 }
 
-/// What a power cut leaves of the log's newest lines is unknown: the calls that stood there alone may be
-/// lost, no others, and nothing of them is charged twice or stays held.
+/// A power cut may lose the newest lines of the log: calls that are only there may be lost, but no others, and none of
+/// them is charged twice or stays held.
 async fn outbox_log_torn() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(4).start().await;
     warm_up(&world).await;
@@ -559,7 +564,7 @@ async fn outbox_log_torn() -> Verdict {
     world.verdict().await
 }
 
-/// A gateway that cannot write down what it owes sells nothing; what has ended is told to the ledger.
+/// A gateway that cannot record its charges admits no calls; ended calls are reported to the ledger.
 async fn outbox_disk_full() -> Verdict {
     if let Err(why) = run("prlimit", &["--version"]) {
         return skipped(why);
@@ -575,7 +580,7 @@ async fn outbox_disk_full() -> Verdict {
     limit_files(world.gateway(0), Some(size_of(&log) + ROOM)).unwrap();
     let mut served = 0;
     loop {
-        // Long enough to be written down.
+        // The call lasts long enough for a checkpoint to be recorded.
         let gap = Duration::from_millis(10);
         let call = client.call(FORMATS[served % 2]).tokens(20).gap(gap);
         if !client.ask(&call).await.answered() {
@@ -594,13 +599,13 @@ async fn outbox_disk_full() -> Verdict {
     world.verdict().await
 }
 
-/// A script of this name as an earlier version of the gateway might have it: under another hash.
+/// An earlier version's script of this name, which has another hash.
 fn earlier(name: &str) -> redis::Script {
     redis::Script::new(&format!("{}\n-- an earlier version\n", script_text(name)))
 }
 
-/// In a rolling upgrade gateways of two versions work on one account, each with its own scripts, and the
-/// server forgets both now and then.
+/// During a rolling upgrade gateways of two versions work on one account, each with its own scripts, and the server
+/// sometimes loses both.
 async fn two_versions() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -646,7 +651,7 @@ fn may_be_written(path: &Path, may: bool) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// How to start a process that a file's mode binds, whoever runs the tests.
+/// How to start a process to which file modes apply, whatever user runs the tests.
 fn bound_by_modes() -> Result<&'static str, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
@@ -655,7 +660,7 @@ fn bound_by_modes() -> Result<&'static str, String> {
     if fs::OpenOptions::new().write(true).open(&file).is_err() {
         return Ok("exec \"$0\" \"$@\"");
     }
-    // The superuser, who may lay that right down.
+    // The superuser can drop this capability.
     let bound = "exec setpriv --bounding-set -dac_override -- \"$0\" \"$@\"";
     let script = format!("echo x >> {}", file.display());
     match run("sh", &["-c", bound, "sh", "-c", &script]) {
@@ -665,7 +670,7 @@ fn bound_by_modes() -> Result<&'static str, String> {
     }
 }
 
-/// A file that may only be read is refused at the start. An open one stays open, whatever its mode becomes.
+/// A read-only file is refused at the start. An open file stays open, whatever its mode becomes.
 async fn sqlite_read_only() -> Verdict {
     let shell = match bound_by_modes() {
         Ok(shell) => shell,
@@ -690,7 +695,7 @@ async fn sqlite_read_only() -> Verdict {
     world.verdict().await
 }
 
-/// When the file can grow no more, nothing more is sold on it. What was acknowledged is in it.
+/// When the file cannot grow, no more calls are admitted. Everything that was acknowledged is in it.
 async fn sqlite_disk_full() -> Verdict {
     if let Err(why) = run("prlimit", &["--version"]) {
         return skipped(why);
@@ -717,7 +722,7 @@ async fn sqlite_disk_full() -> Verdict {
     }
     not_ready(&world, 0, "").await;
     nothing_sold(&world, &client).await;
-    // With room again, the book in memory is still not the one in the file.
+    // With free space again, the book in memory still differs from the file.
     limit_files(world.gateway(0), None).unwrap();
     nothing_sold(&world, &client).await;
     world.gateway(0).restart().await;

@@ -1,4 +1,4 @@
-//! Calls of all kinds, many at a time.
+//! Concurrent calls of all kinds.
 
 use std::{
     sync::{
@@ -22,17 +22,17 @@ use crate::{
 };
 
 impl World {
-    /// So many calls of all kinds over all gateways, so many at a time, to their ends.
+    /// Makes this many calls of all kinds over all gateways, a number of them at a time, and waits for their ends.
     pub async fn load(&self, parallel: usize, calls: usize) -> Loaded {
         self.load_in_background(parallel, calls).await_all().await
     }
 
-    /// The same, while the case goes on, until [`Load::end`].
+    /// Makes calls concurrently with the case, until [`Load::end`].
     pub fn load_until_told(&self, parallel: usize) -> Load {
         self.load_in_background(parallel, usize::MAX)
     }
 
-    /// The same, while the case goes on.
+    /// Makes at most `calls` calls concurrently with the case.
     pub fn load_in_background(&self, parallel: usize, calls: usize) -> Load {
         let next = Arc::new(AtomicUsize::new(0));
         let enough = Arc::new(AtomicBool::new(false));
@@ -54,7 +54,7 @@ impl World {
                     let outcome = client.ask(&any_call(client, turn / clients.len())).await;
                     loaded.send_modify(|loaded| loaded.count(&outcome));
                     if !outcome.answered() {
-                        // Where nobody answers, the rest would be over in no time.
+                        // If no gateway answers, the rest would be over at once.
                         sleep(Duration::from_millis(20)).await;
                     }
                 }
@@ -68,7 +68,7 @@ impl World {
     }
 }
 
-/// A load that goes on beside the case.
+/// A load that runs concurrently with the case.
 pub struct Load {
     tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
@@ -76,7 +76,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Begins no more calls.
+    /// Starts no more calls, and waits for the running ones.
     pub async fn end(self) -> Loaded {
         self.enough.store(true, Ordering::SeqCst);
         self.await_all().await
@@ -89,12 +89,12 @@ impl Load {
         *self.loaded.borrow()
     }
 
-    /// Resolves when so many calls have been answered.
+    /// Waits until this many calls have been answered.
     pub async fn has_answered(&self, calls: usize) {
         self.wait_for(|loaded| loaded.answered >= calls).await;
     }
 
-    /// Resolves when so many calls have been refused.
+    /// Waits until this many calls have been refused.
     pub async fn has_refused(&self, calls: usize) {
         self.wait_for(|loaded| loaded.refused >= calls).await;
     }
@@ -108,7 +108,7 @@ impl Load {
     }
 }
 
-/// What became of a load's calls.
+/// The results of a load's calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Loaded {
     pub answered: usize,
@@ -129,7 +129,7 @@ impl Loaded {
     }
 }
 
-/// A call of a kind that depends on its turn: both formats, streams and others, short and longer.
+/// A call whose kind depends on its number: both formats, streams and others, short and longer.
 pub fn any_call(client: &Client, turn: usize) -> Call {
     let format = [Format::Chat, Format::Messages][turn % 2];
     let call = client.call(format).tokens(3 + turn as u64 % 20);

@@ -1,5 +1,5 @@
-//! How late this machine is. The bounds of a killed gateway are times, and where other work takes the cores and
-//! the disk, a process gets its turn later than it should: that is measured beside it, not guessed.
+//! Measures how late this machine is. The bounds of a killed gateway are times, and if other work takes the cores and
+//! the disk, a process runs later than it should: this is measured in parallel, not guessed.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 const EVERY: Duration = Duration::from_millis(10);
 
-/// A thread that waits, writes and flushes as a gateway does, and sees how long that takes.
+/// A thread that waits, writes and flushes like a gateway, and measures how long that takes.
 pub(crate) struct Machine {
     longest_us: Arc<AtomicU64>,
     enough: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Beside the gateways' files.
+    /// In the folder of the gateways' files.
     pub(crate) fn watch(dir: &Path) -> Self {
         let (longest_us, enough) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let mut file = File::create(dir.join("machine")).unwrap();
@@ -47,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// The longest that one turn has taken beyond its time.
+    /// The longest delay of one iteration.
     pub(crate) fn late(&self) -> Duration {
         Duration::from_micros(self.longest_us.load(Ordering::Relaxed))
     }

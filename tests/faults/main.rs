@@ -1,5 +1,5 @@
-//! The fault catalogue, against real processes: inject → heal → drain → audit. The verdict compares
-//! what the vendor served with what the ledger says.
+//! The fault catalogue, against real processes: inject → heal → drain → audit. The verdict compares the vendor's log
+//! with the ledger.
 //!
 //! `cargo test --test faults` runs the quick cases and prints a table; `-- NAME…` runs the cases whose
 //! names contain one of the words; `-- --long` runs the long ones too; `-- --list` lists them.
@@ -11,7 +11,7 @@
 //!     vec![
 //!         Case::new("4", "redis stops for 5 s", || stopped()),            // async, need not be Send
 //!         Case::new("4", "three primaries, one gone", || gone()).long(),   // only with --long
-//!         Case::new("1", "kill -9 sweep", || sweep()).alone(),             // it measures time
+//!         Case::new("1", "kill -9 sweep", || sweep()).alone(),             // measures time
 //!     ]
 //! }
 //!
@@ -48,12 +48,12 @@
 //! - **[`proxy::Proxy`]**: `set(Way, Flow)` with `Flow::{Pass, Delay, Stall, Discard, CutAfter}`,
 //!   `refuse(bool)`, `reset()`, `heal()`, `set_target(address)`, `connections()`, and
 //!   `trap(Way, needles, Then) -> Trap`, which acts the next time that one of the needles passes;
-//!   `trap.sprung().await` says that it did, `trap.open()` lets go of what it holds. Needles:
+//!   `trap.sprung().await` waits until it did, `trap.open()` releases what it holds. Needles:
 //!   `proxy::script("reserve")` for a ledger's script, `proxy::bytes(proxy::ANSWER_HEAD)` and `REQUEST`.
 //! - **[`client::Client`]**: `call(Format)` with `.plain()`, `.tokens(n)`, `.gap(d)`, `.gate(Gate)`,
 //!   `.drained()`, `.same_hold()`, `.once()`, `.from(Format)`, `.cut(n)`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
-//!   `open(&call).await -> Open` (reads event by event), `raw(&call).await -> TcpStream` (the request is
-//!   sent, the rest is the case's).
+//!   `open(&call).await -> Open` (reads event by event), `raw(&call).await -> TcpStream` (the request was
+//!   sent, the case controls the rest).
 //! - **[`vendor_log::VendorLog`]**: `served(&call)`, `told(&call)`, `asked(&call)`, `open_gate(&call)`,
 //!   `wait_served(&call, n).await`, `wait_asked(&call)`, `wait_told(&call)`.
 //! - **[`support::shop::Shop`]**: a provider of payments on a real socket; `payment_faults` puts a proxy before it.
@@ -61,7 +61,7 @@
 //! - **[`steps`]**: `midway` (calls that hold money and wait) and its `end`, `nothing_sold`, `not_ready`,
 //!   `serves`, `fails_to_start`, `stops_well`, `ask` (a Redis command), `told` (an admin call), `skipped`.
 //!
-//! Each call's input has a length of its own, and the vendor reports just that number of tokens: a
+//! Each call's input has a unique length, and the vendor reports exactly that number of tokens: a
 //! receipt's `usage.input` names its call, whether the usage came from the vendor or was estimated.
 
 #![allow(
@@ -79,19 +79,19 @@
     reason = "the framework's parts are there for all cases to come"
 )]
 
-mod client; // callers, good ones and others
+mod client; // callers, well-behaved ones and others
 mod judge; // the end of a case: drain, audit, comparison
 mod load; // calls of all kinds, many at a time
-mod machine; // how late it is
-mod plan; // what a world is made of
+mod machine; // how late the machine is
+mod plan; // the parts of a world
 mod process; // a gateway as a process
 mod proxy; // TCP with faults
-mod responses; // what a vendor of the responses format says
-mod servers; // what keeps the ledger
-mod steps; // what cases of several groups do
-mod table; // cases, their choice by the command line, the printed table
+mod responses; // answers of a responses vendor
+mod servers; // servers of the ledger
+mod steps; // steps that several groups share
+mod table; // cases, their selection by the command line, the printed table
 mod vendor_log; // what the vendor served, token by token
-mod verdict; // the vendor's log beside the ledger
+mod verdict; // comparison of the vendor's log with the ledger
 mod world; // gateways, vendor, ledger and the wires between them
 
 #[path = "../support/mod.rs"]
@@ -99,11 +99,11 @@ mod support; // shared: the config's text, the binary as a process, Redis
 
 mod event_faults; // group 8: receivers of events, and their gateways
 mod gateway_faults; // group 1: the gateway is killed, stopped, out of files
-mod key_faults; // group 9: keys of idempotency, groups, calls at once and rates, and gateways that are killed
-mod lease_faults; // group 6: gateways that hold money by themselves
+mod key_faults; // group 9: idempotency keys, groups, concurrency and rates, and gateways that are killed
+mod lease_faults; // group 6: leases
 mod leaving_clients; // group 2: the client leaves
 mod ledger_faults; // group 5: storms, caps, broken files
-mod payment_faults; // group 7: what providers tell, and gateways that are killed on it
+mod payment_faults; // group 7: notifications of providers, and gateways that are killed while they handle them
 mod redis_faults; // group 4: Redis down, slow, emptied, promoted
 
 use std::process::ExitCode;

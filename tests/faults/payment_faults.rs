@@ -1,5 +1,6 @@
-//! Group 7: what a provider tells is lost, doubled, late or in another order, the provider is down, and gateways are
-//! killed at each step between its word and the books. The money that it has taken is on the account, once.
+//! Group 7: a provider's notifications are lost, repeated, late or reordered, the provider is down, and gateways are
+//! killed at each step between a notification and the books. The money that the provider took is booked on the account,
+//! once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -138,33 +139,33 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Where the gateway dies.
+/// When the gateway dies.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The provider is not asked yet.
+    /// The provider has not received the request.
     Fetch,
-    /// It has answered, and nobody knows.
+    /// The provider has answered, and the gateway has no answer.
     Fetched,
-    /// The top-up is on the wire.
+    /// The gateway has sent the top-up to the ledger.
     TopUp,
-    /// It is booked, and nobody knows.
+    /// The top-up is booked, and the gateway has no answer.
     TopUpAnswered,
-    /// It is booked, and the payment is still open.
+    /// The top-up is booked, and the payment is still recorded as open.
     State,
     /// A saved card is about to be charged.
     Asked,
-    /// It is charged, and nobody knows.
+    /// The card is charged, and the gateway has no answer.
     Charged,
 }
 
-/// Where the gateway dies that takes a refund off.
+/// When the gateway dies that takes a refund off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refunding {
-    /// The provider has said what went back, and nobody knows.
+    /// The provider has reported the refund, and the gateway has no answer.
     Fetched,
-    /// The correction is on the wire.
+    /// The gateway has sent the correction to the ledger.
     Correction,
-    /// It is booked, and nobody knows.
+    /// The correction is booked, and the gateway has no answer.
     Corrected,
 }
 
@@ -194,14 +195,14 @@ impl Given {
         Self::over(Plan::over(ledger).gateways(gateways)).await
     }
 
-    /// Somebody has a link.
+    /// Creates a payment with a link.
     async fn asked_for(&self) -> Value {
         let wish = json!({ "account": "acme", "amount_rub": RUBLES });
         let path = "/admin/v1/payments";
         told(&self.world, 0, Method::POST, path, Some(wish)).await
     }
 
-    /// What a gateway answers a notification; `None`: nothing.
+    /// A gateway's answer to a notification; `None` if there is none.
     async fn tell(&self, gateway: usize, notification: &Value) -> Option<StatusCode> {
         let front = self.world.client_proxy(gateway).address();
         let body = Some(notification.clone());
@@ -210,7 +211,7 @@ impl Given {
         asked.await.ok().map(|(status, _)| status)
     }
 
-    /// A provider tells it again until it is answered with a 200.
+    /// A provider repeats a notification until it is answered with 200.
     async fn tell_until_done(&self, gateway: usize, notification: &Value) {
         let until = Instant::now() + SOON;
         while self.tell(gateway, notification).await != Some(StatusCode::OK) {
@@ -240,7 +241,7 @@ impl Given {
         }
     }
 
-    /// What was entered for a payment and its refunds, in the ledger's order.
+    /// Entries for a payment and its refunds, in the ledger's order.
     async fn entered(&self, payment: &Value) -> Vec<(String, i64)> {
         let lines = self.world.exported().await;
         let entries = lines.iter().filter(|line| line["kind"] == "entry");
@@ -255,7 +256,7 @@ impl Given {
         entered
     }
 
-    /// The payment is booked once, and what went back; and each was told once.
+    /// Checks that the payment and its refunds are booked once, with one event each.
     async fn is_booked(&self, payment: &Value, refunded: &[i64]) {
         self.is(payment, "paid").await;
         let entered = self.entered(payment).await;
@@ -269,7 +270,7 @@ impl Given {
         }
     }
 
-    /// How many charges of saved cards are booked; each is once.
+    /// Number of booked charges of saved cards; each is booked once.
     async fn charges_booked(&self) -> i64 {
         let charges = self.shop.charges();
         let lines = self.world.exported().await;
@@ -285,7 +286,7 @@ impl Given {
         i64::try_from(booked.len()).unwrap()
     }
 
-    /// How many events tell of an entry, once there is one.
+    /// Number of events for an entry, once there is one.
     async fn events_of(&self, entry: &str) -> usize {
         let until = Instant::now() + SOON;
         loop {
@@ -305,12 +306,12 @@ fn id(payment: &Value) -> &str {
     payment["id"].as_str().unwrap()
 }
 
-/// The provider's number.
+/// The provider's id.
 fn of(payment: &Value) -> &str {
     payment["payment"].as_str().unwrap()
 }
 
-/// The clock asks.
+/// Without a notification, the poll finds the payment.
 async fn never(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for _ in 0..3 {
@@ -322,7 +323,7 @@ async fn never(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// At all gateways at once; a flood is told to come again.
+/// At all gateways at once; most of a flood gets "try again later".
 async fn doubled(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for _ in 0..3 {
@@ -346,7 +347,7 @@ async fn doubled(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// It was canceled here, and the money came after all; then the cancel is told once more.
+/// The payment was cancelled here, and the money arrived nevertheless; then the cancel is notified once more.
 async fn late(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     let payment = given.asked_for().await;
@@ -364,7 +365,7 @@ async fn late(ledger: LedgerKind) -> Verdict {
 async fn reordered(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     let payment = given.asked_for().await;
-    // The clock must not be first.
+    // The regular poll must not fetch the payment before the notification.
     given.edge.refuse(true);
     given.edge.reset();
     given.shop.pay(of(&payment));
@@ -382,7 +383,7 @@ async fn reordered(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// What is left is taken; the rest is a debt, and no balance is below zero.
+/// The remaining money is taken; the rest is a debt, and no balance is below zero.
 async fn owed(ledger: LedgerKind) -> Verdict {
     let plan = Plan::over(ledger).rubles(100);
     let given = Given::over(plan).await;
@@ -410,7 +411,8 @@ async fn owed(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// A notification that cannot be looked into is told to come again; one that does not come again is not needed.
+/// A notification that cannot be verified is answered so that it comes again; one that does not come again is not
+/// needed.
 async fn provider_down(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for comes_again in [true, false] {
@@ -430,7 +432,7 @@ async fn provider_down(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway that is told dies; the notification comes again, or never.
+/// The notified gateway dies; the notification comes again, or never.
 async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -449,7 +451,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
             }
             At::Asked | At::Charged => unreachable!("these are of saved cards"),
             At::State => {
-                // The answer that the top-up is booked, and then the note of it.
+                // The answer that the top-up is booked, and then its record.
                 let booked =
                     world
                         .redis_proxy(0)
@@ -498,8 +500,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// The provider has made the payment, and the gateway dies before it hears of it. Whoever asks again by the same id gets
-/// the link of the one payment that there is.
+/// The provider has created the payment, and the gateway dies before the answer. A repetition with the same id gets the
+/// link of the same payment.
 async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -536,7 +538,7 @@ async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway that is told of a refund dies; it comes again, or, where it was noted, never.
+/// The gateway that is notified of a refund dies; the notification comes again, or, if the refund was recorded, never.
 async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -569,7 +571,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
         trap.open();
         world.gateway(0).restart().await;
         world.ready(0, SOON).await;
-        // What nobody has noted is told until it is answered.
+        // An unrecorded refund is notified until it is answered.
         if comes_again || at == Refunding::Fetched {
             given.tell_until_done(0, &told).await;
         }
@@ -594,7 +596,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway dies that charges a saved card, and another process goes on: one crossing is one charge, and is booked once.
+/// The gateway that charges a saved card dies, and another process continues: one crossing is one charge, booked once.
 async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger).rubles(100)).await;
     let world = &given.world;
@@ -664,7 +666,7 @@ async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// The primary dies while the provider answers; its replica takes over as it is.
+/// The primary dies while the provider answers; its replica takes over with its current data.
 async fn failover() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -684,8 +686,8 @@ async fn failover() -> Verdict {
     given.world.verdict().await
 }
 
-/// The replica that takes over has missed the top-up. It has missed as well that the payment was done, so that is
-/// asked for again.
+/// The replica that takes over lacks the top-up. It also lacks the record that the payment is done, so the payment is
+/// fetched again.
 async fn promoted_behind() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -699,18 +701,18 @@ async fn promoted_behind() -> Verdict {
     for gateway in 0..2 {
         given.world.ready(gateway, SOON).await;
     }
-    // Nobody tells it again: it was answered with a 200.
+    // The provider does not repeat the notification, because it was answered with 200.
     given.is_booked(&payment, &[]).await;
     given.world.note("booked again by its id");
     given.world.verdict().await
 }
 
-/// The same, while a gateway that has read the top-up's event from the old primary is about to give it its number. What
-/// the new one has forgotten is told once, when it is booked again.
+/// The same, while a gateway that has read the top-up's event from the old primary is about to number it. The event
+/// that the new primary lacks is emitted once, when the top-up is booked again.
 async fn promoted_behind_an_event() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
-    // What was told until now has its number.
+    // Earlier events have their numbers.
     for gateway in 0..2 {
         let path = "/admin/v1/events";
         told(&given.world, gateway, Method::GET, path, None).await;
@@ -723,7 +725,7 @@ async fn promoted_behind_an_event() -> Verdict {
     });
     given.shop.pay(of(&payment));
     let notification = paid(of(&payment));
-    // Its answer may be held up as well.
+    // The answer to the notification may be delayed too.
     let telling = async {
         given.tell_until_done(0, &notification).await;
         std::future::pending::<()>().await;
@@ -733,7 +735,7 @@ async fn promoted_behind_an_event() -> Verdict {
         () = numbered[0].sprung() => {}
         () = numbered[1].sprung() => {}
     }
-    // What is sent again for a lost connection goes to the new primary at once.
+    // Requests that are repeated after a lost connection go to the new primary at once.
     promote(&given.world, 0..2).await;
     given.world.redis().kill();
     numbered.iter().for_each(Trap::open);
@@ -741,7 +743,7 @@ async fn promoted_behind_an_event() -> Verdict {
         given.world.ready(gateway, SOON).await;
     }
     given.tell_until_done(0, &notification).await;
-    // With this one's number all that the account told before has its own.
+    // Once this event has a number, all earlier ones of the account have theirs.
     let off = json!({ "id": "behind", "amount_rub": "-1", "reason": "behind the top-up" });
     let path = "/admin/v1/accounts/acme/adjustments";
     told(&given.world, 0, Method::POST, path, Some(off)).await;

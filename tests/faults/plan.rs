@@ -1,21 +1,21 @@
-//! What a world is made of, and its gateways' config.
+//! The parts of a world, and its gateways' configuration.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use crate::{support::config::ConfigText, world::World};
 
-/// Where the money is kept.
+/// The kind of ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LedgerKind {
     /// A file; one gateway.
     Sqlite,
     /// One server, behind a proxy for each gateway.
     Redis,
-    /// One server and a replica of it, behind proxies that lead to the primary.
+    /// A server and its replica, behind proxies that lead to the primary.
     RedisReplica,
-    /// The same with three Sentinels; gateways ask them, and no proxy stands between.
+    /// A primary, its replica and three Sentinels, which gateways query; without proxies.
     Sentinel,
-    /// No proxy stands between.
+    /// Without proxies.
     Cluster { primaries: usize, replicas: usize },
 }
 
@@ -31,7 +31,7 @@ impl LedgerKind {
     }
 }
 
-/// What a world is made of.
+/// The parts of a world.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) ledger: LedgerKind,
@@ -72,13 +72,13 @@ impl Plan {
         self
     }
 
-    /// No call is longer than so many seconds, and a hold outlives it by one.
+    /// Limits calls to this many seconds; a hold lives a second longer.
     pub fn call_seconds(self, seconds: u64) -> Self {
         self.edit("call_seconds = 900", &format!("call_seconds = {seconds}"))
             .edit("hold_grace_seconds = 60", "hold_grace_seconds = 1")
     }
 
-    /// Gateways hold money of busy keys by themselves.
+    /// Enables leases.
     pub fn leases(self) -> Self {
         self.edit("[ledger]\n", "[ledger]\nlease_ms_max = 1000\n")
     }
@@ -87,19 +87,19 @@ impl Plan {
         self.edit("drain_seconds = 30", &format!("drain_seconds = {seconds}"))
     }
 
-    /// What is on the account in the beginning.
+    /// The first payment of the account.
     pub fn rubles(mut self, rubles: u64) -> Self {
         self.rubles = rubles;
         self
     }
 
-    /// The most files that a gateway may have open.
+    /// Maximum number of open files of a gateway.
     pub fn nofile(self, files: u64) -> Self {
         self.shells(&[&format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
     }
 
-    /// Gateways are started by a shell whose text ends with `exec … "$0" "$@"`; with several texts, each
-    /// gateway has its own.
+    /// Starts gateways by a shell whose text ends with `exec … "$0" "$@"`; with several texts, each gateway has its
+    /// own.
     pub fn shells(mut self, texts: &[&str]) -> Self {
         self.shells = texts.iter().map(|text| (*text).to_owned()).collect();
         self
@@ -110,13 +110,13 @@ impl Plan {
         Some(self.shells[turn].clone())
     }
 
-    /// Options of the Redis servers, in place of an append-only file.
+    /// Options of the Redis servers, instead of an append-only file.
     pub fn redis_args(mut self, args: &[&str]) -> Self {
         self.redis_args = args.iter().map(|arg| (*arg).to_owned()).collect();
         self
     }
 
-    /// How long the drain may take.
+    /// Maximum duration of the drain.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -127,7 +127,7 @@ impl Plan {
     }
 }
 
-/// A gateway's config: the usual one, twice, with a vendor of responses that costs what one of chats does, and with the
+/// A gateway's configuration: the usual one, twice, with a responses vendor at the price of the chat one, and with
 /// limits that a case may change.
 pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
     let responses = |text: ConfigText, suffix: &str, more: &str| {

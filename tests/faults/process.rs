@@ -1,4 +1,4 @@
-//! A gateway as a process of its own: killed, stopped, drained, started again.
+//! A gateway as a process: killed, stopped, drained, restarted.
 
 use std::{
     net::SocketAddr,
@@ -16,11 +16,11 @@ use crate::{
     support::process::{Log, Served, Start},
 };
 
-/// `tollgate serve`, behind the proxy that its clients know.
+/// `tollgate serve`, behind the proxy that its clients use.
 pub struct GatewayProcess {
     index: usize,
     config: PathBuf,
-    /// The text of the shell that starts it, where there is one.
+    /// The text of the shell that starts it, if any.
     shell: Option<String>,
     front: Arc<Proxy>,
     log: Log,
@@ -55,7 +55,7 @@ impl GatewayProcess {
         gateway
     }
 
-    /// Starts it again, with the same files, and waits until it serves. What still runs is killed.
+    /// Starts it again, with the same files, and waits until it serves. Kills it first if it still runs.
     pub async fn restart(&self) {
         self.spawn();
         let (address, admin) = self.served().serving().await;
@@ -65,7 +65,7 @@ impl GatewayProcess {
         }
     }
 
-    /// Starts it again and does not wait: for starts that are to fail.
+    /// Starts it again without waiting, for starts that should fail.
     pub fn spawn(&self) {
         self.end();
         let start = Start {
@@ -89,7 +89,7 @@ impl GatewayProcess {
         running.served
     }
 
-    /// Kills it. Says when.
+    /// Kills it, and returns when.
     pub fn kill9(&self) -> Instant {
         let at = self.served().kill();
         self.deaths.lock().unwrap().push(at);
@@ -97,22 +97,22 @@ impl GatewayProcess {
         at
     }
 
-    /// Stops its clock and all that it does.
+    /// Stops the process, including its timers.
     pub fn stop(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets a stopped one go on.
+    /// Continues a stopped process.
     pub fn cont(&self) {
         self.signal("-CONT");
     }
 
-    /// Tells it to drain; a second time: to end now.
+    /// Sends SIGTERM: drains it; a second one ends it at once.
     pub fn term(&self) {
         self.signal("-TERM");
     }
 
-    /// Tells it to read its config again.
+    /// Makes the gateway read its configuration again (SIGHUP).
     pub fn hangup(&self) {
         self.signal("-HUP");
     }
@@ -121,7 +121,7 @@ impl GatewayProcess {
         self.served().signal(name);
     }
 
-    /// How it ended, once it has. One that did not end well counts as dead from then on.
+    /// Waits for the gateway's exit status. A process that failed counts as dead from then on.
     pub async fn wait_exit(&self, limit: Duration) -> Option<ExitStatus> {
         let served = self.running()?.served;
         let status = timeout(limit, served.ended()).await.ok()?;
@@ -136,19 +136,19 @@ impl GatewayProcess {
         self.running().is_some_and(|it| it.served.is_running())
     }
 
-    /// Ends it, whatever it does; that is no death of a case's.
+    /// Kills the gateway if it is running. This is not recorded as a death.
     pub fn end(&self) {
         if let Some(running) = self.running.lock().ok().and_then(|mut it| it.take()) {
             running.served.kill();
         }
     }
 
-    /// When it was killed or ended badly.
+    /// Times when it was killed or failed.
     pub fn deaths(&self) -> Vec<Instant> {
         self.deaths.lock().unwrap().clone()
     }
 
-    /// Where operators are served, while it runs.
+    /// Address of operators, while it runs.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.running()?.admin
     }
@@ -157,17 +157,17 @@ impl GatewayProcess {
         Some(self.running()?.served.pid())
     }
 
-    /// The first line since its last start whose message begins so.
+    /// Waits for the first line since its last start whose message has this beginning.
     pub async fn says(&self, begin: &str, limit: Duration) -> Value {
         self.served().says_within(begin, limit).await
     }
 
-    /// All that it printed.
+    /// All of its output.
     pub fn log(&self) -> Vec<String> {
         self.log.text().lines().map(str::to_owned).collect()
     }
 
-    /// The last lines of it.
+    /// The last lines of its output.
     pub fn log_tail(&self, lines: usize) -> String {
         self.log.tail(lines)
     }

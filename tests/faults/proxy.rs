@@ -1,4 +1,4 @@
-//! A TCP proxy with faults: on every edge between processes there is one.
+//! A TCP proxy with faults; there is one on every connection between processes.
 
 use std::{
     io,
@@ -22,10 +22,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// A direction.
+/// Direction of bytes through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From whoever connected to the server.
+    /// From the client to the server.
     Up,
     /// The server's answers.
     Down,
@@ -40,34 +40,34 @@ impl Way {
     }
 }
 
-/// What becomes of the bytes of one direction, on every connection.
+/// Treatment of the bytes of one direction, on every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Pass,
-    /// Each piece goes on so much later.
+    /// Each piece is forwarded this much later.
     Delay(Duration),
-    /// Nothing goes on until this changes.
+    /// Nothing is forwarded until this changes.
     Stall,
-    /// All is swallowed: the other side hears nothing, and the connection stands.
+    /// Everything is dropped: the other side receives nothing, and the connection stays open.
     Discard,
-    /// After so many bytes of a connection it is reset.
+    /// A connection is reset after this many bytes.
     CutAfter(u64),
 }
 
-/// What happens when a trap's needle comes by.
+/// Action when a trap's needle passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It is only told.
+    /// Forwards the needle, and reports it.
     Tell,
-    /// It stays in the proxy with all that comes behind it, until [`Trap::open`].
+    /// Holds the needle in the proxy with everything after it, until [`Trap::open`].
     Hold,
-    /// It goes on; the answer stays in the proxy, until [`Trap::open`]. Sprung when an answer is there.
+    /// Forwards it, and holds the answer in the proxy until [`Trap::open`]. Springs when an answer is there.
     HoldAnswer,
-    /// It goes on; the connection is reset when the answer comes.
+    /// Forwards the needle, and resets the connection when the answer comes.
     LoseAnswer,
-    /// It goes on; after so many bytes of the answer the connection is reset.
+    /// Forwards it, and resets the connection after this many bytes of the answer.
     CutAnswer(u64),
-    /// It does not go on: the connection is reset.
+    /// Drops the needle and resets the connection.
     Reset,
 }
 
@@ -76,8 +76,7 @@ pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
 /// The head of a call.
 pub const REQUEST: &[u8] = b"POST /";
 
-/// What names a script of the Redis ledger in a command: its hash, as servers of 7.0 and as older ones
-/// know it.
+/// Needles for a script of the Redis ledger in a command: its hash, for servers from 7.0 on and for older ones.
 pub fn script(name: &str) -> Vec<Vec<u8>> {
     let with_flags = script_text(name);
     let without = match with_flags.split_once('\n') {
@@ -89,8 +88,8 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// What names a script of the Redis ledger that is sent as text each time, because it waits for a replica: what its
-/// author says of it.
+/// Needle for a script of the Redis ledger that is sent as text each time, because it waits for a replica: a comment in
+/// it.
 pub fn durable_script(name: &str) -> Vec<Vec<u8>> {
     let text = own_text(name);
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("-- "));
@@ -103,14 +102,14 @@ fn own_text(name: &str) -> String {
     std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap()
 }
 
-/// What names a script of the answers that are kept in Redis.
+/// Needles for a script of the answers stored in Redis.
 pub fn answers_script(name: &str) -> Vec<Vec<u8>> {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/idempotency/redis");
     let code = std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
     bytes(redis::Script::new(&code).get_hash().as_bytes())
 }
 
-/// A script of the Redis ledger, as it is sent to servers of 7.0.
+/// The text of a script of the Redis ledger, as sent to servers from 7.0 on.
 pub fn script_text(name: &str) -> String {
     let read = own_text;
     fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
@@ -139,12 +138,12 @@ pub fn script_text(name: &str) -> String {
     }
 }
 
-/// Needles of one kind of bytes.
+/// A single needle with these bytes.
 pub fn bytes(needle: &[u8]) -> Vec<Vec<u8>> {
     vec![needle.to_vec()]
 }
 
-/// A running proxy. Dropped, it closes its port and all connections.
+/// A running proxy. Its drop closes its port and all connections.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -160,9 +159,9 @@ struct Shared {
     /// Counts the resets.
     resets: watch::Sender<u64>,
     traps: Mutex<Vec<Armed>>,
-    /// Every stage that somebody may wait on.
+    /// Stages of all traps that a case may wait for.
     stages: Mutex<Vec<Arc<watch::Sender<Stage>>>>,
-    /// Sees what has gone down.
+    /// Function that gets the bytes sent to the client.
     tap: Option<Tap>,
     connections: AtomicUsize,
     next: AtomicU64,
@@ -173,7 +172,7 @@ impl Proxy {
         Self::with_tap(target, None).await
     }
 
-    /// With somebody who sees what has gone down, by connection.
+    /// Starts with a tap on the bytes sent to the client, by connection.
     pub async fn tapped(
         target: SocketAddr,
         tap: impl Fn(u64, &[u8]) + Send + Sync + 'static,
@@ -208,7 +207,7 @@ impl Proxy {
         self.address
     }
 
-    /// Where new connections go.
+    /// Sets the target of new connections.
     pub fn set_target(&self, target: SocketAddr) {
         *self.shared.target.lock().unwrap() = target;
     }
@@ -221,17 +220,17 @@ impl Proxy {
         self.shared.flows[way as usize].send_replace(flow);
     }
 
-    /// New connections are reset at once. (The port stays taken, or somebody else might get it.)
+    /// Resets new connections at once. (The port stays in use, so that no other process gets it.)
     pub fn refuse(&self, refuse: bool) {
         self.shared.refusing.store(refuse, Ordering::SeqCst);
     }
 
-    /// Resets every connection that there is.
+    /// Resets all connections.
     pub fn reset(&self) {
         self.shared.resets.send_modify(|count| *count += 1);
     }
 
-    /// Ends every fault: what is held goes on, new connections are taken.
+    /// Ends every fault: held bytes are forwarded, new connections are accepted.
     pub fn heal(&self) {
         self.refuse(false);
         self.shared.traps.lock().unwrap().clear();
@@ -243,12 +242,12 @@ impl Proxy {
         }
     }
 
-    /// How many connections stand.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Acts the next time that one of the needles goes this way, once.
+    /// Acts once, the next time that one of the needles passes in this direction.
     pub fn trap(&self, way: Way, needles: Vec<Vec<u8>>, then: Then) -> Trap {
         let stage = Arc::new(watch::channel(Stage::Set).0);
         self.shared.stages.lock().unwrap().push(Arc::clone(&stage));
@@ -266,7 +265,7 @@ impl Proxy {
 pub struct Trap(Arc<watch::Sender<Stage>>);
 
 impl Trap {
-    /// Resolves when it has sprung; panics when it does not within ten seconds.
+    /// Waits until it has sprung; panics if it does not within ten seconds.
     pub async fn sprung(&self) {
         let mut stage = self.0.subscribe();
         let sprung = stage.wait_for(|stage| *stage != Stage::Set);
@@ -278,7 +277,7 @@ impl Trap {
         *self.0.borrow() != Stage::Set
     }
 
-    /// Lets go of what it holds; one that has not sprung never will.
+    /// Releases what it holds; a trap that has not sprung never will.
     pub fn open(&self) {
         self.0.send_replace(Stage::Open);
     }
@@ -316,7 +315,7 @@ async fn opened(stage: &watch::Sender<Stage>) {
 }
 
 impl Shared {
-    /// The traps of this way that this piece springs, taken out.
+    /// Takes out the traps of this direction that this piece springs.
     fn sprung_by(&self, way: Way, seen: &[u8]) -> Vec<Armed> {
         let mut traps = self.traps.lock().unwrap();
         let mut sprung = Vec::new();
@@ -334,7 +333,7 @@ impl Shared {
         sprung
     }
 
-    /// The longest needle of this way.
+    /// Length of the longest needle of this direction.
     fn needle_len(&self, way: Way) -> usize {
         let traps = self.traps.lock().unwrap();
         let needles = traps.iter().filter(|trap| trap.way == way);
@@ -399,22 +398,22 @@ async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     shared.connections.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// One connection's own faults.
+/// Faults of one connection.
 struct Link {
     id: u64,
-    /// How many resets there had been when it began.
+    /// Number of resets when the connection began.
     resets: u64,
     doors: Mutex<[Door; 2]>,
-    /// Whoever connected has gone: what comes down now is seen by nobody.
+    /// The client has gone, so bytes to it are not received.
     left: AtomicBool,
 }
 
-/// What a trap has made of one direction.
+/// State of one direction after a trap.
 #[derive(Clone)]
 enum Door {
     Open,
     Held(Arc<watch::Sender<Stage>>),
-    /// Reset after so many more bytes.
+    /// Reset after this many more bytes.
     Cut(u64, Arc<watch::Sender<Stage>>),
 }
 
@@ -432,7 +431,7 @@ fn cut() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }
 
-/// Resolves when the peer has closed; not as long as something lies unread.
+/// Waits until the peer has closed; does not end while bytes are unread.
 async fn closed(from: &mut ReadHalf<'_>) {
     match from.peek(&mut [0]).await {
         Ok(0) | Err(_) => {}
@@ -440,7 +439,7 @@ async fn closed(from: &mut ReadHalf<'_>) {
     }
 }
 
-/// An error means that the connection is to be reset.
+/// An error means that the connection must be reset.
 async fn pump(
     shared: &Shared,
     link: &Link,
@@ -449,7 +448,7 @@ async fn pump(
     mut to: WriteHalf<'_>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
-    // The end of what went before: a needle may lie across two pieces.
+    // The end of earlier pieces, because a needle may span two pieces.
     let mut tail: Vec<u8> = Vec::new();
     let mut left_to_cut = None;
     let mut flow = shared.flows[way as usize].subscribe();
@@ -486,7 +485,7 @@ async fn pump(
                 Then::Tell => spring(&trap.stage),
                 Then::Hold => {
                     spring(&trap.stage);
-                    // What a dead process had sent is not delivered after its death.
+                    // Bytes that a dead process had sent are not delivered after its death.
                     tokio::select! {
                         biased;
                         () = closed(&mut from) => return Err(cut()),
@@ -533,7 +532,7 @@ async fn pump(
         if *flow.borrow() == Flow::Discard {
             continue;
         }
-        // What was let go of by a reset and a healing right behind it goes nowhere.
+        // Bytes released by a reset that is followed by a heal are dropped.
         if *shared.resets.borrow() != link.resets {
             return Err(cut());
         }

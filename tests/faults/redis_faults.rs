@@ -1,7 +1,6 @@
-//! Group 4: Redis is down, slow, emptied, out of memory or disk, promoted behind, cut in two, moved.
+//! Group 4: Redis is down, slow, emptied, out of memory or disk, promoted with old data, partitioned, resharded.
 //!
-//! Gateways live on in almost all of these, so nothing may be lost: what a server forgets, they tell it
-//! again.
+//! Gateways survive almost all of these, so nothing may be lost: they send again what a server has lost.
 
 use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, time::Duration};
 
@@ -86,7 +85,7 @@ fn said_in(slowest: Duration) -> String {
     format!("refused within {} ms", slowest.as_millis())
 }
 
-/// Resolves when the gateways are ready and serve.
+/// Waits until the gateways are ready and serve.
 async fn all_serve(world: &World) {
     for gateway in 0..world.gateways.len() {
         world.ready(gateway, SOON).await;
@@ -94,7 +93,7 @@ async fn all_serve(world: &World) {
     }
 }
 
-/// A gateway that finds no ledger ends and says why, instead of serving or waiting.
+/// A gateway that finds no ledger exits with the reason, instead of serving or waiting.
 async fn down_at_start() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -122,7 +121,7 @@ async fn down_at_start() -> Verdict {
     world.verdict().await
 }
 
-/// No hold, no service: dead, refusing, and silent in the middle of a connection.
+/// No hold, no service: with a server that is dead, refuses, or is silent in the middle of a connection.
 async fn down_at_reserve() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -152,8 +151,8 @@ async fn down_at_reserve() -> Verdict {
     world.verdict().await
 }
 
-/// Calls that end while Redis is away are charged when it is back: by the gateway that kept their ends,
-/// or by the next one.
+/// Calls that end while Redis is away are charged when it returns: by the gateway that recorded their ends, or by the
+/// next one.
 async fn down_at_settle(gateway_dies: bool) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -177,7 +176,7 @@ async fn down_at_settle(gateway_dies: bool) -> Verdict {
     world.verdict().await
 }
 
-/// A gateway that is told to end does so without its ledger, and leaves the charges to the next one.
+/// A draining gateway exits without its ledger, and leaves the charges to the next start.
 async fn stopped_while_down() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -191,7 +190,7 @@ async fn stopped_while_down() -> Verdict {
     world.verdict().await
 }
 
-/// Its sockets stay open and say nothing. What was asked meanwhile it does later, all at once.
+/// Redis is stopped: its sockets stay open and answer nothing. It executes the commands later, all at once.
 async fn stands_still() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -215,7 +214,7 @@ async fn stands_still() -> Verdict {
     world.verdict().await
 }
 
-/// Answers that are slow, slower than the gateway waits, and one that comes when nobody waits any more.
+/// Answers that are slow, slower than the gateway's timeout, and one that arrives when no call waits for it.
 async fn answers_late() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -242,7 +241,7 @@ async fn answers_late() -> Verdict {
         assert_eq!(world.vendor().asked(&call), 0, "I6");
         world.expect(&call, Charge::Nothing);
         trap.open();
-        // The hold that was made for nobody is given back (I8), long before its time is up.
+        // The hold without a call is released (I8), long before it expires.
         all_serve(&world).await;
         world.settled().await;
         world.round();
@@ -257,7 +256,7 @@ async fn answers_late() -> Verdict {
         assert!(outcome.answered(), "{}", outcome.text());
         world.expect(&call, Charge::Full);
         trap.sprung().await;
-        // Asked again by then.
+        // The charge has been sent again by then.
         sleep(Duration::from_millis(800)).await;
         trap.open();
         world.round();
@@ -265,7 +264,7 @@ async fn answers_late() -> Verdict {
     world.verdict().await
 }
 
-/// What was asked may have been done, and nobody was told.
+/// Commands may have been executed without an answer.
 async fn answers_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -277,7 +276,7 @@ async fn answers_lost() -> Verdict {
             let trap = world.redis_proxy(0).trap(Way::Up, script("reserve"), then);
             let outcome = client.ask(&call).await;
             trap.sprung().await;
-            // Asked once more, the ledger says the same: that hold may serve.
+            // The ledger gives the same answer to a repetition: that hold may be used.
             if outcome.answered() {
                 world.expect(&call, Charge::Full);
             } else {
@@ -292,7 +291,7 @@ async fn answers_lost() -> Verdict {
     sleep(Duration::from_millis(200)).await;
     world.redis_proxy(0).set(Way::Down, Flow::Discard);
     sleep(Duration::from_millis(1500)).await;
-    // Whoever has lost a part of a connection's answers cannot go on with it.
+    // A client that has lost a part of a connection's answers cannot continue with it.
     world.redis_proxy(0).reset();
     world.heal().await;
     all_serve(&world).await;
@@ -331,15 +330,15 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// Emptied, a server knows no key: that is no reason to tell callers that theirs are wrong. What has ended
-/// is kept until the right data set is back.
+/// An emptied server has no keys, but callers are not refused with an unknown key. Ended calls are kept until the right
+/// data set is back.
 async fn flushed() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .gateways(2)
         .redis_args(&["--appendonly", "yes", "--appendfsync", "always"])
         .start()
         .await;
-    // No gateway has seen this key yet.
+    // No gateway has looked this key up yet.
     let strange = world.account("other", "100").await;
     warm_up(&world).await;
     let running = midway(&world, &world.client(0)).await;
@@ -366,7 +365,7 @@ async fn flushed() -> Verdict {
     world.verdict().await
 }
 
-/// Without memory no new hold is made, and those that stand are settled all the same.
+/// Without memory no new hold is made, but existing ones are settled.
 async fn out_of_memory() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -385,7 +384,7 @@ async fn out_of_memory() -> Verdict {
     world.verdict().await
 }
 
-/// A file system of a few megabytes; unmounted when dropped.
+/// A file system of a few megabytes, unmounted on drop.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -400,7 +399,7 @@ impl SmallDisk {
         self.0.path()
     }
 
-    /// Takes all the room that is left.
+    /// Uses all the remaining space.
     fn fill(&self) {
         let mut file = fs::File::create(self.filler()).unwrap();
         while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
@@ -417,7 +416,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A server that cannot write its file takes nothing more; what it took before is in its memory.
+/// A server that cannot write its file accepts no more writes; earlier ones are in its memory.
 async fn aof_disk_full() -> Verdict {
     let disk = match SmallDisk::mount() {
         Ok(disk) => disk,
@@ -454,20 +453,20 @@ async fn aof_disk_full() -> Verdict {
     fs::remove_file(disk.filler()).unwrap();
     all_serve(&world).await;
     world.settled().await;
-    // And what it wrote is whole.
+    // The server's file is complete.
     world.redis().restart().await;
     all_serve(&world).await;
     world.note(format!("{served} calls served before it noticed"));
     world.verdict().await
 }
 
-/// The end of the file is gone, as after a power cut; the server starts without it.
+/// The end of the file is lost, as after a power cut; the server starts without it.
 async fn aof_truncated() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
     let running = midway(&world, &world.client(0)).await;
     world.load(4, 40).await;
-    // So that it can be seen what the server lost, before it is told again.
+    // Stop the gateways, so that the loss is visible before they send the charges again.
     for gateway in 0..2 {
         world.gateway(gateway).stop();
     }
@@ -480,7 +479,7 @@ async fn aof_truncated() -> Verdict {
         .unwrap();
     let file = fs::OpenOptions::new().write(true).open(file).unwrap();
     let whole = file.metadata().unwrap().len();
-    // Somewhere in the middle of a command.
+    // In the middle of a command.
     file.set_len(whole * 2 / 3 + 1).unwrap();
     drop(file);
     world.redis().restart().await;
@@ -495,7 +494,7 @@ async fn aof_truncated() -> Verdict {
     world.verdict().await
 }
 
-/// A script that the server has forgotten is sent again, within the same call.
+/// A script that the server has lost is sent again, within the same call.
 async fn scripts_flushed() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -510,13 +509,13 @@ async fn scripts_flushed() -> Verdict {
     world.verdict().await
 }
 
-/// The replica hears no more of its primary, and keeps what it has.
+/// The replica receives nothing more from its primary, and keeps its data.
 async fn cut_off(world: &World) {
     let nobody = free_port().to_string();
     ask::<String>(world.replica(), &["REPLICAOF", "127.0.0.1", &nobody]).await;
 }
 
-/// The replica becomes a primary, and so many gateways go there.
+/// Promotes the replica to a primary, and redirects these gateways to it.
 pub(crate) async fn promote(world: &World, gateways: impl IntoIterator<Item = usize>) {
     ask::<String>(world.replica(), &["REPLICAOF", "NO", "ONE"]).await;
     for gateway in gateways {
@@ -527,7 +526,7 @@ pub(crate) async fn promote(world: &World, gateways: impl IntoIterator<Item = us
     }
 }
 
-/// Resolves when the replica has so many holds.
+/// Waits until the replica has this many holds.
 async fn replica_holds(world: &World, holds: i64) {
     let until = Instant::now() + SOON;
     while ask::<i64>(world.replica(), &["ZCARD", DUE]).await != holds {
@@ -536,8 +535,8 @@ async fn replica_holds(world: &World, holds: i64) {
     }
 }
 
-/// A replica takes over that has missed the newest holds and charges: it is told the charges again, and
-/// calls without a hold are charged by force.
+/// A replica takes over that lacks the newest holds and charges: the charges are sent to it again, and calls without a
+/// hold are charged by force.
 async fn promoted_behind() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
@@ -566,7 +565,7 @@ async fn promoted_behind() -> Verdict {
     world.verdict().await
 }
 
-/// The primary dies while calls of all kinds go on; its replica takes over as it is.
+/// The primary dies during calls of all kinds; its replica takes over with its current data.
 pub(crate) async fn promoted_under_load(plan: Plan) -> Verdict {
     let world = plan.gateways(3).start().await;
     warm_up(&world).await;
@@ -585,7 +584,7 @@ pub(crate) async fn promoted_under_load(plan: Plan) -> Verdict {
     world.verdict().await
 }
 
-/// The same, by those whose work it is.
+/// A replica takes over, promoted by Sentinels or by the Cluster.
 pub(crate) async fn fails_over(plan: Plan) -> Verdict {
     let ledger = plan.ledger;
     let world = plan
@@ -620,7 +619,7 @@ pub(crate) async fn fails_over(plan: Plan) -> Verdict {
     world.verdict().await
 }
 
-/// Each gateway refuses until the new primary stands, and then serves.
+/// Each gateway refuses calls until the new primary is ready, and then serves.
 async fn nothing_or_all(world: &World) {
     let until = Instant::now() + Duration::from_secs(30);
     for gateway in 0..world.gateways.len() {
@@ -642,8 +641,8 @@ async fn nothing_or_all(world: &World) {
     }
 }
 
-/// The old primary is cut off with one of the gateways. It serves that one until it misses its replicas;
-/// then it takes nothing more, and what it had taken is told to the new primary.
+/// The old primary is partitioned with one of the gateways. It serves that one until it notices that its replicas are
+/// gone; then it accepts no writes, and the accepted ones are sent to the new primary.
 async fn minority() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
@@ -682,7 +681,7 @@ async fn minority() -> Verdict {
     world.verdict().await
 }
 
-/// Moves a slot with all that is in it, as `redis-cli --cluster reshard` does.
+/// Moves a slot with its keys, like `redis-cli --cluster reshard`.
 async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     let nodes = cluster.nodes();
     let slot = slot.to_string();
@@ -707,7 +706,7 @@ async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     }
 }
 
-/// The account's slot goes round all three servers while calls go on.
+/// The account's slot is moved over all three servers while calls continue.
 async fn slots_move() -> Verdict {
     let world = Plan::over(CLUSTER).gateways(3).start().await;
     warm_up(&world).await;
@@ -732,7 +731,7 @@ async fn slots_move() -> Verdict {
     world.verdict().await
 }
 
-/// Whoever has an account on one of the others is served.
+/// Accounts on the other servers are served.
 async fn one_of_three() -> Verdict {
     let world = Plan::over(CLUSTER).gateways(2).start().await;
     let cluster = world.cluster();
@@ -750,7 +749,7 @@ async fn one_of_three() -> Verdict {
         let key = world.account(&id, "1000").await;
         keys.insert(at, key);
     }
-    // Records of keys lie on any of the three, too, and are remembered for some seconds.
+    // Records of keys are on any of the three servers, and are cached for some seconds.
     for gateway in 0..2 {
         for key in keys.values() {
             serves(&world.client_of(gateway, key)).await;
@@ -781,8 +780,8 @@ async fn one_of_three() -> Verdict {
     world.verdict().await
 }
 
-/// The server's clock jumps. Holds are the one thing that it decides by its time: their times are moved
-/// the other way, and the clock need not be.
+/// The server's clock jumps. Only holds depend on its time: so the test moves their times the other way instead of the
+/// clock.
 async fn clock_jumps(by_ms: i64) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -807,13 +806,13 @@ async fn clock_jumps(by_ms: i64) -> Verdict {
     world.verdict().await
 }
 
-/// The gateways' own clocks decide nothing: the time is the server's.
+/// The gateways' own clocks decide nothing: the server's time counts.
 async fn clocks_apart() -> Verdict {
     if let Err(why) = run("faketime", &["--version"]) {
         return skipped(format!("no other clock to be had: {why}"));
     }
     let clocks = ["+1h", "-1h"].map(|by| {
-        // By itself it would stand between the gateway and whoever kills it.
+        // The `faketime` process itself would be between the gateway and the test that kills it.
         let preload = "LD_PRELOAD=$(faketime -f +0 sh -c 'echo $LD_PRELOAD')";
         format!("{preload} FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME={by} exec \"$0\" \"$@\"")
     });

@@ -1,11 +1,11 @@
-//! What the scripted vendor of the responses format says.
+//! Answers of the scripted responses vendor.
 
 use serde_json::{Value, json};
 
 use crate::vendor_log::{Call, TOKEN};
 
 impl Call {
-    /// The usage stands in the very last of them.
+    /// Events of a stream of the responses format; the last one has the usage.
     pub(crate) fn responses_events(
         &self,
         served: &str,

@@ -1,4 +1,4 @@
-//! What keeps the ledger.
+//! Servers of the ledger.
 
 use std::net::SocketAddr;
 
@@ -45,7 +45,7 @@ impl Servers {
         }
     }
 
-    /// The one server that a proxy can stand in front of.
+    /// The only server, which a proxy can be in front of.
     pub(crate) fn behind_proxy(&self) -> Option<SocketAddr> {
         match self {
             Self::One(server)
@@ -59,7 +59,7 @@ impl Servers {
     }
 }
 
-/// Where a server listens: a target for a proxy.
+/// Address of a server, as a proxy's target.
 pub fn address_of(server: &RedisServer) -> SocketAddr {
     ([127, 0, 0, 1], server.port()).into()
 }

@@ -1,4 +1,4 @@
-//! What cases of several groups do: calls in the middle, refusals, starts that fail.
+//! Steps that several groups share: calls in the middle, refusals, starts that fail.
 
 use std::{
     collections::BTreeMap,
@@ -27,21 +27,20 @@ use crate::{
 };
 
 pub const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
-/// A gateway waits half a second for each answer of its ledger, and twice at most; the rest is a busy
-/// machine's.
+/// A gateway waits half a second for each answer of its ledger, at most twice; the rest is for a busy machine.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-/// By then a process has noticed, started or ended.
+/// Time in which a process has noticed, started or ended.
 pub const SOON: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// One call of each kind, answered and settled: connections stand, and the server knows the scripts.
+/// Makes one call of each kind, until settled: connections are open, and the server has the scripts.
 pub async fn warm_up(world: &World) {
     let loaded = world.load(4, 12).await;
     assert_eq!(loaded.answered, 12, "{loaded:?}");
     world.settled().await;
 }
 
-/// One call of each format, as a stream and not.
+/// One call of each format, streamed and not.
 pub fn each_kind(client: &Client) -> Vec<Call> {
     FORMATS
         .into_iter()
@@ -49,10 +48,10 @@ pub fn each_kind(client: &Client) -> Vec<Call> {
         .collect()
 }
 
-/// Calls that hold money and whose vendors wait: streams after five tokens, others before anything.
+/// Calls that hold money and whose vendors wait: streams after five tokens, others before the first byte.
 pub struct Midway(Vec<(Call, Asked)>);
 
-/// One of each kind.
+/// Begins a call of each kind, whose vendor then waits.
 pub async fn midway(world: &World, client: &Client) -> Midway {
     let mut calls = Vec::new();
     for format in FORMATS {
@@ -71,7 +70,7 @@ pub async fn midway(world: &World, client: &Client) -> Midway {
 }
 
 impl Midway {
-    /// They come to their ends, whole, and whatever the ledger does, they will be charged in full.
+    /// Lets them end completely; whatever the ledger does, they are charged in full.
     pub async fn end(self, world: &World) -> Vec<Call> {
         for (call, _) in &self.0 {
             world.vendor().open_gate(call);
@@ -87,16 +86,16 @@ impl Midway {
     }
 }
 
-/// What a gateway has written down of a call.
+/// A gateway's record of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written {
-    /// Tokens of output that it was seen to have.
+    /// Output tokens recorded.
     pub output: u64,
-    /// How it ended.
+    /// Whether its end is recorded.
     pub ended: bool,
 }
 
-/// The files that SQLite keeps beside another.
+/// The additional files of an SQLite file.
 pub fn beside(path: &Path) -> [PathBuf; 2] {
     ["-wal", "-shm"].map(|end| {
         let mut path = path.as_os_str().to_owned();
@@ -105,8 +104,8 @@ pub fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// What a gateway's file on this machine, and the log of that, say of calls, by their input. A process that is
-/// killed leaves both as they are.
+/// Calls in a gateway's local file, and in that file's log, by their input. A process that is killed leaves both
+/// unchanged.
 fn written_down(world: &World, gateway: usize) -> BTreeMap<u64, Written> {
     let path = world.dir().join(match world.plan.ledger {
         LedgerKind::Sqlite => "books.db".to_owned(),
@@ -133,13 +132,13 @@ fn written_down(world: &World, gateway: usize) -> BTreeMap<u64, Written> {
     found
 }
 
-/// The number that a text begins with.
+/// The number at the beginning of a text.
 fn number(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit())?;
     text[..end].parse().ok()
 }
 
-/// Resolves when a gateway has written this down of all these calls: from then on it outlives its process.
+/// Waits until a gateway has recorded this for all these calls: from then on it survives its process.
 pub async fn written(
     world: &World,
     gateway: usize,
@@ -162,7 +161,7 @@ pub async fn written(
     }
 }
 
-/// An answer as it stood on the wire.
+/// An answer as received on the wire.
 pub struct Answer {
     pub status: u16,
     pub retry_after: Option<String>,
@@ -170,7 +169,7 @@ pub struct Answer {
     pub text: String,
 }
 
-/// Sends a call and reads whatever comes.
+/// Sends a call and reads the answer.
 pub async fn answer(client: &Client, call: &Call) -> Answer {
     let began = Instant::now();
     let mut socket = client.raw(call).await.unwrap();
@@ -194,8 +193,8 @@ pub async fn answer(client: &Client, call: &Call) -> Answer {
     }
 }
 
-/// Calls of both formats get 503 with `retry-after`, soon, and no vendor hears of them (I13, I6, I9). Says
-/// how long the slower one took.
+/// Checks that calls of both formats get 503 with `retry-after`, soon, and that no vendor receives them (I13, I6, I9).
+/// Returns the time of the slower one.
 pub async fn nothing_sold(world: &World, client: &Client) -> Duration {
     let mut slowest = Duration::ZERO;
     for call in FORMATS.map(|format| client.call(format)) {
@@ -210,7 +209,7 @@ pub async fn nothing_sold(world: &World, client: &Client) -> Duration {
     slowest
 }
 
-/// Resolves when a call is served again.
+/// Waits until a call is served again.
 pub async fn serves(client: &Client) {
     let until = Instant::now() + SOON;
     loop {
@@ -224,7 +223,7 @@ pub async fn serves(client: &Client) {
     }
 }
 
-/// Resolves when a gateway says that it is not ready, in such words.
+/// Waits until a gateway reports that it is not ready, with these words.
 pub async fn not_ready(world: &World, gateway: usize, words: &str) {
     let until = Instant::now() + SOON;
     loop {
@@ -244,7 +243,7 @@ pub async fn not_ready(world: &World, gateway: usize, words: &str) {
     }
 }
 
-/// A start that ends by itself and says why. Answers how long that took.
+/// Checks that a start fails with these words. Returns how long that took.
 pub async fn fails_to_start(gateway: &GatewayProcess, words: &[&str]) -> Duration {
     let (before, began) = (gateway.log().len(), Instant::now());
     gateway.spawn();
@@ -262,7 +261,7 @@ pub async fn fails_to_start(gateway: &GatewayProcess, words: &[&str]) -> Duratio
     }
 }
 
-/// Told to end, it ends well.
+/// Checks that it ends without an error after SIGTERM.
 pub async fn stops_well(gateway: &GatewayProcess, limit: Duration) {
     gateway.term();
     let status = gateway.wait_exit(limit).await;
@@ -291,7 +290,7 @@ pub async fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
     }
 }
 
-/// The fault could not be made here.
+/// The fault cannot be injected on this machine.
 pub fn skipped(why: impl std::fmt::Display) -> Verdict {
     println!("skipped: {why}");
     Verdict {
@@ -314,10 +313,11 @@ pub fn run(tool: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// For [`crate::plan::Plan::shells`]: a write past the limit of a file's size is an error, not the end.
+/// For [`crate::plan::Plan::shells`]: a write beyond the limit of a file's size is an error, and does not kill the
+/// process.
 pub const SURVIVES_FILE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
 
-/// Sets how large a file a process may write; without a number: any.
+/// Limits the size of a process's files; `None` removes the limit.
 pub fn limit_files(gateway: &GatewayProcess, bytes: Option<u64>) -> Result<(), String> {
     let pid = gateway.pid().ok_or("it does not run")?.to_string();
     let bytes = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());

@@ -1,4 +1,4 @@
-//! Cases, which of them the command line asks for, and the table of their verdicts.
+//! Cases, their selection by the command line, and the table of their verdicts.
 
 use std::{
     any::Any, panic::AssertUnwindSafe, pin::Pin, process::ExitCode, rc::Rc, sync::Arc, thread,
@@ -14,12 +14,12 @@ use tokio::{
 
 use crate::verdict::Verdict;
 
-/// How many cases run at a time at most, and no more than there are cores: each is a handful of processes.
+/// Maximum number of concurrent cases, and at most the number of cores: each case has several processes.
 const AT_ONCE_MAX: usize = 3;
 const QUICK_LIMIT: Duration = Duration::from_secs(90);
 const LONG_LIMIT: Duration = Duration::from_secs(900);
 
-/// Need not be `Send`: cases share one thread, and what they start runs on others.
+/// Need not be `Send`: cases share one thread, and their tasks run on others.
 type Running = Pin<Box<dyn Future<Output = Verdict>>>;
 
 /// One fault of the catalogue.
@@ -33,7 +33,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// `group` is the catalogue's number.
+    /// `group` is the number in the catalogue.
     pub fn new<F>(
         group: &'static str,
         name: impl Into<String>,
@@ -57,14 +57,14 @@ impl Case {
         self
     }
 
-    /// Measures time: nothing else runs beside it.
+    /// Measures time, so no other case runs concurrently.
     pub fn alone(mut self) -> Self {
         self.alone = true;
         self
     }
 }
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug, Default)]
 struct Options {
     words: Vec<String>,
@@ -72,12 +72,12 @@ struct Options {
     exact: bool,
     long: bool,
     list: bool,
-    /// libtest's `--ignored`: there are none of those.
+    /// libtest's `--ignored`: no case is ignored.
     ignored: bool,
 }
 
 impl Options {
-    /// Takes libtest's flags, too: `cargo test` hands them to every test binary alike.
+    /// Accepts libtest's flags too, because `cargo test` passes them to every test binary.
     fn parse(args: impl Iterator<Item = String>) -> Self {
         let mut options = Self::default();
         let mut args = args.peekable();
@@ -117,7 +117,7 @@ impl Options {
     }
 }
 
-/// Runs what is asked for and prints the table.
+/// Runs the selected cases and prints the table.
 pub fn run(cases: Vec<Case>) -> ExitCode {
     let options = Options::parse(std::env::args().skip(1));
     let wanted: Vec<Case> = cases

@@ -1,5 +1,5 @@
-//! A scripted vendor that knows its callers' calls, and what of each went to a gateway: token by token,
-//! as it was written to the gateway's socket.
+//! A scripted vendor that recognises the calls of its callers, and logs which part of each answer reached a gateway:
+//! token by token, as written to the gateway's socket.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,67 +17,67 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
-use tollgate_layers::call::Format;
+use tollgate_layers::{call::Format, text_size::TextSize};
 
-/// Where a vendor waits for [`VendorLog::open_gate`].
+/// The point at which a vendor waits for [`VendorLog::open_gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Before the first byte of its answer's body; no gateway sends its head before that.
+    /// Before the first byte of its answer's body, and so before the gateway sends its head.
     Head,
-    /// After so many tokens.
+    /// After this many tokens.
     Token(u64),
     /// After the usage, before the event that ends the stream.
     Last,
 }
 
-/// A call as a case wants it. Its id decides its input.
+/// A call with a case's options. Its id determines its input.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub id: u64,
     pub gateway: usize,
-    /// The vendor's.
+    /// The vendor's format.
     pub format: Format,
-    /// The caller's, which is the vendor's unless told.
+    /// The caller's format, by default the vendor's.
     pub caller: Format,
     pub stream: bool,
-    /// Tokens of output.
+    /// Output tokens.
     pub tokens: u64,
-    /// Between two of them.
+    /// Pause between two tokens.
     pub gap: Duration,
     pub gate: Option<Gate>,
-    /// By a vendor with `on_disconnect = "drain"`.
+    /// Sent to a vendor with `on_disconnect = "drain"`.
     pub drained: bool,
-    /// All such calls hold the same amount.
+    /// Whether all such calls hold the same amount.
     pub same_hold: bool,
-    /// After so many tokens the vendor's connection breaks.
+    /// The vendor's connection breaks after this many tokens.
     pub cut: Option<u64>,
-    /// It has an idempotency key: sent again, it is the same call.
+    /// Has an idempotency key: a repetition is the same call.
     pub once: bool,
 }
 
-/// Fewest blocks of four bytes that a call's text has.
-const BLOCKS_MIN: u64 = 50;
-/// Blocks of a call that holds as much as the others.
-const BLOCKS_SAME: u64 = 600;
-/// What the tariff adds for the one message.
-const MESSAGE_TOKENS: u64 = 8;
-/// A token of output: where usage is estimated, four bytes count as one.
-pub(crate) const TOKEN: &str = "tok ";
+/// Smallest number of tokens in a call's text.
+const TEXT_TOKENS_MIN: u64 = 50;
+/// Text tokens of a call that holds as much as the others.
+const TEXT_TOKENS_SAME: u64 = 600;
+/// Tokens that an estimate adds for the one message.
+const MESSAGE_TOKENS: u64 = 4;
+/// One output token, for vendors and estimates alike: N repetitions are estimated as N tokens.
+pub(crate) const TOKEN: &str = "777";
 
 impl Call {
-    /// Not a stream.
+    /// Not streamed.
     pub fn plain(mut self) -> Self {
         self.stream = false;
         self
     }
 
-    /// So many tokens of output; 10 unless told.
+    /// Number of output tokens; default 10.
     pub fn tokens(mut self, tokens: u64) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// So long between two tokens; nothing unless told.
+    /// Pause between two tokens; default none.
     pub fn gap(mut self, gap: Duration) -> Self {
         self.gap = gap;
         self
@@ -88,25 +88,25 @@ impl Call {
         self
     }
 
-    /// The vendor's answer is read to the end when the client leaves.
+    /// The vendor's answer is read to its end if the client leaves.
     pub fn drained(mut self) -> Self {
         self.drained = true;
         self
     }
 
-    /// By a caller of another format than the vendor's.
+    /// The caller's format differs from the vendor's.
     pub fn from(mut self, caller: Format) -> Self {
         self.caller = caller;
         self
     }
 
-    /// After so many tokens the vendor's connection breaks.
+    /// The vendor's connection breaks after this many tokens.
     pub fn cut(mut self, tokens: u64) -> Self {
         self.cut = Some(tokens);
         self
     }
 
-    /// With an idempotency key of its own.
+    /// Adds an idempotency key of its own.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
@@ -118,13 +118,12 @@ impl Call {
         self
     }
 
-    /// Tokens of input: what the vendor reports, and what is estimated before that. No two calls of a
-    /// world have the same.
+    /// Input tokens: the vendor's count, and the estimate before that. Unique for each call of a world.
     pub const fn input(&self) -> u64 {
         input_of(self.id)
     }
 
-    /// What it costs with so many tokens of output, in micro-rubles.
+    /// Cost of the call with this many output tokens, in micro-rubles.
     pub fn cost(&self, output: u64) -> i64 {
         let (input_rate, output_rate) = match self.format {
             Format::Chat | Format::Responses => (100, 200),
@@ -133,7 +132,7 @@ impl Call {
         i64::try_from(self.input() * input_rate + output * output_rate).unwrap()
     }
 
-    /// What it costs when it ends well.
+    /// Cost of the call if it ends normally, in micro-rubles.
     pub fn full_cost(&self) -> i64 {
         self.cost(self.tokens)
     }
@@ -151,14 +150,17 @@ impl Call {
 
     /// The request's body.
     pub fn body(&self) -> String {
-        let blocks = if self.same_hold {
-            BLOCKS_SAME
+        let tokens = if self.same_hold {
+            TEXT_TOKENS_SAME
         } else {
-            BLOCKS_MIN + self.id
+            TEXT_TOKENS_MIN + self.id
         };
         let mut text = format!("call {} ", self.id);
-        let padding = usize::try_from(blocks * 4).unwrap() - text.len();
-        text.push_str(&"x".repeat(padding));
+        let mut size = TextSize::of(&text);
+        while size.milli() < tokens * 1000 {
+            text.push('7');
+            size.push(b"7");
+        }
         let (ceiling, turns) = match self.caller {
             Format::Chat | Format::Messages => ("max_tokens", "messages"),
             Format::Responses => ("max_output_tokens", "input"),
@@ -168,7 +170,7 @@ impl Call {
         .to_string()
     }
 
-    /// What it has to send before it sends anything else.
+    /// The steps before it sends anything else.
     fn steps(&self, gate: &Arc<Notify>) -> Vec<Step> {
         let wait = |at: Gate| (self.gate == Some(at)).then(|| Step::Hold(Arc::clone(gate)));
         let mut steps: Vec<Step> = wait(Gate::Head).into_iter().collect();
@@ -200,7 +202,7 @@ impl Call {
         steps
     }
 
-    /// The events before the first token, each token's, and those behind the last.
+    /// The events before the first token, the event of each token, and the events after the last.
     fn events(&self) -> (Vec<String>, String, Vec<String>) {
         let (served, told) = (self.mark('t'), self.mark('u'));
         let output = self.tokens;
@@ -256,7 +258,7 @@ impl Call {
         }
     }
 
-    /// The answer of a call that is no stream.
+    /// The answer of a call that is not streamed.
     fn whole(&self) -> Value {
         let text = TOKEN.repeat(usize::try_from(self.tokens).unwrap());
         let usage = self.usage(self.tokens);
@@ -288,12 +290,12 @@ impl Call {
         }
     }
 
-    /// What shows on the wire that this has gone by.
+    /// Text on the wire that shows that this has passed.
     pub(crate) fn mark(&self, what: char) -> String {
         format!("@{}:{what}@", self.id)
     }
 
-    /// What shows in an answer that a token of it has gone by.
+    /// Text in an answer that shows that a token of it has passed.
     pub fn token_mark(&self) -> String {
         let field = match self.caller {
             Format::Chat => "content",
@@ -305,27 +307,27 @@ impl Call {
 }
 
 const fn input_of(id: u64) -> u64 {
-    BLOCKS_MIN + id + MESSAGE_TOKENS
+    TEXT_TOKENS_MIN + id + MESSAGE_TOKENS
 }
 
-/// The id of the call whose receipt says so many tokens of input.
+/// The id of the call whose receipt has this many input tokens.
 pub fn id_of(input: u64) -> Option<u64> {
-    input.checked_sub(BLOCKS_MIN + MESSAGE_TOKENS)
+    input.checked_sub(TEXT_TOKENS_MIN + MESSAGE_TOKENS)
 }
 
-/// What went to a gateway of one call.
+/// The part of a call's answer that reached a gateway.
 #[derive(Clone, Debug)]
 pub struct Served {
     pub call: Call,
-    /// How often a vendor was asked.
+    /// Number of requests to a vendor.
     pub asked: u32,
     /// When each token was written to the gateway's socket.
     pub tokens: Vec<Instant>,
-    /// Responses: whether it was said that no text follows.
+    /// Responses: whether the end of the text was reported.
     pub said: bool,
-    /// When the usage was.
+    /// When the usage was written.
     pub told: Option<Instant>,
-    /// When the client sent it.
+    /// When the client sent the call.
     pub sent: Instant,
     gate: Arc<Notify>,
 }
@@ -342,7 +344,7 @@ struct Inner {
 
 struct Shared {
     calls: Mutex<BTreeMap<u64, Served>>,
-    /// What of a connection's bytes may be the beginning of a mark.
+    /// Bytes of a connection that may be the beginning of a mark.
     begun: Mutex<HashMap<(usize, u64), Vec<u8>>>,
     news: watch::Sender<u64>,
 }
@@ -368,12 +370,12 @@ impl VendorLog {
         self.0.server.address()
     }
 
-    /// How many answers are being sent now.
+    /// Number of answers being sent now.
     pub fn open(&self) -> usize {
         self.0.server.open()
     }
 
-    /// A new call, of which nobody knows yet: a stream of ten tokens.
+    /// A new call that was not sent yet: a stream of ten tokens.
     pub fn call(&self, gateway: usize, format: Format) -> Call {
         Call {
             id: self.0.next.fetch_add(1, Ordering::SeqCst),
@@ -391,7 +393,7 @@ impl VendorLog {
         }
     }
 
-    /// The call is about to be sent.
+    /// Registers a call that is about to be sent.
     pub fn register(&self, call: &Call) {
         self.0
             .shared
@@ -408,18 +410,18 @@ impl VendorLog {
             });
     }
 
-    /// Sees what a proxy has written to this gateway.
+    /// Called with the bytes that a proxy has written to this gateway.
     pub fn tap(&self, gateway: usize) -> impl Fn(u64, &[u8]) + Send + Sync + 'static + use<> {
         let shared = Arc::clone(&self.0.shared);
         move |connection, bytes| shared.saw((gateway, connection), bytes)
     }
 
-    /// Everything about every call that was sent.
+    /// The log of every call that was sent.
     pub fn all(&self) -> Vec<Served> {
         self.0.shared.lock().values().cloned().collect()
     }
 
-    /// Everything about one call.
+    /// The log of one call.
     pub fn of(&self, call: &Call) -> Option<Served> {
         self.0.shared.lock().get(&call.id).cloned()
     }
@@ -429,24 +431,24 @@ impl VendorLog {
         self.of(call).map_or(0, |served| served.tokens.len() as u64)
     }
 
-    /// Whether its usage was.
+    /// Whether its usage was written to its gateway.
     pub fn told(&self, call: &Call) -> bool {
         self.of(call).is_some_and(|served| served.told.is_some())
     }
 
-    /// How often a vendor was asked for it.
+    /// Number of requests to a vendor for it.
     pub fn asked(&self, call: &Call) -> u32 {
         self.of(call).map_or(0, |served| served.asked)
     }
 
-    /// Lets the vendor go on with a call.
+    /// Lets the vendor continue with a call.
     pub fn open_gate(&self, call: &Call) {
         if let Some(served) = self.0.shared.lock().get(&call.id) {
             served.gate.notify_one();
         }
     }
 
-    /// Resolves when so many tokens of the call were written to its gateway.
+    /// Waits until this many tokens of the call were written to its gateway.
     pub async fn wait_served(&self, call: &Call, tokens: u64) {
         self.wait(&format!("{tokens} tokens of {call:?}"), || {
             self.served(call) >= tokens
@@ -454,13 +456,14 @@ impl VendorLog {
         .await;
     }
 
-    /// Resolves when the vendor has been asked.
+    /// Waits until the vendor has received the call.
     pub async fn wait_asked(&self, call: &Call) {
         self.wait(&format!("{call:?} is asked for"), || self.asked(call) > 0)
             .await;
     }
 
-    /// Resolves when all but the usage was written to the call's gateway, by a vendor that tells it in its last event.
+    /// Waits until everything except the usage was written to the call's gateway, by a vendor that reports it in its
+    /// last event.
     pub async fn wait_said(&self, call: &Call) {
         self.wait(&format!("all of {call:?}"), || {
             self.of(call).is_some_and(|served| served.said)
@@ -468,7 +471,7 @@ impl VendorLog {
         .await;
     }
 
-    /// Resolves when the usage was written to the call's gateway.
+    /// Waits until the usage was written to the call's gateway.
     pub async fn wait_told(&self, call: &Call) {
         self.wait(&format!("the usage of {call:?}"), || self.told(call))
             .await;
@@ -519,7 +522,7 @@ impl Shared {
         }
     }
 
-    /// Looks for marks in what went by.
+    /// Searches bytes that passed for marks.
     fn saw(&self, connection: (usize, u64), bytes: &[u8]) {
         let now = Instant::now();
         let mut begun = self.begun.lock().unwrap();
@@ -542,7 +545,7 @@ impl Shared {
                 served.said = true;
             } else {
                 served.told.get_or_insert(now);
-                // What is no stream comes with its usage.
+                // An answer that is not a stream includes its usage.
                 if !served.call.stream {
                     served.tokens = (0..served.call.tokens).map(|_| now).collect();
                 }
@@ -553,7 +556,7 @@ impl Shared {
     }
 }
 
-/// The marks in these bytes, and where what may become another one begins.
+/// The marks in these bytes, and the position from which another one may begin.
 pub fn marks(bytes: &[u8]) -> (Vec<(u64, String)>, usize) {
     let (mut marks, mut at) = (Vec::new(), 0);
     let next = |from: usize| Some(from + bytes[from..].iter().position(|byte| *byte == b'@')?);

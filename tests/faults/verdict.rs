@@ -1,4 +1,4 @@
-//! The vendor's log beside the ledger: what was lost, booked twice, or charged wrongly.
+//! Compares the vendor's log with the ledger: lost, repeated and wrong charges.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -8,29 +8,29 @@ use tollgate_layers::money::MicroRub;
 
 use crate::vendor_log::{Served, id_of};
 
-/// What a fault may cost, as the documentation states it, and what is asserted of it.
+/// The bound on a fault's cost, as stated in the documentation and asserted here.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    /// In words, for the table.
+    /// The bound in words, for the table.
     pub stated: String,
-    /// A call may be lost whose usage was told so shortly before its gateway died.
+    /// A call may be lost if its usage was reported at most this long before its gateway died.
     pub ends: Duration,
-    /// Text of a running call may go uncharged that is no older than this when its gateway dies.
+    /// Text of a running call may be uncharged if it is at most this old when its gateway dies.
     pub text: Duration,
-    /// So many calls may be lost whatever their age.
+    /// This many calls may be lost, whatever their age.
     pub lost_max: usize,
 }
 
-/// What ends within the group commit's window.
+/// Calls that end within the window of a group commit.
 const ENDS: Duration = Duration::from_millis(10);
-/// Running calls are noted once a second.
+/// Checkpoints of running calls are recorded once a second.
 const TEXT: Duration = Duration::from_secs(1);
-/// How much later than it should a process gets its turn, where two cores run all of this.
+/// Delay of a process when all of this runs on two cores.
 pub(crate) const BUSY: Duration = Duration::from_millis(40);
 const BUSY_TIMER: Duration = Duration::from_millis(500);
 
 impl Bound {
-    /// Whatever the vendor told is booked.
+    /// Everything that the vendor reported is booked.
     pub fn nothing_lost() -> Self {
         Self {
             stated: "nothing".to_owned(),
@@ -40,8 +40,8 @@ impl Bound {
         }
     }
 
-    /// A gateway dies without a warning: what ended in its last 10 ms, and of running calls the text
-    /// since it was noted last.
+    /// A gateway dies without a warning: calls that ended in its last 10 ms are lost, and the text of running calls
+    /// since their last checkpoint.
     pub fn killed() -> Self {
         Self {
             stated: "ends of the last 10 ms, text of the last 1 s".to_owned(),
@@ -51,7 +51,7 @@ impl Bound {
         }
     }
 
-    /// A gateway dies; all that had ended before is booked.
+    /// A gateway dies; all calls that had ended before are booked.
     pub fn running_text() -> Self {
         Self {
             stated: "text of the last 1 s".to_owned(),
@@ -60,13 +60,13 @@ impl Bound {
         }
     }
 
-    /// Whether it is a matter of times.
+    /// Whether the bound is a time.
     pub fn is_of_time(&self) -> bool {
         self.ends + self.text > Duration::ZERO
     }
 
-    /// The same where processes were seen to get their turn so late: one that has to wait for the disk waits for
-    /// what is before it, and then for itself.
+    /// The same on a machine where processes were measured to run this late: a process that waits for the disk waits
+    /// for earlier work, and then for its own.
     pub fn on_a_machine(mut self, late: Duration) -> Self {
         let more = (2 * late).saturating_sub(BUSY);
         for bound in [&mut self.ends, &mut self.text] {
@@ -77,7 +77,7 @@ impl Bound {
         self
     }
 
-    /// So many calls at most, and why.
+    /// At most this many calls, and the reason.
     pub fn lost(max: usize, stated: &str) -> Self {
         Self {
             stated: stated.to_owned(),
@@ -87,15 +87,15 @@ impl Bound {
     }
 }
 
-/// What a call must have cost.
+/// The expected charge of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// All that the vendor told.
+    /// Everything that the vendor reported.
     Full,
-    /// The input and so many tokens of output.
+    /// The input and this many output tokens.
     Tokens(u64),
     Nothing,
-    /// Whatever up to all of it.
+    /// Any amount up to everything.
     Any,
 }
 
@@ -108,7 +108,7 @@ pub struct Line {
     pub end: String,
     pub input: u64,
     pub output: u64,
-    /// Micro-rubles.
+    /// Cost of the call, in micro-rubles.
     pub cost: i64,
     pub charged: i64,
     pub loss: i64,
@@ -130,7 +130,7 @@ impl Line {
         }
     }
 
-    /// Something was booked, and not only noted down.
+    /// Whether the line moved money; a dispute is only recorded.
     const fn moved(&self) -> bool {
         self.charged + self.loss > 0
     }
@@ -144,35 +144,35 @@ pub fn micro(rubles: &Value) -> i64 {
     text.parse::<MicroRub>().unwrap().micro()
 }
 
-/// What there is to compare.
+/// The facts to compare.
 #[derive(Default)]
 pub struct Facts {
     pub served: Vec<Served>,
     pub lines: Vec<Line>,
     /// When each gateway died.
     pub deaths: Vec<Vec<Instant>>,
-    /// When something died that all of them need.
+    /// Times when something died that every gateway needs.
     pub faults: Vec<Instant>,
     pub expected: BTreeMap<u64, Charge>,
 }
 
-/// What came of the comparison.
+/// Result of the comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Calls that a vendor was asked for.
+    /// Calls that reached a vendor.
     pub calls: usize,
-    /// The vendor told what it used, and the ledger has neither a charge nor a loss.
+    /// Calls whose vendor reported usage, but the ledger has neither a charge nor a loss.
     pub lost: usize,
     /// Bookings of a call beyond its first.
     pub double: usize,
     /// How long before the death the oldest lost call had ended.
     pub oldest_end: Option<Duration>,
-    /// How old, at the death, the oldest text was that nobody paid for.
+    /// Age of the oldest uncharged text at the death.
     pub oldest_text: Option<Duration>,
     pub problems: Vec<String>,
 }
 
-/// Compares what was served with what was booked.
+/// Compares the served with the booked amounts.
 pub fn compare(facts: &Facts, bound: &Bound) -> Tally {
     let mut tally = Tally::default();
     let mut by_id: BTreeMap<u64, Vec<&Line>> = BTreeMap::new();
@@ -237,7 +237,7 @@ fn one(
         .chain(&facts.faults)
         .filter(|at| **at >= served.sent)
         .min();
-    // Told after the death counts as told in the moment of it.
+    // Reported after the death counts as reported at the death.
     let age = |at: Instant| death.map(|death| death.saturating_duration_since(at));
     let ended_before = served.told.and_then(age);
     let excused = bound.ends > Duration::ZERO && ended_before.is_some_and(|age| age <= bound.ends);
@@ -269,11 +269,11 @@ fn one(
     }
 
     let most = match served.asked {
-        // The client left while the request was on its way: that the vendor has not read it is not known.
+        // The client left while the request was on its way: whether the vendor has read it is unknown.
         0 if lines.iter().all(|line| line.end == "client_left") => call.cost(0),
         0 => 0,
         _ if told => call.full_cost(),
-        // A stream of messages begins with a guess of one token.
+        // A messages stream begins with an estimate of one token.
         _ => call.cost((served.tokens.len() as u64).max(1)),
     };
     if cost > most {
@@ -290,7 +290,7 @@ fn one(
             call.full_cost()
         ));
     }
-    // Whoever settled it itself has charged what it had seen.
+    // If the gateway settled it itself, it has charged what it had received.
     let left_running = booked.is_none_or(|line| line.end == "gateway_stopped");
     if bound.text > Duration::ZERO && !told && left_running {
         let paid = booked.map_or(0, |line| line.output);
@@ -313,19 +313,19 @@ pub struct Verdict {
     pub calls: usize,
     pub lost: usize,
     pub double: usize,
-    /// How often a balance, or what is free of it, was seen below zero.
+    /// How often a balance, or its free part, was negative.
     pub negative: usize,
-    /// What is stated.
+    /// The stated bound.
     pub bound: String,
-    /// What was measured of it, and whatever else is worth a note.
+    /// The measured values, and other notes.
     pub notes: Vec<String>,
     pub problems: Vec<String>,
-    /// What the processes said last, where there are problems.
+    /// The last output of the processes, if there are problems.
     pub logs: String,
 }
 
 impl Verdict {
-    /// Of a tally, and what was seen beside it.
+    /// Builds a verdict from a tally and its bound.
     pub fn new(tally: Tally, bound: &Bound) -> Self {
         let mut notes = Vec::new();
         if let Some(age) = tally.oldest_end {
@@ -347,7 +347,7 @@ impl Verdict {
         }
     }
 
-    /// Both, as one line.
+    /// Joins two verdicts into one line of the table.
     pub fn and(mut self, other: Self) -> Self {
         self.runs += other.runs;
         self.calls += other.calls;
@@ -363,7 +363,7 @@ impl Verdict {
         self
     }
 
-    /// What is wrong, in words; empty when nothing is.
+    /// The faults in words; empty if there are none.
     pub fn complaint(&self) -> String {
         let mut text = String::new();
         for problem in self.problems.iter().take(12) {
@@ -384,7 +384,7 @@ fn tenths(time: Duration) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// The verdict itself can fail: each wrong in an invented ledger is seen.
+/// Tests the verdict itself: every fault in an invented ledger is found.
 pub async fn proves_itself() -> Verdict {
     use tollgate_layers::call::Format;
 
@@ -419,8 +419,7 @@ pub async fn proves_itself() -> Verdict {
     }];
     let (none, killed, expect) = (Bound::nothing_lost(), Bound::killed(), Charge::Tokens(3));
     let (twice, nothing) = ([full.clone(), full.clone()].concat(), Vec::new());
-    // name, told before the death, age of each of the 10 tokens (`None`: none came), lines, bound,
-    // expected, right?
+    // name, usage before the death, age of each of the 10 tokens (`None`: not sent), lines, bound, expected, right?
     for (name, told, tokens, lines, bound, expected, right) in [
         ("whole", ago(ms(9)), Some(ms(9)), &full, &none, None, true),
         (

@@ -49,7 +49,7 @@ pub use crate::{
 
 pub(crate) type AdminClient = Legacy<HttpConnector, Full<Bytes>>;
 
-/// All of it, running. Dropped, all processes are killed.
+/// The running gateways, proxies, ledger and vendor of a case. Dropping it kills all processes.
 pub struct World {
     pub(crate) plan: Plan,
     pub(crate) gateways: Vec<Arc<GatewayProcess>>,
@@ -101,7 +101,7 @@ impl World {
             let text = edited(text, &plan.edits);
             let config = dir.path().join(format!("gateway-{index}.toml"));
             std::fs::write(&config, text).unwrap();
-            // Where it serves is known when it does.
+            // The gateway's address is set when it serves.
             let front = Proxy::start(([127, 0, 0, 1], 9).into()).await;
             let gateway =
                 GatewayProcess::start(index, config, plan.shell_of(index), Arc::clone(&front))
@@ -155,7 +155,7 @@ impl World {
         &self.fronts[index]
     }
 
-    /// Whether a proxy stands between each gateway and its ledger.
+    /// Whether there is a proxy between each gateway and its ledger.
     pub fn has_redis_proxies(&self) -> bool {
         !self.redis_proxies.is_empty()
     }
@@ -170,7 +170,7 @@ impl World {
         &self.vendor_proxies[index]
     }
 
-    /// The server, or the primary of the beginning.
+    /// The server, or the original primary.
     pub fn redis(&self) -> &RedisServer {
         match &self.servers {
             Servers::One(server)
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// A new account with so many rubles and a key without limits.
+    /// Creates an account with this many rubles and a key without limits.
     pub async fn account(&self, id: &str, rubles: &str) -> Key {
         let account = json!({ "id": id, "name": id });
         self.done(0, Method::POST, "/admin/v1/accounts", account)
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// A call of a gateway's admin API, straight to it. `Err` when it did not answer.
+    /// A call of a gateway's admin API, without a proxy. `Err` if it did not answer.
     pub async fn admin(
         &self,
         gateway: usize,
@@ -266,7 +266,7 @@ impl World {
         Ok((status, value))
     }
 
-    /// One that must succeed.
+    /// A call that must succeed.
     async fn done(&self, gateway: usize, method: Method, path: &str, body: Value) -> Value {
         match self.admin(gateway, method, path, Some(body)).await {
             Ok((status, answer)) if status.is_success() => answer,
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// The accounts as a gateway sees them.
+    /// The accounts as seen by a gateway.
     pub async fn accounts(&self, gateway: usize) -> Result<Vec<Value>, String> {
         let (status, answer) = self
             .admin(gateway, Method::GET, "/admin/v1/accounts", None)
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Resolves when a gateway says that it is ready.
+    /// Waits until a gateway reports that it is ready.
     pub async fn ready(&self, gateway: usize, limit: Duration) {
         let mut last = String::new();
         let ready = timeout(limit, async {
@@ -302,13 +302,13 @@ impl World {
         }
     }
 
-    /// What a call must have cost.
+    /// Sets the expected charge of a call.
     pub fn expect(&self, call: &Call, charge: Charge) {
         self.expected.lock().unwrap().insert(call.id, charge);
     }
 
-    /// What may be lost; nothing unless told. Where it is a matter of times, it is said before the fault: what
-    /// this machine adds to them is measured from here on.
+    /// Sets the bound on losses; by default nothing. If the bound is a time, set it before the fault: delays of this
+    /// machine are measured from here on.
     pub fn stated(&self, bound: Bound) {
         if bound.is_of_time() {
             *self.machine.lock().unwrap() = Some(Machine::watch(self.dir.path()));
@@ -316,22 +316,22 @@ impl World {
         *self.bound.lock().unwrap() = bound;
     }
 
-    /// Something died at this time that all gateways need.
+    /// Records that something died at this time that all gateways need.
     pub fn fault_at(&self, at: Instant) {
         self.faults.lock().unwrap().push(at);
     }
 
-    /// The fault was injected once more.
+    /// Counts one more injection of the fault.
     pub fn round(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Something for the table's column of measures.
+    /// Adds a note to the table's column of measures.
     pub fn note(&self, text: impl Into<String>) {
         self.notes.lock().unwrap().push(text.into());
     }
 
-    /// Ends all faults: what is held goes on, what is stopped goes on, what is dead is started.
+    /// Ends all faults: held bytes are forwarded, stopped processes continue, dead ones are restarted.
     pub async fn heal(&self) {
         let proxies = [&self.fronts, &self.vendor_proxies, &self.redis_proxies];
         for proxy in proxies.into_iter().flatten() {
@@ -361,7 +361,7 @@ impl Drop for World {
         for gateway in &self.gateways {
             gateway.end();
         }
-        // A case that did not come to its verdict.
+        // The case did not reach its verdict.
         if !self.judged {
             println!("{}", self.logs());
         }

@@ -1,4 +1,4 @@
-//! The line that each call leaves in the log: one, whole, and with the number that its caller was told.
+//! The log line of each call: exactly one, complete, with the number that its caller got.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
 };
 
 const SESSION: &str = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
-/// Text that nobody may write into a log.
+/// Text that must not be written into the log.
 const NO_SESSION: &str = "<script>forged</script>";
 
 /// Posts to an operation with this key.
@@ -30,7 +30,7 @@ async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
     whole(edge.client.request(req).await.unwrap()).await
 }
 
-/// The lines about a call.
+/// The log lines of a call.
 fn lines(edge: &Edge, number: &str) -> Vec<Value> {
     let log = edge.log();
     let lines = log.lines().filter(|line| line.contains(number));
@@ -39,7 +39,7 @@ fn lines(edge: &Edge, number: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The one line about a call.
+/// The single log line of a call.
 async fn line(edge: &Edge, answer: &Answer) -> Value {
     let number = answer.number();
     let line = eventually("the call has its line", async || {
@@ -57,7 +57,7 @@ fn prefix(key: &str) -> &str {
 }
 
 #[tokio::test]
-async fn a_call_leaves_one_line_with_all_that_is_known_of_it() {
+async fn call_has_one_log_line_with_all_facts() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let mut answers = Vec::new();
@@ -124,7 +124,7 @@ async fn a_call_leaves_one_line_with_all_that_is_known_of_it() {
             answers.push(answer);
         }
     }
-    // Whatever there is to come has come.
+    // After the stop, no further line can follow.
     assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
     for answer in answers {
         assert_eq!(lines(&edge, &answer.number()).len(), 1, "{}", edge.log());
@@ -133,7 +133,7 @@ async fn a_call_leaves_one_line_with_all_that_is_known_of_it() {
 }
 
 #[tokio::test]
-async fn a_search_that_was_offered_and_taken_out_is_counted_whatever_the_vendor_speaks() {
+async fn removed_search_tool_is_counted_for_vendors_of_every_format() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
@@ -193,7 +193,7 @@ async fn a_refused_call_leaves_one_line_too() {
         let model = line["model"].as_str().map(str::len);
         assert_eq!(model, (status == 503).then_some(64), "{line}");
         assert!(line["whole_ms"].as_f64() > Some(0.0), "{line}");
-        // In words, not in the names of our own types.
+        // The text uses words, not the names of Rust types.
         let error = line["error"].as_str().unwrap();
         assert!(
             !error.contains("Missing") && !error.contains("Wrong"),
@@ -208,7 +208,7 @@ async fn a_refused_call_leaves_one_line_too() {
 }
 
 #[tokio::test]
-async fn a_call_that_its_vendor_fails_says_who_and_why_and_that_it_cost_nothing() {
+async fn failed_call_logs_its_vendor_its_reason_and_no_cost() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
     edge.vendor.script(|_| refusal(500, "out of order"));
@@ -227,7 +227,7 @@ async fn a_call_that_its_vendor_fails_says_who_and_why_and_that_it_cost_nothing(
     );
 }
 
-/// As when its name is mistyped in a route: it is not to look like an outage.
+/// For example because its name is mistyped in a route: this must not look like an outage.
 #[tokio::test]
 async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_to_the_caller() {
     let edge = Edge::start("").await;
@@ -244,7 +244,7 @@ async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_
     })
     .await;
     let message = told["message"].as_str().unwrap();
-    assert!(message.contains("knows no such model"), "{told}");
+    assert!(message.contains("has no such model"), "{told}");
     assert!(message.contains("routes[].model"), "{told}");
     for (field, expected) in [
         ("vendor", json!("chat-vendor")),
@@ -269,10 +269,10 @@ async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_
     assert_eq!(route["failures"], 0, "{vendors}");
 }
 
-/// A 403 is about a model, or about what one request says: the key serves others.
+/// A 403 concerns a model, or the content of one request: the key still serves others.
 #[tokio::test]
-async fn the_log_says_a_key_is_parked_only_where_it_is() {
-    for (status, says) in [(401, "key, which is parked"), (403, "its route rests")] {
+async fn log_reports_a_parked_key_only_if_it_is_parked() {
+    for (status, says) in [(401, "key, which is parked"), (403, "its route is paused")] {
         let edge = Edge::start("").await;
         let key = edge.key().await;
         edge.vendor.script(move |_| refusal(status, "no"));
@@ -293,7 +293,7 @@ async fn the_log_says_a_key_is_parked_only_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_says_why_in_its_one_line() {
+async fn broken_stream_logs_its_reason_in_one_line() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
     let mut said = events(Op::Chat, &["раз ", "два"], 9, 2);

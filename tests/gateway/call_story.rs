@@ -1,5 +1,5 @@
-//! What is known of a call afterwards: a receipt says which vendors were tried and how long it took; a call without one is
-//! known to the gateway that refused it.
+//! Details of a call afterwards: a receipt lists the vendors tried and the durations; a call without a receipt is
+//! remembered by the gateway that refused it.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ async fn pair(setup: Setup) -> Fleet {
     Fleet::start(setup, 2, priority, |_| String::new()).await
 }
 
-/// A call whose first vendor fails: its number.
+/// Makes a call whose first vendor fails, and returns its number.
 async fn second_answers(fleet: &Fleet, op: Op, key: &Key, stream: bool) -> String {
     fleet.vendor(1).script(|_| refusal(500, "x"));
     let body = with(op.body("x"), json!({ "stream": stream }));
@@ -64,7 +64,7 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
                 (&line["status"], &line["code"]),
                 (&json!(200), &Value::Null)
             );
-            // Each moment is at or behind the one before.
+            // Each time is at or after the one before.
             let moments = [
                 ms(&line["held_ms"]),
                 ms(&first["at_ms"]),
@@ -88,14 +88,14 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
             ] {
                 assert!(html.contains(&fact), "{fact}: {html}");
             }
-            // Callers are not told whose models these are.
+            // Callers do not see whose models these are.
             let own = format!("/v1/tollgate/receipts/{number}");
             let own = world.get(&own, &[("authorization", &bearer(&key))]).await;
             assert!(!own.text().contains("-vendor"), "{}", own.text());
             assert!(own.json().get("timeline").is_none());
         }
     }
-    // What the ledger keeps of it is short, and leaves with an export.
+    // The ledger stores a short form, which is part of an export.
     let plain = Op::Chat.call(world, &key, &Op::Chat.body("x")).await;
     world.receipt(&plain.number()).await;
     let exported = world.admin(Method::GET, "/admin/v1/export", None).await;
@@ -103,7 +103,7 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
     let of_call = exported.lines().find(|line| line.contains(&plain.number()));
     let (_, times) = of_call.unwrap().split_once("\"times\":\"").unwrap();
     let times = times.split('"').next().unwrap();
-    // Of its first vendor, which fails, it says more.
+    // The failed attempt at its first vendor has more details.
     let times = times.split('|').next().unwrap();
     assert!(times.ends_with(" 200") && times.len() <= 24, "{times}");
     let audited = world
@@ -114,26 +114,26 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
 }
 
 #[tokio::test]
-async fn in_memory_a_receipt_tells_the_whole_story() {
+async fn in_memory_receipt_has_every_attempt_and_duration() {
     a_receipt_tells_the_whole_story(Setup::default()).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_a_receipt_tells_the_whole_story() {
+async fn in_sqlite_receipt_has_every_attempt_and_duration() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     a_receipt_tells_the_whole_story(Setup::default().ledger(&url)).await;
 }
 
 #[tokio::test]
-async fn in_redis_a_receipt_tells_the_whole_story() {
+async fn in_redis_receipt_has_every_attempt_and_duration() {
     let server = RedisServer::start().await;
     a_receipt_tells_the_whole_story(Setup::default().ledger(&server.url())).await;
 }
 
-/// Also of calls that a lease held money for.
+/// A call whose money a lease held has a complete timeline too.
 #[tokio::test]
-async fn with_leases_a_receipt_tells_the_whole_story() {
+async fn with_leases_receipt_has_every_attempt_and_duration() {
     let server = RedisServer::start().await;
     let leases = Setup::default().edit("[ledger]\n", "[ledger]\nlease_ms_max = 2000\n");
     a_receipt_tells_the_whole_story(leases.ledger(&server.url())).await;
@@ -148,9 +148,9 @@ async fn unbooked(world: &World, number: &str) -> Value {
     .await
 }
 
-/// It is booked some milliseconds after the answer, and asked for at once.
+/// The call is booked some milliseconds after the answer, and the receipt is requested at once.
 #[tokio::test]
-async fn whoever_has_heard_an_answer_finds_its_receipt() {
+async fn receipt_is_found_as_soon_as_the_answer_ended() {
     let (server, folder) = (RedisServer::start().await, folder());
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &file, &server.url()] {
@@ -172,7 +172,7 @@ async fn whoever_has_heard_an_answer_finds_its_receipt() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
+async fn call_without_a_receipt_is_shown_by_the_gateway_that_refused_it() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -251,7 +251,7 @@ async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
     assert!(
         me.page(&world, &page)
             .await
-            .contains("a receipt comes with its end")
+            .contains("its receipt is written when it ends")
     );
     let number = running.number.clone();
     running.finish().await;
@@ -264,13 +264,13 @@ async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
     let printed = tollgate(&world, &["receipt", UNKNOWN], "").await;
     let printed = complained(&printed, 1);
     assert!(
-        printed.contains("the latest 2000 since it was started"),
+        printed.contains("the latest 2000 since its start"),
         "{printed}"
     );
 
     let nobodys = me.get(&world, &format!("/console/calls/{UNKNOWN}")).await;
     assert_eq!(nobodys.status, 404);
-    for says in ["no receipt", "the latest 2000 since it was started"] {
+    for says in ["no receipt", "the latest 2000 since its start"] {
         assert!(nobodys.text().contains(says), "{}", nobodys.text());
     }
 }

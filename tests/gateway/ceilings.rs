@@ -1,5 +1,5 @@
-//! What a key may spend in a day and in a month: over midnight, by many calls at once, in data that an
-//! earlier version wrote, and what its caller is told.
+//! Daily and monthly ceilings of a key: across midnight, with many concurrent calls, with data of an earlier version,
+//! and in the caller's own numbers.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -51,14 +51,14 @@ fn book(ceilings: Ceilings) -> Book {
     book
 }
 
-/// Holds so much at this time; how much is free beside it, or the refusal.
+/// Holds this amount at this time. Returns the amount that stays free, or the refusal.
 fn reserve(book: &mut Book, n: u128, want: i64, now: u64) -> Result<i64, Refusal> {
     let reserved = book.reserve(&hold(n, "k1", want), now)?;
     assert_eq!(reserved.held, micro(want));
     Ok(reserved.free.micro())
 }
 
-/// What is charged for a call that cost so much, and what is lost.
+/// The charge and the loss of a call with this cost.
 fn settle(book: &mut Book, n: u128, cost: i64, now: u64) -> (Booked, i64, i64) {
     let key = "k1".parse().unwrap();
     let settled = book.settle(number(n), &acme(), &key, micro(cost), true, now);
@@ -79,7 +79,7 @@ const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
 }
 
 #[test]
-fn at_midnight_the_day_begins_anew_and_what_is_held_bounds_the_new_one() {
+fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
     let mut book = book(Ceilings {
         day: Some(micro(100)),
         ..Ceilings::NONE
@@ -91,13 +91,13 @@ fn at_midnight_the_day_begins_anew_and_what_is_held_bounds_the_new_one() {
     assert_eq!(reserve(&mut book, 2, 60, before), Ok(10));
     assert_eq!(reserve(&mut book, 3, 11, before), Err(under(today, 10, 60)));
 
-    // A millisecond later nothing is spent yet, and 60 may still be.
+    // A millisecond later nothing is spent, and 60 are available.
     assert_eq!(
         reserve(&mut book, 3, 41, midnight),
         Err(under(tomorrow, 40, 60))
     );
     assert_eq!(reserve(&mut book, 3, 40, midnight), Ok(0));
-    // Both are charged on the day on which they end, and none of it beyond the ceiling.
+    // Both calls are charged on the day on which they end, within the ceiling.
     assert_eq!(settle(&mut book, 2, 90, midnight), (Booked::Held, 60, 30));
     assert_eq!(
         settle(&mut book, 3, 40, midnight + 1),
@@ -107,7 +107,7 @@ fn at_midnight_the_day_begins_anew_and_what_is_held_bounds_the_new_one() {
         reserve(&mut book, 4, 1, midnight + 2),
         Err(Refusal::CeilingUsedUp(tomorrow))
     );
-    // What is charged without a hold is bounded too.
+    // A charge without a hold is bounded too.
     assert_eq!(
         settle(&mut book, 5, 7, midnight + 3),
         (Booked::Forced, 0, 7)
@@ -146,7 +146,7 @@ fn a_month_begins_with_its_first_day() {
         reserve(&mut book, 3, 1, BEGIN),
         Err(Refusal::CeilingUsedUp(february))
     );
-    // March has its own, and the ceiling over all time goes on.
+    // March has its own ceiling, and the total ceiling continues.
     let march = BEGIN + DAY_MS;
     for (n, at) in [(4, march), (5, march + DAY_MS)] {
         let want = if n == 4 { 100 } else { 50 };
@@ -167,7 +167,7 @@ fn a_month_begins_with_its_first_day() {
 }
 
 #[test]
-fn a_clock_that_goes_back_over_midnight_begins_no_day_anew() {
+fn clock_set_back_over_midnight_resets_no_ceiling() {
     let mut book = book(Ceilings {
         day: Some(micro(100)),
         ..Ceilings::NONE
@@ -184,7 +184,7 @@ fn a_clock_that_goes_back_over_midnight_begins_no_day_anew() {
 const CALLS: u128 = 100;
 const PAID_FOR: usize = 7;
 
-/// Each holds 10 µ₽, on a key that may spend 75 a day.
+/// Each call holds 10 µ₽, on a key with a daily ceiling of 75.
 async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let limited = KeyChange {
@@ -214,7 +214,7 @@ async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     }
     assert_eq!((granted.len(), refusals), (PAID_FOR, 93));
     for n in granted {
-        // All of them cost more than they hold: the rest of the day's money, and no more, is taken.
+        // Each call costs more than its hold: exactly the rest of the day's money is charged.
         ledger.settle(&settlement(n, "k1", 11)).await.unwrap();
     }
     let view = ledger.key(&key).await.unwrap();
@@ -243,9 +243,9 @@ async fn no_more_is_held_in_redis_than_a_day_allows() {
     a_hundred_holds_on_a_days_money_for_seven(&over(&server).await).await;
 }
 
-/// Redis goes by its own clock, so it is the stored day that is put back.
+/// Redis uses its own clock, so the test moves the stored day back.
 #[tokio::test]
-async fn in_redis_a_day_ends_and_what_an_earlier_version_wrote_goes_on() {
+async fn in_redis_a_day_ends_and_data_of_an_earlier_version_stays_valid() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -272,7 +272,7 @@ async fn in_redis_a_day_ends_and_what_an_earlier_version_wrote_goes_on() {
             Ceiling::Day { .. }
         )))
     ));
-    // The morning after: the day's money is there again, the month goes on.
+    // On the next morning the daily ceiling has reset, and the monthly one continues.
     let day = server.ask::<String>(&["HGET", "tg:{acme}", "k1.d"]).await;
     let (index, before) = day.as_deref().unwrap().split_once(':').unwrap();
     let yesterday = index.parse::<u64>().unwrap() - 1;
@@ -284,13 +284,13 @@ async fn in_redis_a_day_ends_and_what_an_earlier_version_wrote_goes_on() {
     assert_eq!(spent().await, [140, 40]);
     is_sound(&ledger).await;
 
-    // A gateway of an earlier version charges 30: it knows nothing but the balance and what was used.
+    // A gateway of an earlier version charges 30: it updates only the balance and the total.
     for (field, change) in [("b", "-30"), ("k1.u", "30")] {
         let step = ["HINCRBY", "tg:{acme}", field, change];
         server.ask::<i64>(&step).await.unwrap();
     }
     assert_eq!(spent().await, [170, 70]);
-    // And a key that only such gateways have charged counts from now on.
+    // A key that only such gateways have charged counts from now on.
     let forget = ["HDEL", "tg:{acme}", "k1.d", "k1.m"];
     server.ask::<i64>(&forget).await.unwrap();
     assert_eq!(spent().await, [0, 0]);
@@ -313,7 +313,7 @@ async fn change(world: &World, key: &Key, change: Value) {
 }
 
 #[tokio::test]
-async fn a_key_sees_its_day_and_its_month_and_when_they_begin_anew() {
+async fn key_sees_its_daily_and_monthly_spending_and_their_resets() {
     let world = World::start().await;
     let fields = json!({ "ceiling_day_rub": "2", "ceiling_month_rub": "30" });
     let key = world.key_with("acme", "1000", fields).await;
@@ -333,7 +333,7 @@ async fn a_key_sees_its_day_and_its_month_and_when_they_begin_anew() {
         assert!(period == "day" || resets_at.ends_with("-01T00:00:00Z"));
     }
     assert_eq!(own["free_rub"], own["day"]["free_rub"]);
-    // Where there is no ceiling, what was spent is shown all the same.
+    // Without a ceiling the spending is still reported.
     change(&world, &key, json!({ "ceiling_day_rub": null })).await;
     let own = self::own(&world, &key).await;
     assert_eq!(own["day"]["ceiling_rub"], Value::Null);
@@ -370,7 +370,7 @@ async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_u
             assert!(text.contains(word) && text.contains(" 00:00 UTC"), "{text}");
             change(&world, &key, json!({ field: null })).await;
         }
-        // Of two the longer one answers; with neither the key may call again.
+        // If both are used up, the answer names the longer one; without either the key may call again.
         let both = json!({ "ceiling_month_rub": "0.0001", "ceiling_day_rub": "0.0001" });
         change(&world, &key, both).await;
         let answer = world.chat(&key, &Op::Chat.body("x")).await;
@@ -388,7 +388,7 @@ async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_u
 }
 
 #[tokio::test]
-async fn a_day_that_is_used_up_answers_before_the_model_does() {
+async fn exhausted_daily_ceiling_is_refused_before_an_unknown_model() {
     let world = World::start().await;
     let key = world
         .key_with("acme", "10", json!({ "ceiling_day_rub": "0" }))

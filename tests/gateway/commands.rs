@@ -1,4 +1,4 @@
-//! The commands as a shell sees them: exit codes, and what is said when something is wrong.
+//! The commands as a shell sees them: exit codes and error texts.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ use crate::{
     usage_report::{complained, said, tollgate},
 };
 
-/// The binary against any address with any key.
+/// Runs the binary against any address with any key.
 async fn at(url: &str, key: &str, args: &[&str]) -> Output {
     let mut command = Command::new(TOLLGATE);
     command
@@ -23,7 +23,7 @@ async fn at(url: &str, key: &str, args: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn an_audit_that_was_not_made_is_no_breach() {
+async fn failed_audit_request_does_not_exit_as_a_breach() {
     let world = World::start().await;
     let admin = format!("http://{}", world.gateway.admin_address().unwrap());
     let callers = world.url("");
@@ -47,7 +47,7 @@ async fn an_audit_that_was_not_made_is_no_breach() {
     }
     let missing = at(&admin, ADMIN_KEY, &["audit", "--export", "no-such-file"]).await;
     complained(&missing, 74);
-    // A folder is no file that can be read.
+    // A folder is not a readable file.
     let folder = at(&admin, ADMIN_KEY, &["operator", "list", "--file", "."]).await;
     complained(&folder, 74);
     said(&at(&admin, ADMIN_KEY, &["audit"]).await, 0);
@@ -63,20 +63,20 @@ async fn a_ledger_out_of_reach_is_69() {
         &["audit"][..],
         &["account", "list"],
         &["key", "list", "acme"],
-        // What stands there is read first: it was not reached, so nothing was changed.
+        // A GET comes first and failed, so nothing was changed.
         &["topup", "acme", "5", "--id", "p2"],
         &["account", "suspend", "acme"],
     ] {
         let errors = complained(&tollgate(&world, args, "").await, 69);
         assert!(
-            errors.contains("the ledger is out of reach; ask again"),
+            errors.contains("the ledger is out of reach; try again"),
             "{args:?}: {errors}"
         );
     }
 }
 
 #[tokio::test]
-async fn health_is_the_gateways_own_word_and_needs_no_key() {
+async fn health_command_reports_readiness_without_an_admin_key() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     let admin = format!("http://{}", world.gateway.admin_address().unwrap());
@@ -97,7 +97,7 @@ async fn health_is_the_gateways_own_word_and_needs_no_key() {
 }
 
 #[tokio::test]
-async fn a_usage_line_does_not_ask_for_what_the_environment_says() {
+async fn usage_line_omits_options_set_by_the_environment() {
     let typed = at("http://127.0.0.1:1", ADMIN_KEY, &["topup", "acme", "5"]).await;
     let errors = complained(&typed, 64);
     assert!(errors.contains("Usage: tollgate topup --id"), "{errors}");
@@ -108,7 +108,7 @@ async fn a_usage_line_does_not_ask_for_what_the_environment_says() {
 }
 
 #[tokio::test]
-async fn what_was_done_is_said_with_what_to_do_next() {
+async fn result_is_printed_with_the_next_step() {
     let world = World::start().await;
     world.key_with("acme", "1", json!({})).await;
     for booked in [
@@ -144,7 +144,7 @@ async fn what_was_done_is_said_with_what_to_do_next() {
 }
 
 #[tokio::test]
-async fn the_commands_describe_themselves_to_shells_and_man() {
+async fn commands_print_completions_and_manual_pages() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("man1");
     said(

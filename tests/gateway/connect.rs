@@ -1,5 +1,5 @@
-//! Ready-made set-up: `GET /v1/<service>/connect` and what each client takes. That the clients do take it is
-//! `tests/sdk/connect.test.mjs` and `connect_test.py`.
+//! Ready-made client configuration: `GET /v1/<service>/connect` and the file of each client.
+//! `tests/sdk/connect.test.mjs` and `connect_test.py` check that the clients accept them.
 
 use std::{
     io::Write,
@@ -33,7 +33,7 @@ const CLIENTS: [&str; 10] = [
 ];
 const BASE: &str = "http://gateway.example/v1";
 const ROOT: &str = "http://gateway.example";
-/// A model's name that would break out of quotes, comments and variables.
+/// A model name that tries to break out of quotes, comments and variables.
 const HOSTILE: &str = "it's \"a\" $(b) `c` \\ #d: */ё";
 
 async fn served(world: &World, client: &str) -> Answer {
@@ -42,12 +42,12 @@ async fn served(world: &World, client: &str) -> Answer {
     answer
 }
 
-/// With more requests than tests make.
+/// A setup whose rate limit is above the number of requests in these tests.
 fn setup() -> Setup {
     limits("catalog_requests_per_second = 1000")
 }
 
-/// With prices that never come.
+/// A setup whose exchange rate never arrives.
 fn without_a_rate() -> Setup {
     setup().edit(
         "fixed = \"100\"",
@@ -55,13 +55,13 @@ fn without_a_rate() -> Setup {
     )
 }
 
-/// With a name that needs quoting, wherever it stands.
+/// A setup with a model's name that must be quoted everywhere.
 fn with_a_hostile_name() -> Setup {
     let quoted = format!("id = {}", json!(HOSTILE));
     setup().edit("id = \"chat\"", &quoted)
 }
 
-/// Whether a program that reads it, and does not run it, finds it well formed.
+/// Whether this program parses the text without an error; it does not run it.
 fn is_read_by(program: &str, args: &[&str], text: &[u8]) {
     let mut child = Command::new(program)
         .args(args)
@@ -73,7 +73,7 @@ fn is_read_by(program: &str, args: &[&str], text: &[u8]) {
     assert!(status.success(), "{}", String::from_utf8_lossy(text));
 }
 
-/// The YAML that is served: blocks of mappings and sequences, whose leaves are JSON.
+/// Parses the served YAML: blocks of mappings and sequences with JSON leaves.
 fn yaml(text: &str) -> Value {
     let lines: Vec<(usize, &str)> = text
         .lines()
@@ -117,7 +117,7 @@ fn block(lines: &[(usize, &str)]) -> Value {
     Value::Object(map)
 }
 
-/// Every text of a document, names of fields included.
+/// Every text of a document, including names of fields.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
@@ -130,7 +130,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// What a file says, as its format reads it.
+/// The file's content, parsed in its format.
 fn parsed(answer: &Answer) -> Option<Value> {
     match answer.headers["content-type"].to_str().unwrap() {
         "application/json" => Some(answer.json()),
@@ -182,8 +182,8 @@ async fn every_file_parses_and_names_the_address_and_every_model() {
 }
 
 #[tokio::test]
-async fn what_a_script_asks_is_the_catalogs_first_model_of_its_kind() {
-    // Before the other models, so that the hostile name is the first of the chats alone.
+async fn generated_script_calls_the_first_model_of_its_kind() {
+    // Placed before the other models, so that the hostile name is the first of the chat models only.
     let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
         usdt_mtok = { input = \"0.2\" }\nroutes = [ { vendor = \"chat-vendor\", model = \"vectors-1\" } ]\n[[model]]\nid = ";
     let quoted = json!(HOSTILE);
@@ -191,7 +191,7 @@ async fn what_a_script_asks_is_the_catalogs_first_model_of_its_kind() {
         .edit("[[model]]\nid = \"chat\"", &format!("{vectors}{quoted}"))
         .start()
         .await;
-    // What curl would be given, one argument a line.
+    // Prints the arguments that curl would get, one per line.
     let told = "curl() { printf '%s\\n' \"$@\"; }\n";
     let script = format!("{told}{}", served(&world, "curl").await.text());
     let done = Command::new("bash")
@@ -226,7 +226,7 @@ async fn what_a_script_asks_is_the_catalogs_first_model_of_its_kind() {
 }
 
 #[tokio::test]
-async fn no_file_has_a_key_and_each_says_where_its_own_goes() {
+async fn no_client_file_has_a_key_and_each_marks_its_place() {
     let world = setup().start().await;
     world.key().await;
     for client in CLIENTS {
@@ -234,7 +234,7 @@ async fn no_file_has_a_key_and_each_says_where_its_own_goes() {
         let placed = text.matches("tg-YOUR-KEY").count();
         assert_eq!(text.matches("tg-").count(), placed, "{client}: {text}");
         let variable = text.contains("TOLLGATE_KEY");
-        // Zed takes its key from the keychain, or from a variable that it names itself.
+        // Zed reads its key from the keychain, or from a variable that it names itself.
         assert_eq!(placed > 0 || variable, client != "zed", "{client}: {text}");
         assert!(
             !text.contains("?key") && !text.contains("@gateway"),
@@ -250,7 +250,7 @@ async fn no_file_has_a_key_and_each_says_where_its_own_goes() {
 }
 
 #[tokio::test]
-async fn limits_and_prices_are_the_catalogs() {
+async fn limits_and_prices_equal_the_catalog() {
     let world = setup()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .edit("sell_rate_multiplier = \"1\"", "sell_rate_multiplier = \"1.15\"")
@@ -278,7 +278,7 @@ async fn limits_and_prices_are_the_catalogs() {
             ("cached_input_rub_mtok", "cache_read"),
             ("cache_write_rub_mtok", "cache_write"),
         ] {
-            // In dollars, since the client shows them so: what the rubles are at the rate, but for their rounding.
+            // In dollars, because the client displays them: the rubles converted by the rate, except for rounding.
             let dollars: Decimal = cost[theirs].to_string().parse().unwrap();
             let rubles = decimal(&model[ours]);
             let gap = rubles - dollars * rate;
@@ -323,7 +323,7 @@ async fn limits_and_prices_are_the_catalogs() {
 }
 
 #[tokio::test]
-async fn without_prices_all_is_served_and_no_cost_is_named() {
+async fn calls_without_prices_are_served_without_a_cost() {
     let world = without_a_rate().start().await;
     for client in CLIENTS {
         let answer = served(&world, client).await;
@@ -349,7 +349,7 @@ async fn claude_codes_aliases_are_the_models_that_bear_their_names() {
 }
 
 #[tokio::test]
-async fn programs_get_a_list_of_the_files_and_people_a_page_of_them() {
+async fn connect_page_is_json_for_programs_and_html_for_browsers() {
     let world = setup().start().await;
     let answer = world.get(CONNECT, &[]).await;
     assert_eq!(answer.headers["content-type"], "application/json");
@@ -419,7 +419,7 @@ async fn names_are_text_on_the_page_and_never_markup() {
 }
 
 #[tokio::test]
-async fn texts_for_people_are_in_the_configs_language() {
+async fn texts_use_the_configured_language() {
     let world = setup()
         .edit("base_url =", "language = \"en\"\nbase_url =")
         .start()
@@ -433,7 +433,7 @@ async fn texts_for_people_are_in_the_configs_language() {
 }
 
 #[tokio::test]
-async fn paths_and_addresses_are_the_configs() {
+async fn paths_and_addresses_come_from_the_configuration() {
     let world = setup()
         .edit("base_url =", "service = \"acme-ai\"\nbase_url =")
         .edit(BASE, "https://ai.example/llm/v1")
@@ -471,7 +471,7 @@ async fn an_unknown_client_is_404_and_the_known_ones_are_named() {
 }
 
 #[tokio::test]
-async fn what_the_client_has_is_not_sent_again_until_the_catalog_changes() {
+async fn unchanged_client_file_is_304_until_the_catalog_changes() {
     let world = setup().start().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await;
     let paths = ["", "/opencode", "/curl"].map(|client| format!("{CONNECT}{client}"));
@@ -511,7 +511,7 @@ async fn what_the_client_has_is_not_sent_again_until_the_catalog_changes() {
 }
 
 #[tokio::test]
-async fn set_up_takes_get_and_head_alone() {
+async fn client_files_allow_only_get_and_head() {
     let world = setup().start().await;
     for path in [CONNECT.to_owned(), format!("{CONNECT}/zed")] {
         for method in [Method::POST, Method::PUT, Method::DELETE] {
@@ -524,7 +524,7 @@ async fn set_up_takes_get_and_head_alone() {
 }
 
 #[tokio::test]
-async fn set_up_needs_no_key_and_is_limited_with_the_catalog() {
+async fn connect_pages_need_no_key_and_share_the_catalogs_limit() {
     let world = limits("catalog_requests_per_second = 1").start().await;
     let path = format!("{CONNECT}/zed");
     let nonsense = [("authorization", "Bearer nonsense")];

@@ -1,4 +1,4 @@
-//! The operators' console: who gets in, what each page shows and changes, and what attackers get.
+//! The operators' console: sign-in, the content and the changes of each page, and attacks.
 
 use std::{path::Path, process::Command};
 
@@ -16,7 +16,7 @@ use crate::{
     support::process::TOLLGATE,
 };
 
-/// Somebody's browser: its cookie, and the token of its forms.
+/// A browser: its cookie, and the token of its forms.
 #[derive(Clone, Default)]
 pub(crate) struct Browser {
     cookie: String,
@@ -43,7 +43,7 @@ fn encoded(pairs: &[(&str, &str)]) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// What an answer sets the cookie to.
+/// The value that an answer sets the cookie to.
 fn set_cookie(answer: &Answer) -> Option<String> {
     let header = answer.headers.get(SET_COOKIE)?.to_str().unwrap();
     Some(header.split(';').next().unwrap().to_owned())
@@ -62,7 +62,7 @@ impl Browser {
             .await
     }
 
-    /// A page that is there.
+    /// Loads a page that must exist.
     pub(crate) async fn page(&self, world: &World, path: &str) -> String {
         let answer = self.get(world, path).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
@@ -87,14 +87,14 @@ impl Browser {
             .await
     }
 
-    /// A form of this session's.
+    /// Posts a form with this session's token.
     pub(crate) async fn post(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
         let mut all = vec![("csrf", self.csrf.as_str())];
         all.extend_from_slice(pairs);
         self.post_with(world, path, &[], &all).await
     }
 
-    /// A form that is taken, and the page after it.
+    /// Posts a form that must be accepted, and returns the page after it.
     pub(crate) async fn done(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
         let answer = self.post(world, path, pairs).await;
         assert_eq!(answer.status, 303, "{path}: {answer:?}");
@@ -123,7 +123,7 @@ impl Browser {
         }
     }
 
-    /// With the token of its session's forms.
+    /// Adds the token of its session's forms.
     pub(crate) async fn in_session(mut self, world: &World) -> Self {
         let html = self.page(world, "/").await;
         let (_, behind) = html.split_once("name=\"csrf\" value=\"").unwrap();
@@ -174,7 +174,7 @@ fn with_operators(file: &Path) -> Setup {
     Setup::default().edit("[admin]\n", &operators_file_section(file))
 }
 
-/// Of calls to the model `chat` it is known what the vendor took.
+/// A setup with the vendor's price for calls to the model `chat`.
 fn with_cost() -> Setup {
     const COST: &str = "cost_usdt_mtok = { input = \"0.6\", cached_input = \"0.1\", output = \"0.9\", cache_write = \"0.5\" }";
     Setup::default().edit(
@@ -183,7 +183,7 @@ fn with_cost() -> Setup {
     )
 }
 
-/// A call of a session that has the operation's name.
+/// Makes a call in a session named after the operation.
 async fn a_call(world: &World, key: &Key, op: Op) -> String {
     let mut req = op.request(world, key, &op.body("x"));
     let session = op.model().parse().unwrap();
@@ -201,7 +201,7 @@ fn row<'a>(html: &'a str, name: &str) -> &'a str {
     behind.split("</tr>").next().unwrap()
 }
 
-/// What was left of charges, as the API says it, and as each page does: to the digit.
+/// Margins by the API and by each page agree to the digit.
 async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
     let api = async |query: &str| {
         let path = format!("/admin/v1/usage{query}");
@@ -215,9 +215,10 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
         !total.starts_with('-') && total != "0.00",
         "something was left: {total}"
     );
+    // The cost of some calls may be unknown: then the cell continues after the margin.
     let cell = |margin: &Value| {
         let margin = margin.as_str().unwrap_or("—");
-        format!("<td data-label=\"Margin, ₽\">{margin}</td>")
+        format!("<td data-label=\"Margin, ₽\">{margin}")
     };
     let overview = me.page(world, "/").await;
     for time in ["Today", "This month", "In a year"] {
@@ -256,7 +257,7 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
     }
 }
 
-/// Whoever asks for less is shown that and nothing else.
+/// A filter shows the matching rows and nothing else.
 async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[String]) {
     let receipt = world.receipt(&numbers[0]).await;
     let (vendor, at) = (
@@ -285,14 +286,14 @@ async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[St
             assert_eq!(table.contains(number.as_str()), found, "{filter}: {html}");
         }
         assert_eq!(
-            table.contains("Nothing was found"),
+            table.contains("No results"),
             found == [false; 2],
             "{filter}: {html}"
         );
     }
 }
 
-/// Every page, with what must stand on it.
+/// Checks every page for its required content.
 async fn first_day(world: &World) {
     let me = Browser::admin(world).await;
     let made = me
@@ -306,7 +307,7 @@ async fn first_day(world: &World) {
         made.contains("The account was created.") && made.contains("Acme &#38; Co"),
         "{made}"
     );
-    // The payment's, and another one of the correction's.
+    // One id for the payment, and another one for the correction.
     let mut ids = made.split("value=\"console-").skip(1).map(|id| &id[..16]);
     assert_ne!(ids.next().unwrap(), ids.next().unwrap());
     let page = "/console/accounts/acme";
@@ -391,7 +392,7 @@ async fn first_day(world: &World) {
         format!("/console/calls/{}", numbers[0]).as_str()
     );
 
-    // One sum: the page's, the API's.
+    // The page and the API report the same sum.
     let usage = me.page(world, "/console/usage?account=acme").await;
     let api = world
         .admin(Method::GET, "/admin/v1/usage?account=acme", None)
@@ -430,7 +431,7 @@ async fn first_day(world: &World) {
         );
         assert!(overview.contains(&row), "{row}: {overview}");
     }
-    // One row of each table, of an hour, a day and a month, unless one of them has just ended.
+    // One row of each table, for an hour, a day and a month, unless one of them has just ended.
     let cells = format!(
         "<td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td><td data-label=\"Charged, ₽\">{charged}</td>\
          <td data-label=\"First byte p50, ms\">"
@@ -441,8 +442,7 @@ async fn first_day(world: &World) {
         "day, the last 30",
         "month, the last 12",
     ] {
-        let plot =
-            format!("aria-label=\"How long calls took by {by}: half of them and 99 in a hundred");
+        let plot = format!("aria-label=\"Latency of calls by {by}, ms;");
         assert!(overview.contains(&plot), "{plot}: {overview}");
     }
 
@@ -474,8 +474,8 @@ async fn first_day(world: &World) {
     let team = row(&account, "team");
     for cell in [
         "<td class=\"text\" data-label=\"Name\">Team &#38; Co</td>",
-        "<td data-label=\"Ceiling of a month, ₽\">40.00</td>",
-        "<td data-label=\"Ceiling of a day, ₽\">—</td>",
+        "<td data-label=\"Monthly ceiling, ₽\">40.00</td>",
+        "<td data-label=\"Daily ceiling, ₽\">—</td>",
     ] {
         assert!(team.contains(cell), "{cell}: {team}");
     }
@@ -498,7 +498,7 @@ async fn first_day(world: &World) {
         assert_eq!(set.json()["levels_rub"], json!([]));
     }
 
-    // A key is found by its id, and by how it or its id begins.
+    // A key is found by its id, by its prefix, and by the prefix of its id.
     let direct = me.get(world, &format!("/console/accounts?key={id}")).await;
     assert_eq!(
         direct.headers["location"],
@@ -515,7 +515,11 @@ async fn first_day(world: &World) {
             .page(world, &format!("/console/accounts?key={begins}"))
             .await;
         assert_eq!(html.contains(&link), found, "{begins}: {html}");
-        assert_eq!(html.contains("None does."), !found, "{begins}: {html}");
+        assert_eq!(
+            html.contains("No matching keys."),
+            !found,
+            "{begins}: {html}"
+        );
         assert!(!html.contains(&secret));
     }
     let changed = world
@@ -579,7 +583,7 @@ async fn in_redis_an_operators_first_day() {
 }
 
 #[tokio::test]
-async fn vendors_are_taken_out_and_put_back_and_prices_shown() {
+async fn vendors_are_disabled_and_enabled_and_prices_shown() {
     let world = World::start().await;
     let me = Browser::admin(&world).await;
     let vendors = world
@@ -594,7 +598,7 @@ async fn vendors_are_taken_out_and_put_back_and_prices_shown() {
             &[("do", "disable"), ("vendor", name)],
         )
         .await;
-    assert!(out.contains(&format!("Put {name} back")), "{out}");
+    assert!(out.contains(&format!("Enable {name}")), "{out}");
     assert!(me.page(&world, "/").await.contains("disabled"));
     let back = me
         .done(
@@ -603,7 +607,7 @@ async fn vendors_are_taken_out_and_put_back_and_prices_shown() {
             &[("do", "enable"), ("vendor", name)],
         )
         .await;
-    assert!(back.contains(&format!("Take {name} out")), "{back}");
+    assert!(back.contains(&format!("Disable {name}")), "{back}");
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let prices = me.page(&world, "/console/prices").await;
     for model in catalog["models"].as_array().unwrap() {
@@ -617,7 +621,7 @@ async fn vendors_are_taken_out_and_put_back_and_prices_shown() {
 }
 
 #[tokio::test]
-async fn what_the_api_refuses_is_said_on_the_page_and_nothing_changes() {
+async fn api_refusals_are_shown_on_the_page_and_change_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -656,13 +660,13 @@ async fn what_the_api_refuses_is_said_on_the_page_and_nothing_changes() {
             "/console/accounts/acme",
             vec![("do", "drop")],
             404,
-            "no such page",
+            "Page not found",
         ),
     ] {
         let answer = me.post(&world, path, &pairs).await;
         assert_eq!(answer.status, status, "{path}: {answer:?}");
         assert!(answer.text().contains(says), "{says}: {}", answer.text());
-        // What may have been booked is there to be sent again, under the same id.
+        // A booking that may have succeeded can be sent again under the same id.
         let booking = pairs.contains(&("id", "x")) && status != 404;
         let shown = answer.text().contains(r#"name="id" required value="x""#);
         assert_eq!(shown, booking, "{}", answer.text());
@@ -705,7 +709,7 @@ async fn what_the_api_refuses_is_said_on_the_page_and_nothing_changes() {
 }
 
 #[tokio::test]
-async fn nothing_is_shown_or_done_without_signing_in() {
+async fn console_requires_sign_in_for_everything() {
     let world = World::start().await;
     let key = world.key().await;
     let account = format!("/console/accounts/{}", key.account);
@@ -746,13 +750,13 @@ async fn nothing_is_shown_or_done_without_signing_in() {
         }
     }
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
-    // The API wants the key: a session is none of it.
+    // The API requires the key; a session is not enough.
     let me = Browser::admin(&world).await;
     assert_eq!(me.get(&world, "/admin/v1/accounts").await.status, 401);
 }
 
 #[tokio::test]
-async fn guesses_are_few_and_counted_by_address() {
+async fn key_guesses_are_limited_per_address() {
     let world = World::start().await;
     let mut statuses = Vec::new();
     for guess in 0..9 {
@@ -768,7 +772,7 @@ async fn guesses_are_few_and_counted_by_address() {
 }
 
 #[tokio::test]
-async fn a_session_is_never_one_that_the_browser_brought() {
+async fn session_id_from_the_browser_is_never_reused() {
     let world = World::start().await;
     let fixed = format!("tollgate_console={}", "0".repeat(64));
     let pairs = [("name", ""), ("password", ADMIN_KEY)];
@@ -791,7 +795,7 @@ async fn a_session_is_never_one_that_the_browser_brought() {
         303,
         "what was set before opens nothing"
     );
-    // Nor is one kept over a second signing in.
+    // A session is not kept across a second sign-in either.
     let again = Browser {
         cookie: given.clone(),
         csrf: String::new(),
@@ -801,7 +805,7 @@ async fn a_session_is_never_one_that_the_browser_brought() {
         .await;
     assert_ne!(set_cookie(&answer).unwrap(), given);
     assert_eq!(again.get(&world, "/").await.status, 303);
-    // Of two cookies one was set by somebody else.
+    // One of the two cookies was set by somebody else.
     let mine = Browser::admin(&world).await;
     let two = Browser {
         cookie: format!("{}; tollgate_console=0", mine.cookie),
@@ -812,7 +816,7 @@ async fn a_session_is_never_one_that_the_browser_brought() {
 }
 
 #[tokio::test]
-async fn the_cookie_is_for_this_origin_alone_and_no_script_reads_it() {
+async fn cookie_is_limited_to_its_origin_and_hidden_from_scripts() {
     let world = World::start().await;
     let pairs = [("name", ""), ("password", ADMIN_KEY)];
     for (headers, secure) in [(&[][..], false), (&[("x-forwarded-proto", "https")], true)] {
@@ -859,7 +863,7 @@ async fn forms_of_other_pages_change_nothing() {
             .await;
         assert_eq!(answer.status, 403, "nor is anybody signed in by one");
     }
-    // What is only asked for changes nothing either.
+    // A GET request does not change anything either.
     let asked = me.get(&world, &format!("{page}?{}", encoded(&good))).await;
     assert_eq!(asked.status, 200);
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
@@ -877,7 +881,7 @@ async fn forms_of_other_pages_change_nothing() {
 }
 
 #[tokio::test]
-async fn no_page_is_framed_kept_or_runs_a_script_but_its_own_file() {
+async fn pages_cannot_be_framed_or_cached_and_run_only_their_own_script() {
     let world = World::start().await;
     world.key().await;
     let me = Browser::admin(&world).await;
@@ -928,7 +932,7 @@ async fn no_page_is_framed_kept_or_runs_a_script_but_its_own_file() {
     }
 }
 
-/// Whatever may be named by somebody else is text: accounts, keys, models, vendors and what was typed.
+/// Every name that others can choose is escaped: accounts, keys, models, vendors and typed text.
 #[tokio::test]
 async fn names_are_text_on_every_page() {
     const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
@@ -996,7 +1000,7 @@ async fn names_are_text_on_every_page() {
 }
 
 #[tokio::test]
-async fn a_role_does_what_it_is_there_for_and_is_told_so_otherwise() {
+async fn role_can_do_only_what_it_permits() {
     let folder = folder();
     let file = folder.path().join("operators.toml");
     for role in ["read", "finance", "support", "admin"] {
@@ -1043,9 +1047,10 @@ async fn a_role_does_what_it_is_there_for_and_is_told_so_otherwise() {
     }
 }
 
-/// An expired key, or one of a model that is gone, is changed like any other; what somebody else has changed meanwhile stays.
+/// An expired key, or a key with a removed model, can be changed like any other; changes that others made meanwhile are
+/// kept.
 #[tokio::test]
-async fn a_keys_form_changes_what_was_touched_alone() {
+async fn key_form_changes_only_the_edited_fields() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -1054,7 +1059,7 @@ async fn a_keys_form_changes_what_was_touched_alone() {
     let change = async |body: Value| world.admin(Method::PATCH, &path, Some(body)).await;
     let before = change(json!({ "ceiling_day_rub": "1000" })).await;
     assert_eq!(before.status, 200);
-    // It has been over for long.
+    // The key expired long ago.
     let over = KeyChange {
         expires_at_ms: Some(Some(1_000)),
         ..KeyChange::default()
@@ -1082,7 +1087,7 @@ async fn a_keys_form_changes_what_was_touched_alone() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_is_out_and_so_is_everybody_whose_password_changed() {
+async fn sign_out_and_password_change_end_sessions() {
     let folder = folder();
     let file = folder.path().join("operators.toml");
     named(&file, "anna", "finance");

@@ -1,4 +1,4 @@
-//! The console's page of events: what was told, latest first; who is sent it; what was not taken, sent again.
+//! The console's page of events: latest first, with receivers and dead letters, which can be sent again.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::{
 
 const PAGE: &str = "/console/events";
 
-/// Events of two accounts, and a receiver that took none of the first: it is a dead letter.
+/// Events of two accounts, and a receiver that accepted none of the first: it is a dead letter.
 async fn world(hook: &Hook, file: &std::path::Path, ledger: Option<&str>) -> World {
     let sections = format!("{}[ledger]", hook.section("crm", ""));
     let mut setup = Setup::default()
@@ -68,7 +68,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let world = world(&hook, &file, ledger).await;
     let me = Browser::signed_in(&world, "helper", PASSWORD).await;
 
-    // Latest first, to the first of all, none twice.
+    // Latest first, down to the very first event, without duplicates.
     let first = me.page(&world, PAGE).await;
     assert_eq!(numbers(&first), (13..=62).rev().collect::<Vec<_>>());
     assert!(first.contains("entry p59") && first.contains("/console/accounts/acme"));
@@ -87,7 +87,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let of_beta = me
         .page(&world, &format!("{PAGE}?account=beta&kind=top_up"))
         .await;
-    // Accounts of a server tell each for itself: whose event comes first is left open.
+    // Accounts emit events independently, so the order between them is open.
     let told = world
         .admin(Method::GET, "/admin/v1/events?account=beta", None)
         .await
@@ -95,12 +95,12 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let told = told["events"][0]["number"].as_u64().unwrap();
     assert_eq!(numbers(&of_beta), [told]);
     let none = me.page(&world, &format!("{PAGE}?kind=debt")).await;
-    assert!(none.contains("Nothing was found"), "{none}");
+    assert!(none.contains("No results"), "{none}");
     let wrong = me.get(&world, &format!("{PAGE}?account=a%2Fb")).await;
     assert_eq!(wrong.status, 400);
     assert!(wrong.text().contains("account: "), "{}", wrong.text());
 
-    // A receiver and its dead letter, whose words are text.
+    // A receiver and its dead letter, whose text is escaped.
     for fact in [
         "<h3>crm</h3>",
         "webhook to 127.0.0.1",
@@ -129,7 +129,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     assert_eq!(answer.status, 403);
     assert_eq!(dead(&world).await, 1);
     let done = me.done(&world, PAGE, &replay).await;
-    assert!(done.contains("was sent again, and taken"), "{done}");
+    assert!(done.contains("was sent again and accepted"), "{done}");
     assert!(!done.contains("Replay"), "no letter is left: {done}");
     assert_eq!(dead(&world).await, 0);
     let posts = hook.posts();
@@ -142,7 +142,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
         assert!(answer.text().contains(says), "{}", answer.text());
     }
 
-    // Who only reads sees no button, and is refused by the API below.
+    // An operator with read access sees no button, and the API refuses the change.
     let reader = Browser::signed_in(&world, "reader", PASSWORD).await;
     let html = reader.page(&world, PAGE).await;
     assert!(!html.contains("Replay") && !html.contains("Stop crm"));

@@ -1,4 +1,4 @@
-//! Signing in to the console by an OpenID provider: a small one on a socket of its own, which signs what a test wants.
+//! Sign-in to the console by an OpenID provider: a small one on its own socket, which signs whatever a test needs.
 
 use std::{
     collections::HashMap,
@@ -29,7 +29,7 @@ use crate::{
     secrets::VENDOR_KEY,
 };
 
-/// A provider: what it was asked for, and what it will say.
+/// A provider: the requests it received, and its next answers.
 struct Provider {
     port: u16,
     state: Arc<Mutex<State>>,
@@ -40,7 +40,7 @@ struct State {
     issuer: String,
     pair: EcdsaKeyPair,
     kid: u32,
-    /// By the code: the challenge, and the token's claims.
+    /// Issued codes, each with its challenge and the claims of its token.
     codes: HashMap<String, (String, Value)>,
     asked: Vec<String>,
     auth: &'static str,
@@ -94,7 +94,7 @@ impl Provider {
         act(&mut self.state.lock().unwrap())
     }
 
-    /// Somebody is at the provider's page, and it agrees: the address that it sends them back to.
+    /// A person signs in at the provider's page; returns the URL that the provider redirects to.
     fn agrees(&self, to: &str, change: &Value) -> String {
         let asked = query(to);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// The client's secret, the code once, the verifier of its challenge.
+    /// Checks the client's secret, that the code is new, and the verifier of its challenge.
     fn token(&mut self, head: &str, body: &str) -> (u16, Value) {
         let fields = query(&format!("?{body}"));
         let basic = STANDARD.encode(format!("tollgate:{VENDOR_KEY}"));
@@ -207,7 +207,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     let _ = stream.shutdown().await;
 }
 
-/// The fields behind the question mark; one that is not there is empty.
+/// The query's fields; an absent one is empty.
 fn query(url: &str) -> Fields {
     let pairs = url.split_once('?').unwrap().1.split('&');
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap());
@@ -252,7 +252,7 @@ fn cookies(answer: &Answer) -> HashMap<String, String> {
     .collect()
 }
 
-/// A browser on its way: where it is sent, and what it keeps.
+/// A browser at the start of a sign-in: the URL that it is redirected to, and its cookies.
 async fn sent(world: &World) -> (String, Browser) {
     let answer = Browser::default().get(world, "/console/oidc").await;
     let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
@@ -280,7 +280,7 @@ fn session(answer: &Answer) -> Browser {
 }
 
 #[tokio::test]
-async fn whoever_the_provider_knows_is_in_with_the_role_of_their_groups() {
+async fn provider_sign_in_gives_the_role_of_the_groups() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     let form = Browser::default().get(&world, "/console/sign-in").await;
@@ -309,7 +309,7 @@ async fn whoever_the_provider_knows_is_in_with_the_role_of_their_groups() {
     let back = provider.agrees(&to, &json!({}));
     let answer = browser.get(&world, &back).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    // The page itself leads on, so that a cookie for this site alone is sent.
+    // The page itself redirects, so that a same-site cookie is sent.
     assert!(
         answer
             .text()
@@ -340,7 +340,7 @@ async fn whoever_the_provider_knows_is_in_with_the_role_of_their_groups() {
         .await;
     assert_eq!(refused.status, 403, "{refused:?}");
 
-    // A code is worth nothing twice, nor in another browser.
+    // A code is valid only once, and not in another browser.
     let again = browser.get(&world, &back).await;
     assert_eq!((again.status.as_u16(), cookies(&again).len()), (403, 0));
     let (to, _) = sent(&world).await;
@@ -368,7 +368,7 @@ async fn whoever_the_provider_knows_is_in_with_the_role_of_their_groups() {
 }
 
 #[tokio::test]
-async fn a_provider_that_signs_with_another_key_is_asked_for_it_and_secrets_may_go_in_the_body() {
+async fn rotated_provider_key_is_fetched_and_secrets_may_be_sent_in_the_body() {
     let provider = Provider::start().await;
     provider.with(|state| state.auth = "client_secret_post");
     let world = provider.setup().start().await;
@@ -386,14 +386,14 @@ async fn a_provider_that_signs_with_another_key_is_asked_for_it_and_secrets_may_
             .count()
     });
     assert_eq!(keys, 2, "once, and once more for the new key");
-    // Another key under the name of one that is known is no key of the provider's.
+    // Another key under a known key's name is not the provider's key.
     provider.with(|state| state.pair = pair());
     let answer = comes_back(&world, &provider, &json!({})).await;
     assert_eq!((answer.status.as_u16(), cookies(&answer).len()), (403, 0));
 }
 
 #[tokio::test]
-async fn what_is_wrong_names_the_setting_and_lets_nobody_in() {
+async fn faulty_provider_names_the_setting_and_refuses_sign_in() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     for (change, status, says) in [
@@ -412,9 +412,9 @@ async fn what_is_wrong_names_the_setting_and_lets_nobody_in() {
     }
 }
 
-/// A page of others' can have an operator's browser ask for this as often as it likes.
+/// A foreign page can make an operator's browser send this request any number of times.
 #[tokio::test]
-async fn who_was_never_on_the_way_to_the_provider_has_guessed_nothing() {
+async fn unsolicited_callback_does_not_count_as_a_guess() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     for _ in 0..30 {
@@ -427,7 +427,7 @@ async fn who_was_never_on_the_way_to_the_provider_has_guessed_nothing() {
 }
 
 #[tokio::test]
-async fn a_provider_that_calls_itself_otherwise_or_is_away_is_named() {
+async fn error_names_a_provider_that_is_unreachable_or_has_another_issuer() {
     let provider = Provider::start().await;
     let issuer =
         provider.with(|state| std::mem::replace(&mut state.issuer, "http://evil.example".into()));
@@ -451,7 +451,7 @@ async fn a_provider_that_calls_itself_otherwise_or_is_away_is_named() {
 }
 
 #[tokio::test]
-async fn without_a_provider_there_is_no_such_page() {
+async fn without_a_provider_the_page_is_404() {
     let world = World::start().await;
     let html = Browser::default()
         .get(&world, "/console/sign-in")

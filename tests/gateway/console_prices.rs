@@ -1,4 +1,4 @@
-//! What was in force when: tariff versions are noted in the ledger, and the console shows what each changed.
+//! Tariff versions over time: the ledger records them, and the console shows what each changed.
 
 use http::Method;
 use serde_json::json;
@@ -18,7 +18,7 @@ async fn versions(world: &World) -> Vec<u64> {
     versions.collect()
 }
 
-/// What an account's call comes to.
+/// The charge of an account's call.
 async fn charged_for_a_call(world: &World, account: &str) -> MicroRub {
     let key = world.key_with(account, "1000", json!({})).await;
     let body = Op::Chat.body("x");
@@ -27,14 +27,14 @@ async fn charged_for_a_call(world: &World, account: &str) -> MicroRub {
     receipt["charged_rub"].as_str().unwrap().parse().unwrap()
 }
 
-/// Two gateways on one ledger after another, the second with other prices.
+/// Two gateways on one ledger, one after the other, the second with other prices.
 async fn prices_are_shown_by_version(ledger: &str) {
     let first = Setup::default().ledger(ledger).start().await;
     assert_eq!(versions(&first).await, [1]);
     let me = Browser::admin(&first).await;
     let html = me.page(&first, "/console/prices").await;
     assert!(
-        html.contains("Tariff No. 1, since") && html.contains("is not known"),
+        html.contains("Tariff No. 1, since") && html.contains("earlier ones are unknown"),
         "{html}"
     );
     assert!(!html.contains("<ins>"), "{html}");
@@ -64,7 +64,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
     assert!(html.contains("multiplier 1.3 (before 1)"), "{html}");
     let at_more = charged_for_a_call(&second, "more").await;
     assert!(at_more > at_one, "{at_more:?} {at_one:?}");
-    // Each call from the multiplier that it was charged with.
+    // Each call is computed from the multiplier that it was charged with.
     let html = me
         .page(&second, "/console/prices?days=2&multiplier=2.6")
         .await;
@@ -90,7 +90,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
     }
     second.gateway.drain().await.unwrap();
 
-    // The same prices again are the same version, noted once.
+    // The same prices are the same version, recorded once.
     let third = dearer().start().await;
     assert_eq!(versions(&third).await, [2, 1]);
     let audited = third

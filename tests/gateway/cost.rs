@@ -1,5 +1,4 @@
-//! What the caller is told of a call's cost with the answer: a header of a plain one, a comment in front of
-//! the last event of a stream.
+//! The cost of a call in its answer: a header of a plain answer, a comment before the last event of a stream.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::{
     replies::{answer, begun, events, read_until, refusal, rest, told_cost, usage},
 };
 
-/// Both operations, at vendors of both formats.
+/// Both operations, with vendors of both formats.
 const WAYS: [(Op, Op); 4] = [
     (Op::Chat, Op::Chat),
     (Op::Chat, Op::Messages),
@@ -27,7 +26,7 @@ fn to(op: Op, vendor: Op, fields: Value) -> Value {
     with(body, fields)
 }
 
-/// A stream of which the usage is asked for where that has to be asked for.
+/// A stream that requests usage, if the format requires that.
 fn streamed(op: Op, vendor: Op) -> Value {
     let body = to(op, vendor, json!({ "stream": true }));
     match op {
@@ -37,7 +36,7 @@ fn streamed(op: Op, vendor: Op) -> Value {
 }
 
 #[tokio::test]
-async fn a_plain_answer_says_what_it_cost() {
+async fn plain_answer_has_its_cost_in_a_header() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, vendor) in WAYS {
@@ -55,7 +54,7 @@ async fn a_plain_answer_says_what_it_cost() {
 }
 
 #[tokio::test]
-async fn a_stream_says_what_it_cost_and_then_ends_with_its_last_event() {
+async fn stream_has_its_cost_before_the_last_event() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, vendor) in WAYS {
@@ -79,7 +78,7 @@ async fn a_stream_says_what_it_cost_and_then_ends_with_its_last_event() {
 }
 
 #[tokio::test]
-async fn a_chat_stream_without_usage_says_nothing_of_its_cost() {
+async fn chat_stream_without_usage_has_no_cost() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in BOTH {
@@ -94,7 +93,7 @@ async fn a_chat_stream_without_usage_says_nothing_of_its_cost() {
 }
 
 #[tokio::test]
-async fn the_comment_is_a_line_of_its_own_whatever_the_vendor_left_out() {
+async fn cost_comment_is_a_separate_line_even_if_the_vendor_omits_line_ends() {
     let world = World::start().await;
     let key = world.key().await;
     let whole = events(Op::Chat, &["раз"], 9, 2).concat();
@@ -118,7 +117,7 @@ async fn the_comment_is_a_line_of_its_own_whatever_the_vendor_left_out() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_says_nothing_of_its_cost() {
+async fn broken_stream_has_no_cost() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -138,7 +137,7 @@ async fn a_stream_that_breaks_off_says_nothing_of_its_cost() {
 }
 
 #[tokio::test]
-async fn what_was_refused_has_no_cost() {
+async fn refusal_has_no_cost() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -162,7 +161,7 @@ async fn what_was_refused_has_no_cost() {
 }
 
 #[tokio::test]
-async fn a_cost_beyond_the_funds_is_told_and_the_receipt_says_what_was_charged() {
+async fn cost_beyond_the_funds_is_reported_and_the_receipt_has_the_charge() {
     let world = World::start().await;
     // 3000 bytes are held as 2000 tokens, and may be 3000.
     let body = Op::Chat.body(&"x".repeat(3000));

@@ -1,4 +1,4 @@
-//! What a stop does to running calls.
+//! Effects of a stop on running calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -73,7 +73,7 @@ async fn a_drain_cuts_what_is_left_with_an_error_event_and_charges_what_was_deli
     assert!((20_000..21_500).contains(&each), "{each}");
 }
 
-/// A plain call is read to its end although its client has left: a drain waits for it.
+/// A plain call whose client has left is read to its end, and a drain waits for it.
 #[tokio::test]
 async fn a_drain_waits_for_calls_whose_clients_have_left() {
     let world = World::start().await;
@@ -95,7 +95,7 @@ async fn a_drain_waits_for_calls_whose_clients_have_left() {
         client,
         dir: _dir,
     } = world;
-    // With its connections the client is gone.
+    // Dropping its connections disconnects the client.
     drop(client);
     let store = gateway.store().clone();
     gateway.drain().await.unwrap();
@@ -104,9 +104,9 @@ async fn a_drain_waits_for_calls_whose_clients_have_left() {
     assert_eq!(account.spent_rub.micro(), 1500);
 }
 
-/// An h2 client that grants no window keeps its answer from ever being asked for.
+/// An h2 client that grants no window never requests the rest of its answer.
 #[tokio::test]
-async fn a_client_that_takes_nothing_does_not_keep_its_hold() {
+async fn client_that_reads_nothing_does_not_keep_its_hold() {
     let world = Setup::default()
         .edit(
             "[ledger]",
@@ -128,7 +128,7 @@ async fn a_client_that_takes_nothing_does_not_keep_its_hold() {
     let answer = sender.send_request(world.chat_request(&key, &body)).await;
     let _kept = answer.unwrap();
     assert_ne!(world.account(&key).await["held_rub"], "0.00");
-    // The connection is looked at every five seconds.
+    // Connections are checked every five seconds.
     let deadline = Duration::from_secs(12);
     tokio::time::timeout(deadline, async {
         while world.account(&key).await["held_rub"] != "0.00" {

@@ -1,7 +1,14 @@
-//! The binary as a process of its own with a scripted vendor, whose memory can be weighed and whose log can
-//! be read; and connections that say what they are told to.
+//! The binary as a process with a scripted vendor, so that tests can measure its memory and read its log; and
+//! connections that send given bytes.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    net::SocketAddr,
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -18,7 +25,7 @@ use crate::{
     support::process::{MANY_FILES, PATIENCE, Served, Start},
 };
 
-/// `tollgate serve`, with as many files as this machine lets it open.
+/// `tollgate serve`, with the maximum of open files that this machine allows.
 pub struct Edge {
     served: Served,
     pub address: SocketAddr,
@@ -30,33 +37,43 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// With lines under `[limits]` and a ledger in a file.
+    /// Starts with these lines under `[limits]` and a ledger in a file.
     pub async fn start(limits: &str) -> Self {
         let limits = format!("[limits]\n{limits}\n[tariff]");
         Self::start_with(|text| text.replace("[tariff]", &limits)).await
     }
 
-    /// Over another ledger.
+    /// Starts over another ledger.
     pub async fn over(ledger: &str) -> Self {
-        Self::run(Some(ledger), "debug", |text| text).await
+        Self::run(Some(ledger), "debug", None, |text| text).await
     }
 
-    /// The same with its configuration edited.
+    /// Starts over another ledger with an edited configuration.
     pub async fn over_with(ledger: &str, edit: impl FnOnce(String) -> String) -> Self {
-        Self::run(Some(ledger), "debug", edit).await
+        Self::run(Some(ledger), "debug", None, edit).await
     }
 
-    /// Without what would fill a disk in a million requests.
+    /// Starts without log lines that would fill a disk in a million requests.
     pub async fn quiet() -> Self {
-        Self::run(None, "info", |text| text).await
+        Self::run(None, "info", None, |text| text).await
     }
 
-    /// With its configuration edited, and a ledger in a file.
+    /// Starts with a pipe as its log, from which at most this many bytes are read per second.
+    pub async fn read_slowly(bytes_per_second: usize) -> Self {
+        Self::run(None, "info", Some(bytes_per_second), |text| text).await
+    }
+
+    /// Starts with an edited configuration, and a ledger in a file.
     pub async fn start_with(edit: impl FnOnce(String) -> String) -> Self {
-        Self::run(None, "debug", edit).await
+        Self::run(None, "debug", None, edit).await
     }
 
-    async fn run(ledger: Option<&str>, level: &str, edit: impl FnOnce(String) -> String) -> Self {
+    async fn run(
+        ledger: Option<&str>,
+        level: &str,
+        read: Option<usize>,
+        edit: impl FnOnce(String) -> String,
+    ) -> Self {
         let vendor = ScriptedVendor::start().await.unwrap();
         let dir = Folder::create();
         let path = |name: &str| dir.path().join(name);
@@ -65,8 +82,14 @@ impl Edge {
         let text = config_text(vendor.address(), ledger, path("outbox.db"));
         let config = path("tollgate.toml");
         std::fs::write(&config, edit(text)).unwrap();
+        if let Some(bytes_per_second) = read {
+            let (pipe, log) = (path("pipe"), path("log"));
+            let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+            assert!(made.unwrap().success());
+            thread::spawn(move || copy_slowly(&pipe, &log, bytes_per_second));
+        }
         let served = Start {
-            shell: Some(MANY_FILES),
+            shell: Some(read.map_or(MANY_FILES, |_| INTO_PIPE)),
             level: &format!("info,tollgate={level},tollgate_layers={level}"),
             ..Start::new(&config, &path("log"))
         }
@@ -82,29 +105,29 @@ impl Edge {
         }
     }
 
-    /// What it printed.
+    /// Everything that the gateway has logged.
     pub fn log(&self) -> String {
         self.served.log.text()
     }
 
-    /// What it printed behind `place`, which moves to the end.
+    /// The gateway's log from `place` on; moves `place` to the end.
     pub fn log_behind(&self, place: &mut u64) -> String {
         let (text, end) = self.served.log.behind(*place);
         *place = end;
         text
     }
 
-    /// How many lines of its log have a message that begins so.
+    /// Number of log lines whose message has this beginning.
     pub fn said(&self, begin: &str) -> usize {
         self.served.log.count(begin)
     }
 
-    /// Waits until it has said so for the `nth` time.
+    /// Waits until it has logged this for the `nth` time.
     pub async fn says(&self, begin: &str, nth: usize) {
         self.served.log.says(begin, nth).await;
     }
 
-    /// Its configuration.
+    /// Text of the gateway's configuration file.
     pub fn config(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("tollgate.toml")).unwrap()
     }
@@ -115,7 +138,7 @@ impl Edge {
         std::fs::write(file, text).unwrap();
     }
 
-    /// Lets it read its configuration again, and waits until it has taken it.
+    /// Writes another configuration, reloads it, and waits until it applies.
     pub async fn reload(&self, text: &str) {
         let before = self.said("reloaded");
         self.configure(text);
@@ -128,7 +151,7 @@ impl Edge {
         self.served.signal(name);
     }
 
-    /// Once it has ended: its exit status, where no signal ended it.
+    /// The gateway's exit code once it has ended; the inner `None` if a signal ended it.
     pub fn exit_code(&mut self) -> Option<Option<i32>> {
         self.served.exited().map(|status| status.code())
     }
@@ -137,31 +160,39 @@ impl Edge {
         self.served.is_running()
     }
 
-    /// Its resident memory in KiB.
+    /// Resident memory of the gateway in KiB.
     pub fn rss_kib(&self) -> u64 {
         self.served.rss_kib()
     }
 
-    /// What the system lets it have: the line that begins so.
+    /// Peak resident memory of the gateway in KiB.
+    pub fn peak_kib(&self) -> u64 {
+        let status = self.served.proc("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.unwrap().parse().unwrap()
+    }
+
+    /// The line of the process's limits with this beginning.
     pub fn system_limit(&self, name: &str) -> String {
         let limits = self.served.proc("limits");
         let line = limits.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().trim().to_owned()
     }
 
-    /// What the machine tells everybody of it.
+    /// The gateway's command line, which every user of the machine can read.
     pub fn command_line(&self) -> String {
         self.served.proc("cmdline")
     }
 
-    /// Tells it to stop, and waits until it has; its exit status.
+    /// Stops it, waits until it has ended, and returns its exit status.
     pub async fn stop(&mut self) -> Option<i32> {
         self.signal("-TERM");
         let ended = timeout(PATIENCE, self.served.ended()).await;
         ended.expect("it stops in time").code()
     }
 
-    /// Tells it to read its config again.
+    /// Makes the gateway read its configuration again (SIGHUP).
     pub fn hang_up(&self) {
         self.signal("-HUP");
     }
@@ -179,7 +210,7 @@ impl Edge {
         whole(self.client.request(req).await.unwrap()).await
     }
 
-    /// An account `acme` with much money, and the secret of its key.
+    /// Creates an account `acme` with much money, and returns the secret of its key.
     pub async fn key(&self) -> String {
         for (path, body) in [
             (
@@ -200,7 +231,7 @@ impl Edge {
         made.json()["key"].as_str().unwrap().to_owned()
     }
 
-    /// A chat call on a connection of the common client's.
+    /// A chat call on a connection of the shared client.
     pub async fn chat(&self, key: &str, body: &Value) -> Answer {
         let bearer = format!("Bearer {key}");
         let headers = [
@@ -227,7 +258,24 @@ impl Edge {
     }
 }
 
-/// A connection from the `nth` address of this machine: each of them is another client.
+/// For [`Start::shell`]: writes the log into a pipe next to the configuration.
+const INTO_PIPE: &str = "exec \"$0\" \"$@\" 2>\"$(dirname \"$3\")/pipe\"";
+
+/// Copies a pipe to its end.
+fn copy_slowly(pipe: &Path, to: &Path, bytes_per_second: usize) {
+    const PARTS: usize = 50;
+    let mut from = File::open(pipe).unwrap();
+    // Removed now, because the test reads all files of the folder at the end, and would wait for the pipe's other end.
+    std::fs::remove_file(pipe).unwrap();
+    let mut to = File::options().create(true).append(true).open(to).unwrap();
+    let mut part = vec![0; bytes_per_second / PARTS];
+    while let Ok(count @ 1..) = from.read(&mut part) {
+        to.write_all(&part[..count]).unwrap();
+        thread::sleep(Duration::from_secs(1) / PARTS as u32);
+    }
+}
+
+/// Connects from the `nth` address of this machine; each address counts as another client.
 pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     let [high, low] = u16::try_from(nth % 60_000)
@@ -237,10 +285,10 @@ pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStre
     socket.connect(to).await
 }
 
-/// Sends these bytes and reads until the other side closes; what came, or `None` if it does not close.
+/// Sends these bytes and reads until the other side closes. Returns what was received, or `None` if it does not close.
 pub async fn talk(to: SocketAddr, bytes: &[u8], patience: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).await.unwrap();
-    // It may close before it has read all.
+    // The other side may close before it has read everything.
     let _ = socket.write_all(bytes).await;
     read_to_close(&mut socket, patience).await
 }
@@ -262,7 +310,7 @@ pub fn statuses(bytes: &[u8]) -> Vec<u16> {
         .collect()
 }
 
-/// Of these times, the one that so many of a hundred do not exceed.
+/// The given percentile of these times.
 pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times[(times.len() * percent / 100).min(times.len() - 1)]

@@ -1,5 +1,5 @@
-//! Hardening, table: silent, slow and idle connections, readers that do not read, and how many connections
-//! one address may have. Slow bodies are in `status_table`.
+//! Hardening: silent, slow and idle connections, clients that do not read, and the limit of connections per address.
+//! Slow bodies are in `status_table`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use http::Method;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -20,20 +21,20 @@ use tollgate::demo::vendor::{Reply, Step};
 use crate::{
     checks::head,
     edge::{Edge, connect_from, percentile, read_to_close, statuses},
-    harness::{chat_body, eventually, with},
+    harness::{ADMIN_KEY, chat_body, eventually, with},
     ops::{Op, limits},
 };
 
-/// A limit of one second, and what a busy machine adds to it.
+/// A limit of one second, plus the delays of a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
 #[tokio::test]
-async fn connections_that_say_nothing_or_too_slowly_are_closed() {
+async fn silent_and_slow_connections_are_closed() {
     let world = limits("first_byte_seconds = 1\nhead_seconds = 1\nidle_seconds = 1")
         .start()
         .await;
     let to = world.gateway.address();
-    // What they say at once, and whether they go on, a byte at a time.
+    // The bytes sent at once, and whether a byte follows from time to time.
     for (what, said, drips) in [
         ("silent", "", false),
         ("half an h2 preface", "PRI * HTTP/2.0\r\n", false),
@@ -50,7 +51,7 @@ async fn connections_that_say_nothing_or_too_slowly_are_closed() {
             false,
         ),
         (
-            // Its settings, and HEADERS that are still to be continued.
+            // SETTINGS, and HEADERS that are not finished.
             "half a head on h2",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0\
              \0\0\u{1}\u{1}\0\0\0\0\u{1}\u{40}",
@@ -96,18 +97,18 @@ async fn connections_that_say_nothing_or_too_slowly_are_closed() {
         let at_least = Duration::from_millis(900);
         assert!(begun.elapsed() > at_least, "{what}: {:?}", begun.elapsed());
     }
-    // Whoever asks in time is served.
+    // A request in time is served.
     assert_eq!(world.get("/", &[]).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_is_cut_and_its_call_ends() {
+async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
     let world = limits("write_seconds = 1").start().await;
     let key = world.key().await;
     world.vendor.script(|_| {
         let event =
             json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(60_000) } }] });
-        // More than the buffers of both ends of a connection take.
+        // More than the buffers of both ends of a connection hold.
         let steps = vec![Step::Send(format!("data: {event}\n\n").into()); 1000];
         Reply::raw(200, "text/event-stream", steps)
     });
@@ -126,13 +127,13 @@ async fn a_reader_that_takes_nothing_is_cut_and_its_call_ends() {
     }
     let account = world.settled(&key).await;
     assert_ne!(account["spent_rub"], "0.00", "what was delivered is paid");
-    // What had left for the client is there; the end is missing.
+    // Data that was sent before is there; the end is missing.
     let rest = read_to_close(&mut socket, SOON).await.expect("it was cut");
     assert!(!rest.ends_with(b"0\r\n\r\n"));
 }
 
 #[tokio::test]
-async fn an_address_has_so_many_connections_and_others_are_not_concerned() {
+async fn connections_per_address_are_limited_without_effect_on_others() {
     let world = limits("connections_per_address_max = 3").start().await;
     let to = world.gateway.address();
     let served = async |socket: &mut TcpStream| -> bool {
@@ -159,14 +160,14 @@ async fn an_address_has_so_many_connections_and_others_are_not_concerned() {
 /// Slow connections, two hundred from each of ten addresses.
 const SLOW: usize = 2000;
 const SLOW_PER_ADDRESS: usize = 200;
-/// Calls that are timed in each round.
+/// Calls measured in each round.
 const CALLS: usize = 200;
-/// Beside twice the time: what the slow client itself, and other tests, cost on the same machine.
+/// Allowance in addition to twice the time: the slow client itself, and other tests, use the same machine.
 const SLACK: Duration = Duration::from_millis(50);
 
-/// Other tests run on the same machine: the best of three rounds counts.
+/// Other tests run on the same machine, so the best of three rounds counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_slow_connections_leave_a_well_behaved_client_its_speed() {
+async fn two_thousand_slow_connections_do_not_slow_other_clients() {
     let edge =
         Edge::start("connections_max = 5000\nhead_seconds = 60\nfirst_byte_seconds = 60").await;
     let key = edge.key().await;
@@ -203,8 +204,8 @@ async fn two_thousand_slow_connections_leave_a_well_behaved_client_its_speed() {
     panic!("slow connections, p99 alone, p99 among them: {rounds:?}");
 }
 
-/// This binary once more: two thousand sockets are more than some machines let one process open beside
-/// all that the other tests need.
+/// This binary once more, because two thousand sockets exceed what some machines let one process open in addition to
+/// the other tests.
 struct SlowClient {
     child: Child,
     open: usize,
@@ -271,16 +272,16 @@ async fn slow_client() {
         });
     }
     println!("\nopen {}", slow.len());
-    // The gateway's end is ours.
+    // Wait until the gateway closes them.
     while slow.join_next().await.is_some() {}
 }
 
-/// Which HTTP a client speaks is looked at in its first three bytes, and they may come one by one.
+/// The HTTP version is detected from the first three bytes, which may arrive one by one.
 #[tokio::test]
-async fn both_versions_of_http_are_served_however_little_comes_at_first() {
+async fn http_version_is_detected_from_any_first_bytes() {
     let world = limits("").start().await;
     let http1 = "HTTP/1.1 ".as_bytes();
-    // A frame of settings.
+    // A SETTINGS frame.
     let http2 = &b"\x04"[..];
     for (said, begins, at) in [
         ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", http1, 0),
@@ -301,7 +302,7 @@ async fn both_versions_of_http_are_served_however_little_comes_at_first() {
             socket.set_nodelay(true).unwrap();
             for part in [&said[..first], &said[first..]] {
                 socket.write_all(part.as_bytes()).await.unwrap();
-                // It may come in one piece with what follows all the same: then it is served all the more.
+                // The first part may still arrive in one piece with the rest, which is served anyway.
                 sleep(Duration::from_millis(20)).await;
             }
             let mut answer = vec![0; at + begins.len()];
@@ -309,5 +310,66 @@ async fn both_versions_of_http_are_served_however_little_comes_at_first() {
             read.expect("it is answered").unwrap();
             assert_eq!(&answer[at..], begins, "{first} bytes of {said:?}");
         }
+    }
+}
+
+/// Sends a request on a new connection.
+async fn probe(to: SocketAddr, path: &str, from: Option<usize>) -> Vec<u16> {
+    let socket = match from {
+        None => TcpStream::connect(to).await,
+        Some(nth) => connect_from(nth, to).await,
+    };
+    let asks = async {
+        let mut socket = socket.unwrap();
+        let text = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        socket.write_all(text.as_bytes()).await.unwrap();
+        read_to_close(&mut socket, SOON).await.unwrap()
+    };
+    statuses(&asks.await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_without_a_key_do_not_block_the_operators_listener() {
+    const CONNECTIONS: usize = 300;
+    let edge = Edge::start("").await;
+    let to = edge.admin_address;
+    // An operator has signed in earlier, on a connection that stays open.
+    let known = async |socket: &mut TcpStream| {
+        let text = format!(
+            "GET /admin/v1/accounts HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n"
+        );
+        socket.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let count = socket.read(&mut answer).await.unwrap();
+        statuses(&answer[..count])
+    };
+    let mut operator = TcpStream::connect(to).await.unwrap();
+    assert_eq!(known(&mut operator).await, [200]);
+    // From the address of the probes and operators, and from many addresses.
+    for from_many in [false, true] {
+        let mut kept = Vec::new();
+        for nth in 0..CONNECTIONS {
+            let socket = match from_many {
+                false => TcpStream::connect(to).await,
+                true => connect_from(nth, to).await,
+            };
+            kept.push(socket.unwrap());
+        }
+        let mut well = 0;
+        for nth in 0..20 {
+            let path = ["/livez", "/readyz", "/metrics"][nth % 3];
+            let from = (nth % 2 == 1).then_some(1000 + nth);
+            well += usize::from(probe(to, path, from).await == [200]);
+        }
+        println!("{well} of 20 probes answered");
+        assert_eq!(well, 20);
+        let accounts = edge.admin(Method::GET, "/admin/v1/accounts", None).await;
+        assert_eq!(accounts.status, 200);
+        assert_eq!(
+            known(&mut operator).await,
+            [200],
+            "its connection is still there"
+        );
+        drop(kept);
     }
 }

@@ -1,5 +1,5 @@
-//! Hardening, "Framing": requests as bytes, and what each must get. Whatever comes in, the vendor sees
-//! whole requests of ours and nothing else.
+//! Hardening, "Framing": requests as bytes, and the answer that each must get. The vendor receives only complete
+//! requests that the gateway wrote.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Statuses that may come; none of them where the connection is closed without a word.
+/// Allowed statuses; an empty list if the connection is closed without an answer.
 type Allowed = &'static [&'static [u16]];
 const NOT_SO: Allowed = &[&[405]];
 const NOWHERE: Allowed = &[&[404]];
@@ -29,7 +29,7 @@ const OK_THEN_BAD: Allowed = &[&[200, 400]];
 const OK_TWICE: Allowed = &[&[200, 200]];
 const OK_THEN_BAD_OR_SHUT: Allowed = &[&[200, 400], &[200]];
 
-/// A request for the chat operation: its first line, lines of its head, and what stands behind it.
+/// A request for the chat operation: its first line, header lines, and the bytes after the head.
 fn chat(key: &Key, first: &str, lines: &str, body: &str) -> String {
     let secret = &key.secret;
     format!(
@@ -43,7 +43,7 @@ fn chunked(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_requests_alone() {
+async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() {
     const POST: &str = "POST /v1/chat/completions HTTP/1.1";
     let world = World::start().await;
     let key = world.key().await;
@@ -58,7 +58,7 @@ async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_r
     let in_chunks = chunked(&body);
     let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
 
-    // What it is, its bytes, what may come, and how many calls the vendor may see.
+    // Name, bytes, allowed statuses, and how many calls the vendor may receive.
     let table: Vec<(&str, String, Allowed, usize)> = vec![
         ("as it should be", good.clone(), OK, 1),
         ("chunked", req(POST, &te_close, &in_chunks), OK, 1),
@@ -107,7 +107,7 @@ async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_r
             BAD,
             0,
         ),
-        // Lengths that are none.
+        // Invalid lengths.
         (
             "length with a sign",
             req(POST, "content-length: +5\r\n", "hello"),
@@ -218,7 +218,7 @@ async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_r
             OK_THEN_BAD,
             1,
         ),
-        // Chunks. The answer may get lost with the connection.
+        // Chunks. The answer may be lost with the connection.
         (
             "size is no number",
             req(
@@ -302,7 +302,7 @@ async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_r
             BAD,
             0,
         ),
-        // Addresses: nothing is decided by a host.
+        // Addresses: the host decides nothing.
         (
             "absolute address",
             req(
@@ -423,7 +423,7 @@ async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_r
             OK,
             1,
         ),
-        // Two of them on one connection.
+        // Two requests on one connection.
         ("pipelined", format!("{kept}{good}"), OK_TWICE, 2),
         (
             "pipelined, the second with two lengths",
@@ -443,7 +443,7 @@ async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_r
             OK_THEN_BAD_OR_SHUT,
             1,
         ),
-        // Other languages.
+        // Other protocols.
         (
             "an h2 preface that goes wrong",
             "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(),
@@ -506,7 +506,7 @@ async fn two_lengths_are_refused_in_the_shape_of_all_refusals_and_the_connection
 }
 
 #[tokio::test]
-async fn a_coding_that_is_not_understood_is_refused_by_name_and_the_connection_ends() {
+async fn unsupported_transfer_coding_is_refused_by_name_and_the_connection_closes() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -522,7 +522,7 @@ async fn a_coding_that_is_not_understood_is_refused_by_name_and_the_connection_e
     assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
 }
 
-/// What stands for the host in a request, and whether it may.
+/// A request's host as sent, and whether it is valid.
 const HOSTS: &[(&str, &str, bool)] = &[
     ("none", "", false),
     ("two equal", "host: a\r\nhost: a\r\n", false),
@@ -545,9 +545,9 @@ const HOSTS: &[(&str, &str, bool)] = &[
     ("IPv6", "host: [2001:db8::1]:8443\r\n", true),
 ];
 
-/// RFC 9112, section 3.2: whoever stands before us decides by it, and must not have read another one.
+/// RFC 9112, section 3.2: a proxy in front of the gateway decides by the host, and must not have read another one.
 #[tokio::test]
-async fn a_request_says_its_host_once_and_as_a_host_is_written_or_gets_400() {
+async fn request_without_exactly_one_valid_host_is_400() {
     let world = World::start().await;
     let key = world.key().await;
     let body = chat_body("x").to_string();
@@ -568,7 +568,7 @@ async fn a_request_says_its_host_once_and_as_a_host_is_written_or_gets_400() {
                 assert!(text.contains("«host»"), "{what}: {text}");
             }
         }
-        // Before any path is looked at. HTTP/1.0 need not say it; what it says is looked at.
+        // The host is checked before the path. HTTP/1.0 may omit it, but a host that is sent is checked.
         for (version, good) in [("1.1", *good), ("1.0", *good || host.is_empty())] {
             let bytes = format!("GET /nowhere HTTP/{version}\r\n{host}connection: close\r\n\r\n");
             let answer = raw(&world, &bytes).await;
@@ -584,9 +584,9 @@ async fn a_request_says_its_host_once_and_as_a_host_is_written_or_gets_400() {
     world.settled(&key).await;
 }
 
-/// Framing is not in doubt: the next request of the connection is served.
+/// A refused request with clear framing does not affect the connection's next request.
 #[tokio::test]
-async fn a_request_without_a_host_spoils_none_behind_it() {
+async fn request_without_a_host_does_not_affect_the_next_one() {
     let world = World::start().await;
     let bytes = "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let answer = talk(world.gateway.address(), bytes.as_bytes(), PATIENCE).await;
@@ -613,7 +613,7 @@ async fn the_operators_listener_wants_a_host_as_well() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_for_continue_is_told_to_and_only_once_its_key_is_good() {
+async fn continue_is_sent_once_and_only_for_a_valid_key() {
     let world = World::start().await;
     let key = world.key().await;
     let body = chat_body("x").to_string();
@@ -628,7 +628,7 @@ async fn a_client_that_waits_for_continue_is_told_to_and_only_once_its_key_is_go
 }
 
 #[tokio::test]
-async fn a_body_that_is_shorter_than_it_says_never_reaches_a_vendor() {
+async fn body_shorter_than_its_length_never_reaches_a_vendor() {
     let world = World::start().await;
     let key = world.key().await;
     let body = json!({ "model": "chat", "messages": [] }).to_string();
@@ -647,7 +647,7 @@ async fn a_body_that_is_shorter_than_it_says_never_reaches_a_vendor() {
     assert!(world.vendor.received().is_empty());
 }
 
-/// The same guard stands before the operators' listener: what a proxy and we read differently moves no money.
+/// The operators' listener has the same guard: a request that a proxy and the gateway read differently moves no money.
 #[tokio::test]
 async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
     let world = World::start().await;
@@ -665,7 +665,7 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
     let close = "connection: close\r\n";
     let body = topup("paid");
     let smuggled = req(&(length(&topup("smuggled")) + close), &topup("smuggled"));
-    // What it is, its bytes, and the statuses that may come.
+    // Name, bytes, and the allowed statuses.
     for (what, bytes, allowed) in [
         (
             "length, then chunked",
@@ -749,6 +749,6 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
         let text = String::from_utf8_lossy(&answer);
         assert!(allowed.contains(&&found[..]), "{what}: {found:?} {text}");
     }
-    // The first thousand, and the three that were as they should be.
+    // The first thousand, and the three valid ones.
     assert_eq!(world.account(&key).await["balance_rub"], "1003.00");
 }

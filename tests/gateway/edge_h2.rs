@@ -1,5 +1,5 @@
-//! Hardening, "h2": floods of frames, written by hand. The connection is closed or has to wait; the
-//! process' memory stays what it was, another client is served, and nothing stays held.
+//! Hardening, "h2": floods of hand-written frames. The connection is closed or must wait; the process's memory does not
+//! grow, another client is served, and no hold remains.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -37,6 +37,7 @@ use crate::{
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
@@ -49,12 +50,11 @@ const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
 
-/// How much memory a flood may cost, in KiB: what a debug build's allocator keeps for itself, and not what
-/// comes in.
+/// Memory that a flood may cost, in KiB: a debug build's allocator keeps some, but incoming data is not kept.
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
-/// How long a flood may go on.
+/// Maximum duration of a flood.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A write that takes longer waits for us to read.
+/// A write that takes longer waits for the test to read.
 const THROTTLED: Duration = Duration::from_secs(1);
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     frames
 }
 
-/// A setting that a connection begins with.
+/// A setting in a connection's preface.
 fn setting(name: u8, value: u32) -> Vec<u8> {
     frame(
         SETTINGS,
@@ -97,7 +97,7 @@ fn opening() -> Vec<u8> {
     bytes
 }
 
-/// A literal without indexing (RFC 7541, section 6.2.2), its name by its place in the static table.
+/// A literal without indexing (RFC 7541, section 6.2.2); the name is an index into the static table.
 fn literal(place: u8, value: &str) -> Vec<u8> {
     let mut field = match place {
         0..15 => vec![place],
@@ -125,11 +125,11 @@ fn call(key: &str) -> Vec<u8> {
 enum End {
     Closed,
     Throttled,
-    /// All of it was taken, and the connection is still there.
+    /// The gateway accepted all frames, and the connection is still open.
     Taken,
 }
 
-/// Sends `opening` and then `times` what `unit` makes, in pieces of many units; reads only if `reads`.
+/// Sends `opening` and then `times` results of `unit`, in pieces of many units; reads only if `reads`.
 async fn flood(
     edge: &Edge,
     opening: Vec<u8>,
@@ -179,7 +179,7 @@ async fn flood(
     if end != End::Taken {
         return end;
     }
-    // It may just not have been read to its end yet.
+    // The rest may just not have been read yet.
     let mut rest = Vec::new();
     match timeout(Duration::from_secs(2), reader.read_to_end(&mut rest)).await {
         Ok(_) => End::Closed,
@@ -205,7 +205,7 @@ async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
         others_are_served(&edge, &key).await;
     }
     let before = edge.rss_kib();
-    // Reading or not, how often, and whether it must end the connection.
+    // Name, number of repetitions, whether the client reads, and whether the connection must be closed.
     for (what, times, reads, closes) in [
         ("rapid reset", 20_000, true, false),
         ("rapid reset, unread", 20_000, false, false),
@@ -219,7 +219,9 @@ async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
         ("pings", 200_000, true, false),
         ("pings, unread", 200_000, false, false),
         ("windows of nothing", 10_000, true, true),
-        ("windows of a byte", 200_000, true, false),
+        ("windows of a byte", 200_000, true, true),
+        ("windows of a byte, unread", 200_000, false, true),
+        ("priorities", 200_000, true, true),
         ("frames of no known kind", 200_000, true, false),
         ("headers on stream 0", 1000, true, true),
     ] {
@@ -276,7 +278,11 @@ async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
                 opening(),
                 Box::new(|_| frame(WINDOW_UPDATE, 0, 0, &0u32.to_be_bytes())),
             ),
-            "windows of a byte" => (
+            "priorities" => (
+                opening(),
+                Box::new(|n: u32| frame(PRIORITY, 0, stream(n % 1000), &[0, 0, 0, 0, 16])),
+            ),
+            "windows of a byte" | "windows of a byte, unread" => (
                 opening(),
                 Box::new(|_| frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes())),
             ),
@@ -317,7 +323,7 @@ async fn a_client_that_opens_no_window_is_cut_and_its_call_ends() {
     ];
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(&bytes.concat()).await.unwrap();
-    // It reads all that comes: its socket is in good health.
+    // The client reads everything: its socket works.
     let mut read = Vec::new();
     let closed = timeout(Duration::from_secs(15), socket.read_to_end(&mut read)).await;
     assert!(closed.is_ok(), "it is still open");
@@ -333,7 +339,7 @@ async fn a_client_that_opens_no_window_is_cut_and_its_call_ends() {
     }
 }
 
-/// A whole answer that waits for a window: h2 would take it at once, and nobody would be left who waits.
+/// A complete answer that waits for a window: h2 would accept it at once, and then nothing would wait for the client.
 #[tokio::test]
 async fn a_client_that_opens_its_window_by_a_byte_is_cut_and_no_answer_is_kept_for_it() {
     let world = limits("write_seconds = 1").start().await;
@@ -353,7 +359,7 @@ async fn a_client_that_opens_its_window_by_a_byte_is_cut_and_no_answer_is_kept_f
         let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
         socket.write_all(&opening.concat()).await.unwrap();
         let mut read = Vec::new();
-        // An idle connection would be there for 75 seconds.
+        // An idle connection would stay open for 75 seconds.
         let closed = timeout(Duration::from_secs(15), socket.read_to_end(&mut read)).await;
         assert!(closed.is_ok(), "{bytes}: it is still open");
         let came: usize = frames(&read)
@@ -366,9 +372,9 @@ async fn a_client_that_opens_its_window_by_a_byte_is_cut_and_no_answer_is_kept_f
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// And whoever takes his time, but takes it, gets all of it.
+/// A slow client that keeps reading gets the whole answer.
 #[tokio::test]
-async fn an_answer_that_is_taken_in_small_windows_comes_whole() {
+async fn answer_read_in_small_windows_is_complete() {
     let world = World::start().await;
     let key = world.key().await;
     let text = "я".repeat(100_000);
@@ -408,7 +414,7 @@ fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
 }
 
 #[tokio::test]
-async fn what_is_refused_of_a_body_is_refused_on_h2_alike() {
+async fn body_refusals_are_the_same_on_h2() {
     let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
         .start()
         .await;
@@ -476,15 +482,15 @@ async fn what_is_refused_of_a_body_is_refused_on_h2_alike() {
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// The windows are opened on behind the answer, and its stream is not reset.
+/// After the answer the windows continue to open, and its stream is not reset.
 #[tokio::test]
-async fn a_client_that_sends_all_of_a_large_body_first_is_told_why_it_was_refused_on_h2() {
+async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
     const PIECE: usize = 16_384;
     let world = World::start().await;
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let begin = [opening(), frame(HEADERS, END_HEADERS, 1, &call("tg-wrong"))].concat();
     socket.write_all(&begin).await.unwrap();
-    // What of it is still to be sent, and what may be: on the stream and in all.
+    // Bytes left to send, and the windows of the stream and of the connection.
     let (mut left, mut stream_window, mut window) = (LARGE, 65_535, 65_535);
     let mut answered = false;
     while left > 0 {
@@ -516,7 +522,7 @@ async fn a_client_that_sends_all_of_a_large_body_first_is_told_why_it_was_refuse
                 if let Some(setting) = payload.chunks(6).find(is_window) {
                     stream_window += number(&setting[2..]) - 65_535;
                 }
-                // It holds from then on.
+                // The setting applies after this acknowledgement.
                 let taken = frame(SETTINGS, ACK, 0, &[]);
                 socket.write_all(&taken).await.unwrap();
             }
@@ -530,7 +536,7 @@ async fn a_client_that_sends_all_of_a_large_body_first_is_told_why_it_was_refuse
     assert!(answered);
 }
 
-/// A kilobyte a second is the least, once the body had five seconds to begin.
+/// The minimum is one kilobyte per second, after five seconds to begin.
 #[tokio::test]
 async fn a_body_that_drips_is_408_on_either_protocol() {
     const DROP_EVERY: Duration = Duration::from_millis(100);
@@ -571,7 +577,7 @@ async fn a_body_that_drips_is_408_on_either_protocol() {
     let begun = Instant::now();
     let both = timeout(PATIENCE, async { tokio::join!(h2, http1) });
     both.await.expect("both are answered");
-    // The whole body would have had a minute.
+    // The complete body would have had a minute.
     let time = begun.elapsed();
     assert!((4..20).contains(&time.as_secs()), "{time:?}");
     assert!(world.vendor.received().is_empty());
@@ -618,7 +624,7 @@ async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
     told.await.expect("the next one is refused");
     assert_eq!(resets(&read)[0], (201, REFUSED_STREAM));
     assert_eq!(world.vendor.received().len(), 100);
-    // The refused one has cost nobody anything: those before it end well.
+    // The refused stream does not affect the others: they end normally.
     let ended = timeout(PATIENCE, async {
         let answered = |read: &[u8]| {
             let all = frames(read);
@@ -631,11 +637,11 @@ async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
         }
     });
     ended.await.expect("a hundred answers");
-    // Its body may be answered, too, and no other stream is.
+    // The refused stream may be reset more than once; no other stream is reset.
     assert!(resets(&read).iter().all(|(stream, _)| *stream == 201));
     world.settled(&key).await;
 
-    // A client that keeps to the hundred has all it asks for served.
+    // A client that stays within a hundred streams is served completely.
     world.vendor.script(polite);
     let client: HttpClient = Client::builder(TokioExecutor::new())
         .http2_only(true)
@@ -681,13 +687,13 @@ async fn heads_that_are_too_large_are_refused_on_h2_in_the_shape_of_all_refusals
         let answer = whole(client.request(req).await.unwrap()).await;
         refused(what, &answer, status, INVALID, code);
     }
-    // The connection is as good as before.
+    // The connection remains usable.
     let req = world.chat_request(&key, &chat_body("x"));
     let answer = whole(client.request(req).await.unwrap()).await;
     assert_eq!(answer.status, 200);
 }
 
-/// RFC 9113, section 8.3.1: `:authority` says the host, and a `host` beside it says no other one.
+/// RFC 9113, section 8.3.1: `:authority` is the host, and an additional `host` must not differ.
 #[tokio::test]
 async fn a_host_that_contradicts_the_authority_is_refused_on_h2() {
     let world = World::start().await;
@@ -733,9 +739,9 @@ async fn a_host_that_contradicts_the_authority_is_refused_on_h2() {
     world.settled(&key).await;
 }
 
-/// What comes back is frames, and the last of a connection that we end says so.
+/// The bytes received are frames, and the last one of a connection that the gateway closes is GOAWAY.
 #[tokio::test]
-async fn a_connection_that_is_ended_for_a_flood_is_told_why() {
+async fn flooded_connection_ends_with_a_reason() {
     let world = World::start().await;
     let mut bytes = opening();
     bytes.extend(frame(HEADERS, 0, 1, &call("tg-none")));

@@ -1,5 +1,5 @@
-//! Hardening, "Headers" and "Keys": heads that are too large, and that no secret turns up where it should
-//! not. Which headers cross is in `passthrough`.
+//! Hardening, "Headers" and "Keys": oversized heads, and secrets, which must not appear anywhere. `passthrough` tests
+//! which headers are forwarded.
 
 use http::Method;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::{
     secrets::{files_in, has_secret},
 };
 
-/// A request with this address and these lines.
+/// A request with this path and these header lines.
 fn get(path: &str, lines: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: gateway.example\r\nconnection: close\r\n{lines}\r\n")
 }
@@ -36,7 +36,7 @@ async fn an_address_of_more_than_2_kb_is_414_before_anything_else_is_wrong() {
         let answer = raw(&world, &get(&long(2048), "")).await;
         assert_ne!(answer.status, 414, "{path}");
     }
-    // A host in the address decides nothing, nor does it count.
+    // The address's host decides nothing, and does not count.
     let host = format!("http://{}.example/", "x".repeat(3000));
     assert_eq!(raw(&world, &get(&host, "")).await.status, 200);
 }
@@ -44,7 +44,7 @@ async fn an_address_of_more_than_2_kb_is_414_before_anything_else_is_wrong() {
 #[tokio::test]
 async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
     let world = World::start().await;
-    // `get` has two lines of its own.
+    // `get` adds two lines.
     for (lines, bytes, status) in [
         (62, 1, 200),
         (63, 1, 431),
@@ -62,9 +62,9 @@ async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
     }
 }
 
-/// Nothing of such a request is kept in memory, so there is nothing to answer in.
+/// Nothing of such a request is kept in memory, so there is nothing to answer with.
 #[tokio::test]
-async fn heads_beyond_all_measure_are_refused_without_being_read() {
+async fn oversized_heads_are_refused_without_being_read() {
     let world = World::start().await;
     for lines in [
         "x: x\r\n".repeat(10_000),
@@ -81,7 +81,7 @@ async fn heads_beyond_all_measure_are_refused_without_being_read() {
 }
 
 #[tokio::test]
-async fn how_large_a_head_may_be_is_the_configs() {
+async fn head_size_limit_is_configurable() {
     let world = limits("uri_bytes_max = 64\nheaders_max = 8\nhead_bytes_max = 4096")
         .start()
         .await;
@@ -96,14 +96,14 @@ async fn how_large_a_head_may_be_is_the_configs() {
     }
 }
 
-/// What no vendor may be told, and nobody else either.
+/// Text that nobody may see, vendors included.
 const PROMPT: &str = "a-prompt-that-nobody-writes-down";
 const REPLY: &str = "a-reply-that-nobody-writes-down";
 const ORGANISATION: &str = "org-SecretOfTheVendor";
 const VENDOR_REQUEST: &str = "req_SecretOfTheVendor";
 const CALLERS_ADDRESS: &str = "203.0.113.77";
 
-/// A vendor that tells all it knows, and fails in every way that the prompt asks for.
+/// A vendor that repeats everything it receives, and fails in every way that the prompt requests.
 fn gossip(received: &Received) -> Reply {
     let op = if received.path.contains("/messages") {
         Op::Messages
@@ -143,7 +143,7 @@ fn gossip(received: &Received) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_secret_turns_up_in_anything_that_is_printed_answered_or_stored() {
+async fn no_secret_is_printed_answered_or_stored() {
     let files = search(Edge::start("").await).await;
     for file in ["tollgate.toml", "books.db", "log"] {
         assert!(files.contains(&file.to_owned()), "{file}: {files:?}");
@@ -151,7 +151,7 @@ async fn no_secret_turns_up_in_anything_that_is_printed_answered_or_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_secret_turns_up_in_redis_on_its_disk_or_in_the_outbox() {
+async fn no_secret_is_stored_in_redis_or_the_outbox() {
     let redis = RedisServer::start_durable().await;
     let files = search(Edge::over(&redis.url()).await).await;
     assert!(files.contains(&"outbox.db".to_owned()), "{files:?}");
@@ -178,7 +178,7 @@ fn has(bytes: &[u8], text: &str) -> bool {
     String::from_utf8_lossy(bytes).contains(text)
 }
 
-/// Brings out all that can be brought out, and searches it; the names of the files that it found.
+/// Exports everything that can be exported, and searches it. Returns the names of the files found.
 async fn search(mut edge: Edge) -> Vec<String> {
     edge.vendor.script(gossip);
     let key = edge.key().await;
@@ -216,7 +216,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
             }
         }
     }
-    // What operators ask for, with the right key and a wrong one.
+    // Requests of operators, with the right key and a wrong one.
     for path in [
         "/admin/v1/accounts",
         "/admin/v1/accounts/acme",
@@ -282,7 +282,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
         log.contains("\"call\"") && !received.is_empty() && answers.len() > 80,
         "{log}"
     );
-    // The config names where secrets come from.
+    // The configuration refers to the places of secrets.
     let mut files = Vec::new();
     for (file, bytes) in files_in(edge.dir.path()) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
@@ -294,7 +294,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_leaves_no_picture_of_its_memory() {
+async fn crashed_process_writes_no_core_dump() {
     let edge = Edge::start("").await;
     let limit = edge.system_limit("Max core file size");
     let numbers: Vec<_> = limit.split_whitespace().take(2).collect();

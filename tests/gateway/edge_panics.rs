@@ -1,6 +1,6 @@
-//! Hardening, "Panics": caught in the call and in its body, over real sockets. The caller is told, the hold
-//! is resolved, the connection and the process go on. What `reserve` does alone is in `leaving`. Neither a call of
-//! the admin API nor what runs beside the calls ends with one that panics; the settler alone is in `readiness`.
+//! Hardening, "Panics": caught in the call and in its body, over real sockets. The caller gets an error, the hold ends,
+//! the connection and the process continue. `leaving` tests `reserve` alone. The admin API and the background tasks
+//! also survive a panic; `readiness` tests the settler, which does not.
 
 use std::{
     convert::Infallible,
@@ -65,7 +65,7 @@ use crate::{
     secrets::{ADMIN_KEY, VENDOR_KEY},
 };
 
-/// A server that panics where the path says so, above a ledger with 1000.
+/// A server that panics if the path requests it, above a ledger with 1000.
 async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sender<bool>) {
     let ledger = MemoryLedger::new();
     open(&ledger, 1000).await;
@@ -122,7 +122,7 @@ fn answer(place: &str) -> Response<AnswerBody> {
 }
 
 #[tokio::test]
-async fn a_panic_costs_its_own_caller_an_error_and_nobody_else_anything() {
+async fn panic_costs_only_its_caller_an_error() {
     let mut tasks = JoinSet::new();
     let (address, ledger, _draining) = start(&mut tasks).await;
     let h2 = Client::builder(TokioExecutor::new())
@@ -139,7 +139,7 @@ async fn a_panic_costs_its_own_caller_an_error_and_nobody_else_anything() {
             let text = shape(place, &refused, 500, API, "");
             assert!(!text.contains("panic"), "{text}");
         }
-        // Not one byte of the body has come: all that is left is to break off.
+        // No byte of the body was sent, so the only way is to cut the connection.
         let url = format!("http://{address}/body");
         let req = request(http::Method::POST, &url, &[], Bytes::new());
         if let Ok(res) = client.request(req).await {
@@ -175,7 +175,7 @@ async fn connect(address: SocketAddr, tasks: &mut JoinSet<()>) -> SendRequest<Fu
     sender
 }
 
-/// One connection, one request after another: the one that panics does not take it along.
+/// Requests one after another on one connection: a panic of one does not close it.
 #[tokio::test]
 async fn a_connection_outlives_the_panic_of_a_call() {
     let mut tasks = JoinSet::new();
@@ -199,7 +199,7 @@ async fn a_connection_outlives_the_panic_of_a_call() {
     }
 }
 
-/// Whoever logs a line with these words panics over it.
+/// Panics when a line with these words is logged.
 struct Trap(&'static str);
 
 impl Subscriber for Trap {
@@ -230,7 +230,7 @@ impl Subscriber for Trap {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// What stands in a line.
+/// The text of a log line.
 struct Words(String);
 
 impl Visit for Words {
@@ -239,13 +239,13 @@ impl Visit for Words {
     }
 }
 
-/// In this thread, which is all that a test has, until it is dropped.
+/// Set in this thread, the only one of a test, until dropped.
 fn trap(words: &'static str) -> DefaultGuard {
     tracing::subscriber::set_default(Trap(words))
 }
 
 #[tokio::test]
-async fn a_call_of_the_admin_api_that_panics_is_500_and_its_connection_goes_on() {
+async fn panic_in_the_admin_api_is_500_and_its_connection_continues() {
     let world = World::start().await;
     let mut tasks = JoinSet::new();
     let mut sender = connect(world.gateway.admin_address().unwrap(), &mut tasks).await;
@@ -264,7 +264,7 @@ async fn a_call_of_the_admin_api_that_panics_is_500_and_its_connection_goes_on()
         sender.ready().await.unwrap();
         answer
     };
-    // It has made the account by then.
+    // The account was created by then.
     let trapped = trap("account.create");
     let refused = create().await;
     drop(trapped);
@@ -273,7 +273,7 @@ async fn a_call_of_the_admin_api_that_panics_is_500_and_its_connection_goes_on()
     let text = refused.refusal();
     assert_eq!(
         text,
-        "our own fault, and a change may have been made; the log says more"
+        "an internal error, and a change may have been made; see the log"
     );
     let made = create().await;
     assert_eq!(made.status, 200, "{made:?}");
@@ -281,7 +281,7 @@ async fn a_call_of_the_admin_api_that_panics_is_500_and_its_connection_goes_on()
 }
 
 #[tokio::test]
-async fn a_reload_that_panics_counts_as_failed_and_the_next_one_is_taken() {
+async fn panicked_reload_counts_as_failed_and_the_next_one_works() {
     let mut world = World::start().await;
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
@@ -297,7 +297,7 @@ async fn a_reload_that_panics_counts_as_failed_and_the_next_one_is_taken() {
     let config = config.unwrap_or_else(|errors| panic!("{errors}"));
     let mut reload = Reload::new(&file, config, files);
 
-    // What is wrong with a file is logged.
+    // A fault in the file is logged.
     std::fs::write(&file, "listen = 1").unwrap();
     let trapped = trap("not reloaded");
     reload.now(&mut world.gateway).await;
@@ -313,7 +313,7 @@ async fn a_reload_that_panics_counts_as_failed_and_the_next_one_is_taken() {
     }
 }
 
-/// A service that panics over its next copy, where it is told to.
+/// A service that panics when it is cloned, if requested.
 struct Brittle<S> {
     inner: S,
     breaks: Arc<AtomicBool>,
@@ -345,7 +345,7 @@ impl<S: Service<R>, R> Service<R> for Brittle<S> {
 }
 
 #[tokio::test]
-async fn a_panic_at_the_beginning_of_a_connection_costs_no_other_one_anything() {
+async fn panic_at_the_start_of_a_connection_affects_no_other_connection() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let breaks = Arc::new(AtomicBool::new(false));

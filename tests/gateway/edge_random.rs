@@ -1,6 +1,6 @@
-//! Random and mutated bytes: no panic, no hold that stays, no memory that is kept.
+//! Random and mutated bytes: no panic, no remaining hold, no growth of memory.
 //!
-//! `EDGE_REQUESTS` says how many requests there are, `TOLLGATE_SEED` which ones.
+//! `EDGE_REQUESTS` sets the number of requests, `TOLLGATE_SEED` which ones.
 
 use std::{
     net::SocketAddr,
@@ -27,16 +27,16 @@ use crate::{
 const REQUESTS: u64 = 20_000;
 const ROUNDS: u64 = 10;
 const CLIENTS: u64 = 48;
-/// After this nothing more is waited for: most of these requests have no end.
+/// Time to wait for an answer: most of these requests have no end.
 const PATIENCE: Duration = Duration::from_millis(30);
-/// What all of them together may leave behind, in KiB.
+/// Memory that all of them together may cost, in KiB.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;
 
 fn noise(random: &mut Random, count: usize) -> Vec<u8> {
     (0..count).map(|_| random.bits() as u8).collect()
 }
 
-/// Requests as they should be.
+/// Valid requests.
 fn good(key: &str) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for (path, body) in [
@@ -71,7 +71,7 @@ fn good(key: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// One of the good ones, spoiled; or nothing but noise.
+/// A mutated valid request, or noise.
 fn spoiled(random: &mut Random, good: &[Vec<u8>]) -> Vec<u8> {
     const WORDS: [&[u8]; 14] = [
         b"\r\n",
@@ -127,18 +127,18 @@ fn number(name: &str, usual: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_and_mutated_requests_leave_no_hold_no_panic_and_no_memory_behind() {
+async fn random_and_mutated_requests_leave_no_hold_panic_or_memory() {
     storm(Edge::start("").await, number("EDGE_REQUESTS", REQUESTS)).await;
 }
 
-/// `cargo test --release --test gateway edge_random -- --ignored --nocapture`, some minutes.
+/// `cargo test --release --test gateway edge_random -- --ignored --nocapture`; takes some minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes, and an optimised build"]
-async fn a_million_random_and_mutated_requests_leave_no_hold_no_panic_and_no_memory_behind() {
+async fn a_million_random_and_mutated_requests_leave_no_hold_panic_or_memory() {
     storm(Edge::quiet().await, number("EDGE_REQUESTS", 1_000_000)).await;
 }
 
-/// So many requests in ten rounds, and a look behind each of them.
+/// Sends this many requests in ten rounds, and checks the process after each round.
 async fn storm(mut edge: Edge, requests: u64) {
     let seed = seed(7);
     let key = edge.key().await;
@@ -161,7 +161,7 @@ async fn storm(mut edge: Edge, requests: u64) {
         let rss = edge.rss_kib();
         let log = edge.log_behind(&mut read);
         assert!(edge.is_alive() && !log.contains("panicked"), "{log}");
-        // What the first ones make the process keep is its working set.
+        // Memory used by the first round is the working set.
         if round == 1 {
             working_set = rss;
         }
@@ -177,7 +177,7 @@ async fn storm(mut edge: Edge, requests: u64) {
         .await;
     assert_eq!(audit.status, 200, "{audit:?}");
     assert_eq!(audit.json()["breaches"], serde_json::json!([]), "{audit:?}");
-    // A vendor is never sent what is no request.
+    // A vendor never receives an invalid request.
     for received in edge.vendor.received() {
         assert!(received.json().is_object(), "{received:?}");
     }
@@ -185,7 +185,7 @@ async fn storm(mut edge: Edge, requests: u64) {
     assert_eq!(stopped, Some(0), "{}", edge.log_behind(&mut read));
 }
 
-/// Sends the requests with these numbers; how many got a word in answer.
+/// Sends the requests with these numbers; returns how many got an answer.
 async fn send(edge: &Edge, good: &Arc<Vec<Vec<u8>>>, seed: u64, numbers: Range<u64>) -> u64 {
     let (next, end) = (Arc::new(AtomicU64::new(numbers.start)), numbers.end);
     let mut clients = JoinSet::new();
@@ -212,13 +212,13 @@ async fn send(edge: &Edge, good: &Arc<Vec<Vec<u8>>>, seed: u64, numbers: Range<u
 
 async fn is_answered(random: &mut Random, good: &[Vec<u8>], n: u64, to: SocketAddr) -> bool {
     let bytes = spoiled(random, good);
-    // Many addresses: one alone runs out of ports, which rest for a minute.
+    // Many addresses, because one alone runs out of ports, which are unusable for a minute after use.
     let from = usize::try_from(1000 + n % 256).unwrap_or_default();
     let Ok(mut socket) = connect_from(from, to).await else {
         return false;
     };
     let _ = socket.write_all(&bytes).await;
-    // Some say that they have said all, which ends most of what has no end.
+    // Some close their sending side, which ends most requests that have no end.
     if random.index(3) == 0 {
         let _ = socket.shutdown().await;
     }

@@ -1,5 +1,5 @@
-//! Hardening: whoever is refused before the body was read is told so, although it sends all of it first; and
-//! where the connection ends behind an answer, the answer says so.
+//! Hardening: a client that sends the whole body first still gets the refusal that was decided before its body was
+//! read. If the connection closes after an answer, the answer announces it.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub const LARGE: usize = 10_000_000;
 const SAYS_SO: &str = "\r\nconnection: close\r\n";
 
-/// The head of a request on a connection that is to be kept.
+/// The head of a request on a connection that should stay open.
 fn kept(op: Op, key: Option<&str>, lines: &str) -> String {
     head(op, key, lines).replace("connection: close\r\n", "")
 }
 
-/// Sends all of it before it reads anything; what came, once the other side has closed.
+/// Sends everything before it reads; returns what arrived once the other side has closed.
 async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let write = async {
@@ -41,7 +41,7 @@ async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_all_of_a_large_body_first_is_told_why_it_was_refused() {
+async fn client_that_sends_a_large_body_first_gets_its_refusal() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     let (good, wrong) = (key.secret.as_str(), SecretKey::generate());
@@ -73,9 +73,9 @@ async fn a_client_that_sends_all_of_a_large_body_first_is_told_why_it_was_refuse
     assert!(world.vendor.received().is_empty());
 }
 
-/// As Python's `http.client` sends it: the head, and the body behind it.
+/// As Python's `http.client` sends it: the head, and then the body.
 #[tokio::test]
-async fn behind_a_short_body_that_nobody_read_the_connection_serves_the_next_request() {
+async fn connection_serves_the_next_request_after_a_short_unread_body() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -93,7 +93,7 @@ async fn behind_a_short_body_that_nobody_read_the_connection_serves_the_next_req
             let body = if status == 400 {
                 body.replace('{', "[")
             } else {
-                // The refusal is there before any of it.
+                // The refusal arrives before any of it is sent.
                 let mut begin = [0; 12];
                 socket.read_exact(&mut begin).await.unwrap();
                 assert_eq!(statuses(&begin), [status], "{what}");
@@ -111,7 +111,7 @@ async fn behind_a_short_body_that_nobody_read_the_connection_serves_the_next_req
 }
 
 #[tokio::test]
-async fn an_answer_behind_which_the_connection_ends_says_so() {
+async fn answer_announces_that_the_connection_closes() {
     let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
         .start()
         .await;
@@ -140,7 +140,7 @@ async fn an_answer_behind_which_the_connection_ends_says_so() {
             let told = told_at_last(&world, &head, body.as_bytes()).await;
             assert_eq!(statuses(told.as_bytes()), [status], "{what}: {told}");
             assert!(told.contains(SAYS_SO), "{what}: {told}");
-            // Whoever sends nothing more is not waited for.
+            // If the client sends nothing more, the gateway does not wait.
             let time = begun.elapsed();
             assert!(time < Duration::from_secs(5), "{what}: {time:?}");
         }

@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`: passed on as it came, held by its bound and charged by what its vendor has counted.
+//! `POST /v1/embeddings`: forwarded unchanged, held by its bound and charged by the vendor's count.
 
 use std::sync::Arc;
 
@@ -9,15 +9,16 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tollgate::demo::vendor::{Reply, ScriptedVendor, Step};
+use tollgate_layers::text_size::TextSize;
 
 use crate::{
     checks::{INVALID, PERMISSION, cost_nothing, micro, refused, rubles},
     harness::{Answer, Key, Setup, World, chat_body, eventually, messages_body, request, with},
 };
 
-/// Micro-rubles for a token.
+/// Micro-rubles per token.
 const RATE: i64 = 20;
-/// What is held for around each input, in tokens.
+/// Tokens held for the marks around each input.
 const AROUND: i64 = 32;
 const FIRST_MODEL: &str = "[[model]]\nid = \"chat\"";
 
@@ -54,7 +55,7 @@ fn body(input: Value) -> Value {
     json!({ "model": "vectors", "input": input })
 }
 
-/// Vectors with this usage, as a JSON text that nobody would write.
+/// Vectors with this usage, in unusual JSON formatting.
 fn vectors(usage: &str) -> String {
     format!(
         "{{ \"object\" : \"list\",\n\"data\":[{{\"object\":\"embedding\",\"index\":0,\"embedding\":[ 0.10, -1e-3,0.0]}},\
@@ -67,11 +68,11 @@ fn answers(text: String) -> Reply {
 }
 
 #[tokio::test]
-async fn each_shape_of_input_goes_and_comes_byte_for_byte_and_costs_what_the_vendor_counted() {
+async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
     let world = start().await;
     let key = world.key().await;
     let mut spent = 0;
-    // input, and the tokens that are held for: two for three bytes, or what there are
+    // input, and the tokens held: two for three bytes, or the number of token ids
     for (input, tokens) in [
         (r#""привет, мир""#, 14 + AROUND),
         (r#" [ "a" ,"bc", "\u0041" ] "#, 3 + 3 * AROUND),
@@ -123,7 +124,7 @@ async fn each_shape_of_input_goes_and_comes_byte_for_byte_and_costs_what_the_ven
 }
 
 #[tokio::test]
-async fn all_of_the_usage_is_input_whatever_a_vendor_tells_beside_it() {
+async fn embedding_usage_is_all_input() {
     let world = start().await;
     let key = world.key().await;
     for (usage, tokens) in [
@@ -149,12 +150,14 @@ async fn all_of_the_usage_is_input_whatever_a_vendor_tells_beside_it() {
 }
 
 #[tokio::test]
-async fn usage_that_is_missing_is_estimated_and_what_cannot_be_is_held_to_the_hold() {
+async fn missing_usage_is_estimated_or_else_charged_up_to_the_hold() {
     let world = start().await;
     let key = world.key().await;
-    // usage, tokens, bounded: a text of 40 bytes, or ten tokens
+    let estimated = |times: usize| TextSize::of(&"x".repeat(times)).milli();
+    let whole = |milli: u64| i64::try_from(milli / 1000).unwrap();
+    // usage, tokens, bounded
     for (usage, input, tokens, bounded) in [
-        ("null", json!("x".repeat(40)), 10, false),
+        ("null", json!("x".repeat(40)), whole(estimated(40)), false),
         ("{}", json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 10, false),
         (
             "\"y\"",
@@ -165,7 +168,7 @@ async fn usage_that_is_missing_is_estimated_and_what_cannot_be_is_held_to_the_ho
         (
             r#"{"prompt_tokens":0,"total_tokens":0}"#,
             json!(["x".repeat(20), "x".repeat(20)]),
-            10,
+            whole(2 * estimated(20)),
             false,
         ),
         (
@@ -179,7 +182,7 @@ async fn usage_that_is_missing_is_estimated_and_what_cannot_be_is_held_to_the_ho
         let reply = said.clone();
         world.vendor.script(move |_| answers(reply.clone()));
         let answer = embed(&world, &key, &body(input)).await;
-        // It says what it is charged for, and nothing else is touched.
+        // The answer has the usage that is charged, and is otherwise unchanged.
         let charged = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#);
         assert_eq!(answer.text(), said.replace(usage, &charged));
         let receipt = world.receipt(&answer.number()).await;
@@ -224,14 +227,14 @@ async fn an_estimate_is_what_the_call_holds_while_it_runs() {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(held, said["hold_rub"]);
 
-    // What is no surface has no estimate.
+    // Other paths have no estimate.
     let path = "/v1/tollgate/estimate?path=/v1/models";
     let answer = world.ask(post(&world, path, &key, body.to_string())).await;
     assert_eq!(answer.status, 404, "{answer:?}");
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_by_its_field_and_costs_nothing() {
+async fn invalid_embedding_request_names_its_field_and_costs_nothing() {
     let world = start().await;
     let key = world.key().await;
     for (fields, field) in [
@@ -254,7 +257,7 @@ async fn what_is_wrong_is_refused_by_its_field_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_model_is_asked_for_what_it_makes() {
+async fn model_is_callable_only_for_its_kind() {
     let world = start().await;
     let key = world.key().await;
     let embeddings = embed(
@@ -284,7 +287,7 @@ async fn a_model_is_asked_for_what_it_makes() {
         assert!(text.contains("«model»") && text.contains(says), "{text}");
     }
     assert!(world.vendor.received().is_empty());
-    // Of a model that the key may not call no more is said than that.
+    // For a model that the key may not call, only that is reported.
     world.only_for(&key, &["chat"]).await;
     let answer = embed(&world, &key, &body(json!("x"))).await;
     refused("not allowed", &answer, 403, PERMISSION, "model_not_allowed");
@@ -321,7 +324,7 @@ async fn the_next_vendor_answers_where_the_first_one_fails() {
     }
     assert_eq!(micro(&world.settled(&key).await["spent_rub"]), 3 * RATE);
 
-    // A request that a vendor refuses is wrong everywhere.
+    // A request that one vendor refuses is not sent to another.
     let reply = Reply::json(400, &json!({ "error": { "message": "too long" } }));
     first.script(move |_| reply.clone());
     let answer = embed(&world, &key, &body(json!("x"))).await;
@@ -356,11 +359,11 @@ async fn a_caller_who_hangs_up_pays_what_the_vendor_has_counted() {
 }
 
 #[tokio::test]
-async fn funds_that_end_are_never_overdrawn() {
+async fn exhausted_funds_are_never_overdrawn() {
     let world = start().await;
     let funds = 100 * RATE;
     let key = world.key_with("poor", &rubles(funds), json!({})).await;
-    // Each may cost 42 tokens, and costs ten: two fit beside each other.
+    // Each call may cost 42 tokens, and costs ten: two fit at the same time.
     let sent = body(json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     let mut answered = 0;
     for _ in 0..5 {
@@ -380,7 +383,7 @@ async fn funds_that_end_are_never_overdrawn() {
 }
 
 #[tokio::test]
-async fn who_has_too_little_is_not_told_of_a_ceiling_that_vectors_do_not_have() {
+async fn embedding_refusal_mentions_no_output_maximum() {
     let world = start().await;
     let key = world.key_with("poor", &rubles(10 * RATE), json!({})).await;
     let answer = embed(&world, &key, &body(json!("привет"))).await;
@@ -395,7 +398,7 @@ async fn who_has_too_little_is_not_told_of_a_ceiling_that_vectors_do_not_have() 
 }
 
 #[tokio::test]
-async fn lists_tell_what_a_model_makes_and_where_it_is_asked() {
+async fn lists_have_kind_and_surfaces_of_a_model() {
     let world = start().await;
     let key = world.key().await;
     for headers in [vec![], vec![("anthropic-version", "2023-06-01")]] {
@@ -435,7 +438,7 @@ async fn lists_tell_what_a_model_makes_and_where_it_is_asked() {
         assert_ne!(sold[1][rate], Value::Null);
     }
     assert!(sold[1].get("kind").is_none(), "{catalog}");
-    // Clients that are set up for chats are not told of it.
+    // Configurations of chat clients do not contain it.
     let opencode = world.get("/v1/tollgate/connect/opencode", &[]).await.text();
     assert!(
         opencode.contains("messages") && !opencode.contains("vectors"),
@@ -467,7 +470,7 @@ async fn calls_are_counted_under_their_path() {
 }
 
 #[tokio::test]
-async fn the_scripted_vendor_fails_where_a_text_says_so() {
+async fn scripted_vendor_fails_if_a_text_requests_it() {
     let world = start().await;
     let key = world.key().await;
     for (input, status, says) in [
@@ -483,7 +486,7 @@ async fn the_scripted_vendor_fails_where_a_text_says_so() {
 }
 
 #[tokio::test]
-async fn an_empty_text_and_what_is_no_token_are_refused_by_their_place() {
+async fn empty_texts_and_invalid_tokens_are_refused_by_position() {
     let world = start().await;
     let key = world.key().await;
     for (input, field, says) in [

@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": what a call would hold, said without holding it and without asking a vendor.
+//! Decisions, "Extra paths": what a call would hold, without holding it or calling a vendor.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ async fn estimate(world: &World, op: Op, key: &Key, body: &Value) -> Answer {
     world.ask(request(Method::POST, &url, &headers, body)).await
 }
 
-/// A chat body without a ceiling.
+/// A chat body without a maximum of output.
 fn without_max_tokens() -> Value {
     json!({ "model": "chat", "messages": [{ "role": "user", "content": "x" }] })
 }
@@ -54,6 +54,7 @@ async fn an_estimate_is_what_the_call_holds_and_is_free() {
             [
                 "fits",
                 "free_rub",
+                "hold_min_rub",
                 "hold_rub",
                 "input_tokens_max",
                 "model",
@@ -74,7 +75,7 @@ async fn an_estimate_is_what_the_call_holds_and_is_free() {
         ] {
             assert_eq!(said["price"][class], rates[rate], "{said}");
         }
-        // Anybody can compute it: rubles for a million tokens are micro-rubles for one.
+        // Anybody can compute it: rubles per million tokens are micro-rubles per token.
         let count = |field: &str| said[field].as_i64().unwrap();
         let rate = |rate: &str| micro(&rates[rate]) / 1_000_000;
         let hold = count("input_tokens_max") * rate("input_rub_mtok")
@@ -94,7 +95,7 @@ async fn an_estimate_is_what_the_call_holds_and_is_free() {
 }
 
 #[tokio::test]
-async fn where_funds_are_short_the_ceiling_gives_way_as_it_does_for_the_call() {
+async fn estimate_lowers_the_output_maximum_like_its_call() {
     let world = World::start().await;
     let rich = world.key().await;
     let body = without_max_tokens();
@@ -111,7 +112,7 @@ async fn where_funds_are_short_the_ceiling_gives_way_as_it_does_for_the_call() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_told_with_what_it_needs() {
+async fn estimate_that_does_not_fit_has_the_needed_amount() {
     let world = World::start().await;
     let key = world.key_with("poor", "0.02", json!({})).await;
     let spent = json!({ "ceiling_rub": "0.000001" });
@@ -124,8 +125,8 @@ async fn what_does_not_fit_is_told_with_what_it_needs() {
         assert_eq!(said["free_rub"], "0.02", "{said}");
         let answer = op.call(&world, &key, &body).await;
         let text = refused("the call", &answer, 403, PERMISSION, "insufficient_balance");
-        let needs = said["hold_rub"].as_str().unwrap();
-        assert!(text.contains(&format!("нужно {needs} ₽")), "{text}");
+        let needs = said["hold_rub"].as_str().unwrap().replace('.', ",");
+        assert!(text.contains(&format!("нужно {needs}\u{a0}₽")), "{text}");
 
         for (key, free) in [(&spent, "0.000001"), (&empty, "0.00")] {
             let said = estimate(&world, op, key, &body).await.json();

@@ -1,7 +1,8 @@
-//! Ways to get more than is paid for, each closed.
+//! Attempts to get more than is paid for.
 
 use std::sync::Arc;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderValue, header::HOST};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -9,11 +10,13 @@ use tokio::{net::TcpStream, sync::Notify};
 use tollgate::demo::vendor::{Reply, Step};
 
 use crate::{
+    checks::{INVALID, cost_nothing, micro, refused},
     harness::{Key, Setup, World, chat_body, eventually, messages_body, next_text, with},
-    ops::limits,
+    ops::{BOTH, Op, limits},
+    replies::{answer, usage},
 };
 
-/// The newest body that the vendor was sent.
+/// The latest body that the vendor received.
 fn sent(world: &World) -> Value {
     world.vendor.received().last().unwrap().json()
 }
@@ -30,9 +33,9 @@ async fn a_ceiling_above_the_models_own_reaches_the_vendor_as_the_models() {
     assert_eq!(sent(&world)["max_tokens"], 4000);
 }
 
-/// And no other: a vendor may refuse the two together. Null is no ceiling, and may stay.
+/// Only that name is sent, because a vendor may refuse both together. Null sets no limit and may stay.
 #[tokio::test]
-async fn a_ceiling_has_the_name_that_the_vendor_knows() {
+async fn output_ceiling_is_sent_under_the_vendors_field_name() {
     const NAMES: [&str; 2] = ["max_tokens", "max_completion_tokens"];
     for (of_vendor, name) in NAMES.into_iter().enumerate() {
         let field = format!("id = \"chat\"\noutput_field = \"{name}\"");
@@ -40,7 +43,7 @@ async fn a_ceiling_has_the_name_that_the_vendor_knows() {
         let world = setup.start().await;
         let key = world.key().await;
         let other = NAMES[1 - of_vendor];
-        // What the caller says by the vendor's name and by the other; which of them the vendor is sent, and how many.
+        // The caller's value under the vendor's name and under the other; the name and number that the vendor receives.
         for (by_name, by_other, sent_by, tokens) in [
             (None, Some(json!(null)), name, 4000),
             (None, None, name, 4000),
@@ -49,7 +52,7 @@ async fn a_ceiling_has_the_name_that_the_vendor_knows() {
             (Some(json!(7)), Some(json!(null)), name, 7),
             (Some(json!(99_999)), Some(json!(null)), name, 4000),
             (Some(json!(null)), Some(json!(null)), name, 4000),
-            // Every vendor knows the older one.
+            // Every vendor supports the older name.
             (None, Some(json!(7)), "max_tokens", 7),
             (None, Some(json!(99_999)), "max_tokens", 4000),
             (Some(json!(null)), Some(json!(7)), "max_tokens", 7),
@@ -79,7 +82,7 @@ async fn a_ceiling_has_the_name_that_the_vendor_knows() {
 }
 
 #[tokio::test]
-async fn names_that_differ_from_ours_by_case_alone_are_refused() {
+async fn field_names_that_differ_only_in_case_are_refused() {
     let world = World::start().await;
     let key = world.key().await;
     for name in [
@@ -91,7 +94,7 @@ async fn names_that_differ_from_ours_by_case_alone_are_refused() {
     ] {
         let body = with(chat_body("x"), json!({ name: 1 }));
         let answer = world.chat(&key, &body).await;
-        // The last one folds to no name of ours.
+        // The last one does not fold to a known name.
         let expected = if name == "\u{212a}" { 200 } else { 400 };
         assert_eq!(answer.status, expected, "{name}: {answer:?}");
     }
@@ -129,6 +132,44 @@ async fn fields_that_change_the_price_or_the_model_unseen_are_refused_by_name() 
     assert!(refusal.contains("messages[0].content[0].type"), "{refusal}");
 }
 
+/// Fields that select other models, routes or paid features are refused in every format.
+#[tokio::test]
+async fn price_changing_fields_reach_no_vendor() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for (name, value) in [
+            ("models", json!(["dearer"])),
+            ("provider", json!({ "order": ["dearest"] })),
+            ("plugins", json!([{ "id": "web" }])),
+            ("route", json!("fallback")),
+            ("search_parameters", json!({ "mode": "on" })),
+            ("enable_search", json!(true)),
+            ("web_search_options", json!({})),
+            ("best_of", json!(20)),
+            ("anthropic_beta", json!(["context-1m-2025-08-07"])),
+            ("betas", json!(["context-1m-2025-08-07"])),
+            ("extra_body", json!({ "models": ["dearer"] })),
+            ("tools", json!([{ "google_search": {} }])),
+            ("tools", json!([{ "name": "f", "googleSearch": {} }])),
+        ] {
+            let what = format!("{op:?} {name}");
+            let body = with(op.body("x"), json!({ name: value }));
+            let answer = op.call(&world, &key, &body).await;
+            assert_eq!(answer.status, 400, "{what}: {answer:?}");
+            assert!(answer.refusal().contains(name), "{what}");
+        }
+        let nothing =
+            json!({ "models": [], "provider": null, "enable_search": false, "betas": [] });
+        let answer = op.call(&world, &key, &with(op.body("x"), nothing)).await;
+        assert_eq!(answer.status, 200, "{op:?}: {answer:?}");
+    }
+    assert_eq!(world.vendor.received().len(), 2);
+    let body = with(messages_body("x"), json!({ "n": 2 }));
+    let refusal = world.messages(&key, &body).await.refusal();
+    assert!(refusal.contains("«n»"), "{refusal}");
+}
+
 #[tokio::test]
 async fn betas_that_change_the_price_do_not_cross() {
     let world = World::start().await;
@@ -146,7 +187,7 @@ async fn betas_that_change_the_price_do_not_cross() {
 }
 
 #[tokio::test]
-async fn a_messages_vendor_is_told_a_version_also_for_chat_callers() {
+async fn messages_vendor_gets_a_version_for_chat_callers_too() {
     let world = World::start().await;
     let key = world.key().await;
     let body = with(chat_body("x"), json!({ "model": "messages" }));
@@ -155,9 +196,9 @@ async fn a_messages_vendor_is_told_a_version_also_for_chat_callers() {
     assert_eq!(received[0].headers["anthropic-version"], "2023-06-01");
 }
 
-/// Reasoning that was not shown is in the usage alone.
+/// Hidden reasoning is only in the usage.
 #[tokio::test]
-async fn whoever_leaves_between_the_last_text_and_the_usage_pays_the_usage() {
+async fn client_that_leaves_before_the_usage_pays_the_usage() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     let go = Arc::new(Notify::new());
@@ -178,7 +219,7 @@ async fn whoever_leaves_between_the_last_text_and_the_usage_pays_the_usage() {
         .vendor
         .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
     let number = leave_after_first_frame(&world, &key).await;
-    // The gateway has noticed when the call's permit is free again.
+    // The gateway has noticed the disconnect once the call's permit is free again.
     eventually("the gateway has noticed", async || {
         (world.get("/v1/tollgate/models", &[]).await.status == 200).then_some(())
     })
@@ -192,7 +233,7 @@ async fn whoever_leaves_between_the_last_text_and_the_usage_pays_the_usage() {
     );
 }
 
-/// Sends a streamed chat call on a connection of its own, reads the first frame and closes it.
+/// Sends a streamed chat call on a new connection, reads the first frame and closes it.
 async fn leave_after_first_frame(world: &World, key: &Key) -> String {
     let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
@@ -214,21 +255,38 @@ async fn leave_after_first_frame(world: &World, key: &Key) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_translated_costs_nothing() {
+async fn empty_answer_costs_its_usage_and_invalid_answer_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let usage = json!({ "prompt_tokens": 9, "completion_tokens": 90, "total_tokens": 99 });
-    world
-        .vendor
-        .script(move |_| Reply::json(200, &json!({ "choices": [], "usage": usage })));
     let body = with(messages_body("x"), json!({ "model": "chat" }));
-    assert_eq!(world.messages(&key, &body).await.status, 502);
-    assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
+    for (choices, usage, status, spent) in [
+        (json!([]), usage.clone(), 200, "0.0189"),
+        // An answer that cannot be translated, but that the vendor bills.
+        (
+            json!([{ "message": { "tool_calls": [{}] } }]),
+            usage,
+            502,
+            "0.0378",
+        ),
+        (
+            json!([{ "message": { "tool_calls": [{}] } }]),
+            Value::Null,
+            502,
+            "0.0378",
+        ),
+    ] {
+        let said = json!({ "choices": choices, "usage": usage });
+        world.vendor.script(move |_| Reply::json(200, &said));
+        let answer = world.messages(&key, &body).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert_eq!(world.settled(&key).await["spent_rub"], spent);
+    }
 }
 
-/// What the vendor overran is the ledger's to weigh: charged from free money, else loss.
+/// A charge never exceeds what the request allows: further output is the seller's loss.
 #[tokio::test]
-async fn output_beyond_the_ceiling_is_charged_and_what_does_not_fit_is_loss() {
+async fn output_beyond_the_ceiling_is_cut_to_it_and_is_a_loss() {
     let world = World::start().await;
     let usage = json!({ "prompt_tokens": 9, "completion_tokens": 3000, "total_tokens": 3009 });
     world.vendor.script(move |_| {
@@ -240,18 +298,74 @@ async fn output_beyond_the_ceiling_is_charged_and_what_does_not_fit_is_loss() {
             "model": "m", "choices": choices, "usage": usage }),
         )
     });
-    let rich = world.key().await;
-    let answer = world.chat(&rich, &chat_body("x")).await;
-    assert_eq!(
-        world.receipt(&answer.number()).await["charged_rub"],
-        "0.6009"
-    );
-    let poor = world.key_with("poor", "0.10", json!({})).await;
-    let answer = world.chat(&poor, &chat_body("x")).await;
+    let key = world.key_with("poor", "0.10", json!({})).await;
+    let answer = world.chat(&key, &chat_body("x")).await;
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 100);
     let receipt = world.receipt(&answer.number()).await;
-    assert_eq!(
-        (&receipt["charged_rub"], &receipt["loss_rub"]),
-        (&json!("0.10"), &json!("0.5009"))
+    let [charged, loss, cut] =
+        ["charged_rub", "loss_rub", "bounded_loss_rub"].map(|field| &receipt[field]);
+    // 9 × 100 + 100 × 200 µ₽, and an unpaid 2900 × 200.
+    assert_eq!((charged, loss), (&json!("0.0209"), &json!("0.00")));
+    assert_eq!(cut, "0.58");
+    assert_eq!(world.settled(&key).await["balance_rub"], "0.0791");
+}
+
+/// A messages request with this document.
+fn with_document(source: &Value) -> Value {
+    let document = json!({ "type": "document", "source": source });
+    let turns = json!([{ "role": "user", "content": [document] }]);
+    with(messages_body("x"), json!({ "messages": turns }))
+}
+
+fn pdf(pages: usize) -> Value {
+    let page = "3 0 obj << /Type /Page /Parent 2 0 R >> endobj\n".repeat(pages);
+    let file = STANDARD.encode(format!("%PDF-1.7\n{page}"));
+    json!({ "type": "base64", "media_type": "application/pdf", "data": file })
+}
+
+#[tokio::test]
+async fn document_by_url_is_refused_unless_the_context_window_bounds_its_hold() {
+    let by_address = with_document(&json!({ "type": "url", "url": "https://files.example/1.pdf" }));
+    let world = World::start().await;
+    let key = world.key().await;
+    let said = world.messages(&key, &by_address).await;
+    let text = refused("by address", &said, 400, INVALID, "");
+    assert!(text.contains("messages[0].content[0].source"), "{text}");
+    cost_nothing("a document by address", &world, &key, &said).await;
+
+    let window = "id = \"messages\"\ninput_tokens_max = 100_000";
+    let world = Setup::default()
+        .edit("id = \"messages\"", window)
+        .start()
+        .await;
+    let key = world.key().await;
+    let said = answer(Op::Messages, "x", &usage(Op::Messages, 100_000, 5));
+    world.vendor.script(move |_| Reply::json(200, &said));
+    let said = world.messages(&key, &by_address).await;
+    let receipt = world.receipt(&said.number()).await;
+    assert_eq!(receipt["usage"]["input"], 100_000, "{receipt}");
+    assert!(
+        micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
+        "{receipt}"
     );
-    assert_eq!(world.settled(&poor).await["balance_rub"], "0.00");
+}
+
+/// Ninety pages may be 720 000 tokens: a hold of 50 000 would cover a fourteenth of that.
+#[tokio::test]
+async fn a_long_document_holds_what_its_pages_can_cost() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for pages in [1, 90] {
+        let tokens = 8_000 * pages as u64;
+        let said = answer(Op::Messages, "x", &usage(Op::Messages, tokens, 5));
+        world.vendor.script(move |_| Reply::json(200, &said));
+        let said = world.messages(&key, &with_document(&pdf(pages))).await;
+        let receipt = world.receipt(&said.number()).await;
+        assert_eq!(receipt["usage"]["input"], tokens, "{receipt}");
+        assert!(
+            micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
+            "{receipt}"
+        );
+        assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
+    }
 }

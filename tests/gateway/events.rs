@@ -1,4 +1,4 @@
-//! Events: told with what moves the money, read in order, waited for; and the levels at which they are told.
+//! Events: emitted in the step that moves the money, read in order, awaited; and the balance levels that emit one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -106,7 +106,7 @@ async fn events_are_read_page_by_page_by_account_and_by_kind() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_400() {
+async fn invalid_event_queries_are_400() {
     let world = World::start().await;
     for (query, begins) in [
         ("after=-1", "after: "),
@@ -133,7 +133,7 @@ async fn what_cannot_be_asked_is_400() {
 }
 
 #[tokio::test]
-async fn an_answer_waits_for_an_event_and_no_longer() {
+async fn long_poll_returns_with_the_next_event() {
     for redis in [false, true] {
         let (server, world) = on(redis).await;
         world.key().await;
@@ -168,7 +168,7 @@ async fn on(redis: bool) -> (Option<RedisServer>, World) {
     (Some(server), world)
 }
 
-/// A stream of events, and what came of it so far.
+/// A stream of events, and what it has received so far.
 struct Stream {
     body: Incoming,
     text: String,
@@ -209,7 +209,7 @@ impl Stream {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_with_what_comes_and_from_what_was_seen_last() {
+async fn stream_of_events_continues_with_new_ones_and_resumes_after_the_last_seen() {
     let world = World::start().await;
     world.key().await;
     let mut stream = Stream::open(&world, "kind=top_up", &[]).await;
@@ -236,7 +236,7 @@ async fn a_stream_goes_on_with_what_comes_and_from_what_was_seen_last() {
 }
 
 #[tokio::test]
-async fn levels_are_set_shown_and_told_of_an_account_a_key_and_a_group() {
+async fn levels_of_an_account_a_key_and_a_group_are_set_shown_and_emit_events() {
     for redis in [false, true] {
         let (server, world) = on(redis).await;
         let key = world
@@ -300,7 +300,7 @@ async fn levels_are_set_shown_and_told_of_an_account_a_key_and_a_group() {
 }
 
 #[tokio::test]
-async fn levels_that_are_none_are_refused() {
+async fn invalid_levels_are_refused() {
     let world = World::start().await;
     let key = world.key().await;
     for levels in [
@@ -329,9 +329,9 @@ async fn levels_that_are_none_are_refused() {
     assert_eq!(none.json()["levels_rub"], json!([]));
 }
 
-/// They spend 100.50 ₽.
+/// Together they spend 100.50 ₽.
 #[tokio::test]
-async fn of_five_hundred_parallel_calls_one_passes_a_level() {
+async fn level_crossed_by_500_parallel_calls_emits_one_event() {
     for redis in [false, true] {
         let (server, world) = on(redis).await;
         let key = world.key_with("acme", "1000", json!({})).await;
@@ -342,7 +342,7 @@ async fn of_five_hundred_parallel_calls_one_passes_a_level() {
         let calls = (0..500).map(async |_| {
             loop {
                 let answer = world.chat(&key, &body).await;
-                // A busy machine's Redis may not answer in time.
+                // The Redis of a busy machine may not answer in time.
                 if answer.status != 503 {
                     assert_eq!(answer.status, 200, "{answer:?}");
                     return;
@@ -365,7 +365,7 @@ async fn of_five_hundred_parallel_calls_one_passes_a_level() {
     }
 }
 
-/// Of these kinds, once there are so many.
+/// Waits for this number of events of the kind, and returns the latest.
 async fn told(world: &World, kind: &str, count: usize) -> Value {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -379,7 +379,7 @@ async fn told(world: &World, kind: &str, count: usize) -> Value {
 }
 
 #[tokio::test]
-async fn two_gateways_tell_once_that_a_vendor_is_out_and_once_that_it_is_back() {
+async fn two_gateways_emit_one_event_for_a_vendors_outage_and_one_for_its_return() {
     let server = RedisServer::start().await;
     let start = async || Setup::default().ledger(&server.url()).start().await;
     let gateways = [start().await, start().await];
@@ -395,7 +395,7 @@ async fn two_gateways_tell_once_that_a_vendor_is_out_and_once_that_it_is_back() 
     }
     told(&gateways[0], both, 1).await;
     switch(&gateways[0], "active").await;
-    // One of them sends it nothing yet.
+    // One of the gateways sends the vendor no call yet.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(
         of(&told(&gateways[0], both, 1).await, "kind"),
@@ -408,7 +408,7 @@ async fn two_gateways_tell_once_that_a_vendor_is_out_and_once_that_it_is_back() 
 }
 
 #[tokio::test]
-async fn a_key_that_ends_soon_is_told_once_over_restarts() {
+async fn expiring_key_emits_one_event_over_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     let start = async || Setup::default().ledger(&file).start().await;
@@ -445,7 +445,7 @@ async fn a_key_that_ends_soon_is_told_once_over_restarts() {
 }
 
 #[tokio::test]
-async fn calls_below_their_cost_are_told_once_a_day_and_model() {
+async fn calls_below_cost_emit_one_event_per_day_and_model() {
     let route = "model = \"vendor-chat-1\" }";
     let cost = "{ input = \"9\", cached_input = \"9\", output = \"9\", cache_write = \"9\" }";
     let with_cost = format!("model = \"vendor-chat-1\", cost_usdt_mtok = {cost} }}");
@@ -470,7 +470,7 @@ async fn calls_below_their_cost_are_told_once_a_day_and_model() {
 }
 
 #[tokio::test]
-async fn a_stale_exchange_rate_is_told_once() {
+async fn stale_exchange_rate_emits_one_event() {
     let closed = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
     let setup = Setup::default().edit("[[rate.source]]\nfixed = \"100\"\n", closed);
     let world = setup.start().await;
@@ -486,7 +486,7 @@ async fn audit(world: &World) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn breaches_are_told_once_whoever_finds_them_again_and_another_one_is_told_too() {
+async fn each_breach_emits_one_event_however_often_it_is_found() {
     let server = RedisServer::start().await;
     let start = async || Setup::default().ledger(&server.url()).start().await;
     let gateways = [start().await, start().await];

@@ -1,4 +1,4 @@
-//! Decisions, "Money": where the exchange rate comes from, and which one is believed.
+//! Decisions, "Money": sources of the exchange rate, and which rate is accepted.
 
 use rust_decimal::Decimal;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ async fn with_sources(sources: &str) -> World {
         .await
 }
 
-/// The exchange rate that prices are made of: that of one USDT.
+/// The exchange rate that prices are computed with: rubles for one USDT.
 async fn rate(world: &World) -> Option<Decimal> {
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let input = &catalog["models"][0]["input_rub_mtok"];
@@ -64,7 +64,7 @@ async fn the_rate_is_read_from_a_sources_answer_where_the_selector_points() {
 }
 
 #[tokio::test]
-async fn a_source_may_be_asked_by_post_with_a_body() {
+async fn rate_source_may_use_post_with_a_body() {
     let market = market(json!("81.43")).await;
     let more = "method = \"POST\"\nbody = '{\"coin\":\"usdt\"}'";
     let world = with_sources(&source(&market, more)).await;
@@ -100,7 +100,7 @@ async fn a_fixed_rate_is_one_kind_of_source() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_believed_is_no_rate_and_calls_are_not_sold() {
+async fn implausible_rate_answer_is_ignored_and_calls_are_refused() {
     for price in [
         json!("49.99"),
         json!("200.01"),

@@ -1,4 +1,4 @@
-//! Journals and books over each store: what an export is made of, and what an audit finds in it.
+//! Journals and books in each store: the content of an export, and the findings of an audit.
 
 use std::{
     collections::HashSet,
@@ -79,7 +79,7 @@ on_every_store! {
     a_deleted_key_is_not_brought_back_by_a_change_on_its_way
 }
 
-/// Books a call of so much on this key.
+/// Books a call with this cost on the key.
 async fn call<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     ledger.reserve(&hold(n, id, cost)).await.unwrap();
     let settled = ledger.settle(&settlement(n, id, cost)).await.unwrap();
@@ -126,7 +126,7 @@ fn audited(books: &AccountBooks, lines: &[JournalLine]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_receipt_that_is_a_micro_ruble_off_is_found_in_every_store_and_in_its_journal() {
+async fn receipt_wrong_by_a_micro_ruble_is_found_in_every_store() {
     let folder = folder();
     let file = in_file(&folder);
     let server = RedisServer::start().await;
@@ -139,7 +139,7 @@ async fn a_receipt_that_is_a_micro_ruble_off_is_found_in_every_store_and_in_its_
     file.close().await;
 }
 
-/// Its sums agree: only its usage and prices tell.
+/// The sums agree: only its usage and prices reveal the error.
 async fn is_off_by_one<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     call(ledger, 1, "k1", 70).await;
@@ -159,7 +159,7 @@ async fn is_off_by_one<L: Books>(ledger: &L) {
     assert_eq!(audited(&books, &lines), [breach]);
 }
 
-/// Until the millisecond is over, and the next: what comes then has another time.
+/// Waits for the next millisecond, so that later lines have another time.
 async fn next_ms() {
     let now = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -268,7 +268,7 @@ async fn pages_have_every_line_once_whatever_is_booked_in_between<L: Books>(ledg
     assert!(seen.len() >= 51, "{seen:?}");
 }
 
-/// The cursor of a page goes on in its direction, entries of the same millisecond as calls among them.
+/// The cursor of a page continues in its direction, including entries and calls of the same millisecond.
 async fn a_journal_is_read_backwards_in_the_same_order<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     for n in 0..12 {
@@ -350,7 +350,7 @@ async fn a_dispute_is_in_the_journal_and_moves_nothing<L: Books>(ledger: &L) {
     assert_eq!(names(&journal), ["first", &number(1).to_string()]);
     assert_eq!(audited(&books, &journal), Vec::<String>::new());
 
-    // It was fresh after all: what is booked now counts.
+    // The number was unused: a charge booked now counts.
     let settled = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
     assert_eq!(settled.booked, Booked::Forced);
     let books = ledger.books(&acme()).await.unwrap();
@@ -394,7 +394,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
         assert!((3_590_000..3_660_000).contains(&lives_ms), "{hold:?}");
     }
 
-    // What comes later is not up to these books.
+    // Later lines are not included in these books.
     call(ledger, 4, "k1", 1).await;
     let part = JournalPart {
         end: Some(&books.journal_end),
@@ -412,7 +412,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
     }
 }
 
-/// I2, I3 and I5, at each moment.
+/// I2, I3 and I5, at every moment.
 async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let booking = async {
@@ -420,7 +420,7 @@ async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>
             let key = if n % 3 == 0 { "k1" } else { "k2" };
             ledger.reserve(&hold(n, key, 50)).await.unwrap();
             tokio::task::yield_now().await;
-            // Now and then more than was held, or nothing.
+            // Sometimes more than was held, or nothing.
             let cost = i64::try_from(n % 7 * 11).unwrap();
             ledger.settle(&settlement(n, key, cost)).await.unwrap();
             if n % 10 == 0 {
@@ -480,7 +480,7 @@ async fn an_account_without_a_line_has_an_empty_journal_and_none_is_not_found<L:
     }
 }
 
-/// I12.
+/// I12: a deletion prevails over concurrent changes of the key.
 async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     for digest in 10..30 {
@@ -521,7 +521,7 @@ async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledg
     }
 }
 
-/// The live audit finds in Redis what the offline one finds in an export.
+/// The live audit finds in Redis the same breaches as the offline one in an export.
 #[tokio::test]
 async fn one_edit_on_the_server_that_breaks_an_invariant_is_found_by_its_name() {
     for (edit, says) in [
@@ -568,21 +568,21 @@ async fn one_edit_on_the_server_that_breaks_an_invariant_is_found_by_its_name() 
     }
 }
 
-/// I5.
+/// I5: a hold ends once, by one charge or one release.
 #[tokio::test]
-async fn a_number_that_was_charged_twice_or_stands_open_though_it_ended_is_found() {
+async fn double_charge_and_open_hold_of_an_ended_call_are_found() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
     call(&ledger, 1, "k1", 70).await;
-    // The tombstone is forgotten too early: the number can be held and charged again.
+    // The tombstone is deleted too early: the number can be held and charged again.
     let tombstone = format!("tg:{{acme}}:d:{}", number(1));
     server.ask::<i64>(&["DEL", &tombstone]).await.unwrap();
     ledger.reserve(&hold(1, "k1", 70)).await.unwrap();
     let both = format!("I5 account acme: hold {} is both open and ended", number(1));
     assert_eq!(breaches(&ledger).await, [both]);
 
-    // With the receipt's place gone too, nothing keeps it from being charged again.
+    // Without the receipt's index entry too, nothing prevents a second charge.
     let place = format!("tg:{{acme}}:r:{}", number(1));
     server.ask::<i64>(&["DEL", &place]).await.unwrap();
     ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
@@ -590,9 +590,9 @@ async fn a_number_that_was_charged_twice_or_stands_open_though_it_ended_is_found
     assert_eq!(breaches(&ledger).await, [twice]);
 }
 
-/// Where the oldest lines were trimmed, the sums bound the books from below.
+/// If the oldest lines were trimmed, the sums are a lower bound of the books.
 #[tokio::test]
-async fn a_trimmed_journal_is_no_breach_and_says_that_it_was_trimmed() {
+async fn trimmed_journal_is_reported_and_not_a_breach() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -604,13 +604,18 @@ async fn a_trimmed_journal_is_no_breach_and_says_that_it_was_trimmed() {
         .await
         .unwrap();
     assert_eq!(trimmed, 2);
+    // The scripts count the lines that they remove.
+    server
+        .ask::<i64>(&["HSET", "tg:{acme}", "jf", "2:1"])
+        .await
+        .unwrap();
     is_sound(&ledger).await;
     let books = ledger.books(&acme()).await.unwrap();
     assert!(!books.journal_complete);
     assert_eq!(books.entered_rub, micro(1000));
     let lines = lines(&ledger, JournalPart::whole()).await;
     assert_eq!(audited(&books, &lines), Vec::<String>::new());
-    // More than what was used is a breach all the same.
+    // Receipts that exceed the charges in the books are still a breach.
     server
         .ask::<i64>(&["HINCRBY", "tg:{acme}", "k1.u", "-100"])
         .await

@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": what users expect beside the three operations.
+//! Decisions, "Extra paths": paths that users expect in addition to the three operations.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_root_answers_whoever_looks_whether_somebody_is_there() {
+async fn root_answers_reachability_checks() {
     let world = World::start().await;
     for path in ["/", "/api/hello", "/api/hello?from=cli"] {
         for method in [Method::GET, Method::HEAD] {
@@ -62,9 +62,9 @@ async fn the_models_of_a_key_are_listed_in_the_chat_format() {
     }
 }
 
-/// Without what it may not be missing, Codex takes none of the list, and says nothing.
+/// If a required field is missing, Codex ignores the whole list without a message.
 #[tokio::test]
-async fn codex_finds_in_the_list_what_it_wants_to_know_of_a_model() {
+async fn model_list_has_every_field_that_codex_reads() {
     let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
         usdt_mtok = { input = \"0.2\" }\nroutes = [ { vendor = \"chat-vendor\", model = \"vectors-1\" } ]\n[[model]]\nid = \"chat\"";
     let world = Setup::default()
@@ -122,7 +122,7 @@ async fn codex_finds_in_the_list_what_it_wants_to_know_of_a_model() {
 }
 
 #[tokio::test]
-async fn the_models_of_a_key_are_listed_in_the_messages_format_where_its_version_is_sent() {
+async fn models_are_listed_in_the_messages_format_if_the_version_header_is_sent() {
     let world = World::start().await;
     let key = world.key().await;
     let headers = [
@@ -149,7 +149,7 @@ async fn the_models_of_a_key_are_listed_in_the_messages_format_where_its_version
     }
 }
 
-/// What a client shows of a model where one is chosen, in either format's list and alone.
+/// The text that a client shows when people choose a model, in either format's list and in the single object.
 async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
     let mut seen = Vec::new();
     for headers in [
@@ -168,7 +168,7 @@ async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
 }
 
 #[tokio::test]
-async fn models_are_listed_with_their_prices_and_what_the_operator_says_of_them() {
+async fn model_list_has_prices_and_the_operators_descriptions() {
     let world = Setup::default()
         .edit(
             "id = \"messages\"\n",
@@ -196,7 +196,7 @@ async fn models_are_listed_with_their_prices_and_what_the_operator_says_of_them(
 }
 
 #[tokio::test]
-async fn a_models_price_is_said_in_the_gateways_language() {
+async fn price_of_a_model_is_in_the_gateways_language() {
     let world = Setup::default()
         .edit("base_url = ", "language = \"en\"\nbase_url = ")
         .edit(
@@ -216,7 +216,7 @@ async fn a_models_price_is_said_in_the_gateways_language() {
 }
 
 #[tokio::test]
-async fn models_are_listed_without_prices_while_there_are_none() {
+async fn models_are_listed_without_prices_while_the_rate_is_missing() {
     let world = Setup::default()
         .edit(
             "id = \"messages\"\n",
@@ -241,7 +241,7 @@ async fn models_are_listed_without_prices_while_there_are_none() {
 }
 
 #[tokio::test]
-async fn a_key_is_taken_from_both_headers_where_it_is_the_same_in_both() {
+async fn equal_keys_in_both_headers_are_accepted() {
     let world = World::start().await;
     let (key, other) = (
         world.key().await,
@@ -329,7 +329,7 @@ async fn a_model_is_found_by_a_name_with_slashes_however_it_is_encoded() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_not_the_keys_is_404_whether_there_is_one_or_not() {
+async fn model_not_allowed_to_the_key_is_404_whether_or_not_it_exists() {
     let world = World::start().await;
     let key = world.key().await;
     world.only_for(&key, &["messages"]).await;
@@ -376,7 +376,7 @@ async fn a_key_sees_the_numbers_that_admission_uses() {
     assert_eq!(during["held_rub"], world.account(&key).await["held_rub"]);
     let free = decimal(&during["ceiling_rub"]) - decimal(&during["held_rub"]);
     assert_eq!(decimal(&during["free_rub"]), free);
-    // What is shown as free is what fits: 200 µ₽ for each output token beside the input.
+    // The amount shown as free is what fits: 200 µ₽ per output token, plus the input.
     let input = micro(&during["held_rub"]) - 100 * 200;
     let fits = (micro(&during["free_rub"]) - input) / 200;
     let running_on = running.number.clone();
@@ -408,7 +408,7 @@ async fn a_key_without_a_ceiling_is_limited_by_the_accounts_money() {
 }
 
 #[tokio::test]
-async fn what_a_key_may_know_needs_a_key() {
+async fn own_data_of_a_key_needs_the_key() {
     let world = World::start().await;
     for path in ["/v1/models", "/v1/models/chat", "/v1/tollgate/key"] {
         let answer = world.get(path, &[]).await;

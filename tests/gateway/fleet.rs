@@ -1,4 +1,4 @@
-//! A gateway whose models have several vendors each, all of them scripted.
+//! A gateway with several scripted vendors per model.
 
 use tollgate::demo::vendor::ScriptedVendor;
 
@@ -7,15 +7,15 @@ use crate::{
     ops::{BOTH, Op},
 };
 
-/// The harness' own vendor is number 0; the others follow.
+/// The harness's own vendor is number 0; the others follow.
 pub struct Fleet {
     pub world: World,
     pub others: Vec<ScriptedVendor>,
 }
 
 impl Fleet {
-    /// So many vendors for each model. `route` says more of the route to a vendor, like
-    /// `priority = 1`, and `vendor` more of the vendor itself.
+    /// Starts with this many vendors per model. `route` adds lines to the route of a vendor, like `priority = 1`, and
+    /// `vendor` adds lines to the vendor.
     pub async fn start(
         setup: Setup,
         count: usize,
@@ -79,7 +79,7 @@ impl Fleet {
         }
     }
 
-    /// Two vendors: number 1 goes first, so that it can be taken away, and number 0 is behind it.
+    /// Two vendors: number 1 has priority, so that it can be disabled, and number 0 follows.
     pub async fn pair(lines: &str) -> Self {
         Self::start(
             Setup::default(),
@@ -90,7 +90,7 @@ impl Fleet {
         .await
     }
 
-    /// What the config calls a vendor.
+    /// The vendor's name in the configuration.
     pub fn name(op: Op, n: usize) -> String {
         match n {
             0 => format!("{}-vendor", op.model()),
@@ -105,7 +105,7 @@ impl Fleet {
         }
     }
 
-    /// How many requests a vendor got.
+    /// Number of requests that a vendor received.
     pub fn asked(&self, n: usize) -> usize {
         self.vendor(n).received().len()
     }

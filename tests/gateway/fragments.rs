@@ -1,5 +1,5 @@
-//! A vendor may cut what it says anywhere, down to a letter at a time, and its caller hears the same: no
-//! piece of a text, of a thought or of a tool's arguments is judged as if it were the whole.
+//! A vendor may cut its stream anywhere, down to single letters, and the caller gets the same: no piece of a text, of
+//! reasoning or of a tool's arguments is interpreted as if it were complete.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use tollgate_layers::{
     call::Format,
     passthrough::usage::Reader,
     sse::{Event, Splitter},
-    translate::{chat, messages, wire::AnswerCx},
+    translate::{Origin, chat, messages, wire::AnswerCx},
     usage::{Reading, Usage},
 };
 
@@ -19,7 +19,7 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// What a caller of the other format has in hand at the end, and what the meter has read.
+/// The result at a caller of the other format, and the meter's reading.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Heard {
     id: String,
@@ -39,14 +39,17 @@ struct Heard {
 struct Metered {
     usage: Option<Usage>,
     text_bytes: u64,
-    /// The output is a count; some of it made no sense; the last event has come.
+    /// Whether the output is a count; whether some usage was implausible; whether the last event has arrived.
     flags: [bool; 3],
 }
 
-/// What a stream of this format comes to.
+/// The result of a stream of this format.
 fn heard(format: Format, stream: &str) -> Heard {
     let mut reader = Reader::new(format);
-    let (mut to_messages, mut to_chat) = (messages::Events::new(CX), chat::Events::new(CX));
+    let (mut to_messages, mut to_chat) = (
+        messages::Events::new(Origin::default(), CX),
+        chat::Events::new(CX),
+    );
     let (mut out, mut error) = (BytesMut::new(), None);
     let each = |event: Event| {
         let _ = reader.event(&event);
@@ -111,7 +114,7 @@ fn of_messages(events: &[Value]) -> Heard {
             _ => {}
         }
     }
-    // Where the vendor gives no id it is made of the first chunk, however that was cut.
+    // If the vendor sends no id, it is derived from the first chunk, however that was cut.
     if heard.id.starts_with(&format!("msg_{:x}", CX.created)) {
         heard.id.truncate(4);
     }
@@ -152,20 +155,20 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A part of a vendor's stream that is cut as one: an event, or all that a chunk says of one thing.
+/// A part of a vendor's stream that is cut as one: an event, or one field of a chunk.
 #[derive(Debug)]
 struct Part {
-    /// The lines above the data.
+    /// The lines before the data.
     head: String,
-    /// What is no JSON stands as a string, and goes on as it is.
+    /// Data that is not JSON is a string, and is written unchanged.
     data: Value,
-    /// Where the text is that may come in pieces: in several fields where vendors write it more than once.
+    /// Paths of the text that may arrive in pieces; several if vendors write it more than once.
     cut: Vec<String>,
-    /// What stands in the last piece alone.
+    /// Fields that only the last piece has.
     last: Map<String, Value>,
 }
 
-/// The parts of a stream. A chunk that says several things is taken apart.
+/// The parts of a stream. A chunk with several fields is split.
 fn parts(format: Format, stream: &str) -> Vec<Part> {
     let mut parts = Vec::new();
     for event in stream.split_terminator("\n\n") {
@@ -195,7 +198,7 @@ fn messages_parts(parts: &mut Vec<Part>, head: String, mut event: Value) {
     const NAMES: [&str; 3] = ["text", "thinking", "partial_json"];
     let mut more = None;
     if event["type"] == "content_block_start" {
-        // What a block begins with may as well come in deltas.
+        // The beginning of a block may also arrive in deltas.
         for name in ["text", "thinking"] {
             let begun = text(&event["content_block"][name]);
             if !begun.is_empty() {
@@ -237,7 +240,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
         );
     }
 
-    // What is said, and within it the texts that are cut.
+    // The fields, each with the texts in it that are cut.
     let mut said: Vec<(Map<String, Value>, Vec<String>)> = Vec::new();
     let reasoning: Map<_, _> = REASONING
         .iter()
@@ -294,7 +297,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
                 .map(|call| (one("tool_calls", json!([call])), cut())),
         );
     }
-    // All else is said first.
+    // All other fields come first.
     said.insert(0, (delta, Vec::new()));
     said.retain(|(delta, _)| !delta.is_empty());
     if said.is_empty() {
@@ -331,7 +334,7 @@ impl Part {
         }
     }
 
-    /// How many characters may be cut.
+    /// Number of characters that may be cut.
     fn len(&self) -> usize {
         let texts = self
             .cut
@@ -388,7 +391,7 @@ impl Part {
     }
 }
 
-/// The streams that these parts are when each is cut at the characters that `ends` gives for it.
+/// The stream of these parts, each cut at the characters that `ends` returns.
 fn written(parts: &[Part], names_again: bool, ends: impl Fn(usize, &Part) -> Vec<usize>) -> String {
     let mut out = String::new();
     for (index, part) in parts.iter().enumerate() {
@@ -397,7 +400,7 @@ fn written(parts: &[Part], names_again: bool, ends: impl Fn(usize, &Part) -> Vec
     out
 }
 
-/// Every cut of a stream comes to what the whole comes to. How many there were.
+/// Checks that every cut of a stream has the result of the whole one. Returns the number of cuts.
 fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     let whole = heard(format, stream);
     assert!(whole.whole && whole.error.is_none(), "{what}: {whole:?}");
@@ -411,7 +414,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
         cuts += 1;
         assert_eq!(heard(format, &stream), whole, "{what}:\n{stream}");
     };
-    // Each text in three, where the one in the middle is as long as `{}` or `null`.
+    // Each text in three pieces, the middle one as long as `{}` or `null`.
     for at in 0..longest {
         for length in [2, 4] {
             check(written(&parts, false, |_, _| vec![at, at + length]));
@@ -419,11 +422,11 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     }
     for names_again in [false, true] {
         check(written(&parts, names_again, |_, part| letters(part)));
-        // Each in two, at its first character, its second, and so on.
+        // Each text in two, at its first character, its second, and so on.
         for at in 0..=longest {
             check(written(&parts, names_again, |_, _| vec![at]));
         }
-        // Each by itself, where that does not take long.
+        // Each alone, unless that takes long.
         for (index, part) in parts.iter().enumerate().filter(|_| parts.len() < 20) {
             for at in 0..=part.len() {
                 let ends = |this, _: &Part| if this == index { vec![at] } else { Vec::new() };
@@ -435,7 +438,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
 }
 
 #[test]
-fn recorded_streams_say_the_same_in_whatever_pieces_they_come() {
+fn recorded_streams_have_the_same_result_in_any_pieces() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut streams = [0, 0];
     for entry in fs::read_dir(&folder).unwrap() {
@@ -449,7 +452,7 @@ fn recorded_streams_say_the_same_in_whatever_pieces_they_come() {
             Format::Messages
         };
         let stream = fs::read_to_string(folder.join(&name)).unwrap();
-        // What ends in an error is no answer.
+        // A stream that ends with an error has no answer.
         if stream.contains("\"error\":{") {
             continue;
         }
@@ -459,7 +462,7 @@ fn recorded_streams_say_the_same_in_whatever_pieces_they_come() {
     assert!(streams[0] >= 8 && streams[1] >= 7, "{streams:?}");
 }
 
-/// Arguments, and what they mean.
+/// Arguments, and their meaning.
 fn arguments() -> Vec<(&'static str, Value)> {
     vec![
         (r#"{"a":[1,null]}"#, json!({ "a": [1, null] })),
@@ -501,7 +504,7 @@ fn meant(what: &str, format: Format, stream: &str, calls: &[(&str, &Value)]) {
 }
 
 #[test]
-fn arguments_of_chat_vendors_are_whole_in_whatever_pieces_they_come() {
+fn arguments_of_chat_vendors_are_complete_in_any_pieces() {
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
         format!(
@@ -579,7 +582,7 @@ fn arguments_of_chat_vendors_are_whole_in_whatever_pieces_they_come() {
 }
 
 #[test]
-fn arguments_of_messages_vendors_are_whole_in_whatever_pieces_they_come() {
+fn arguments_of_messages_vendors_are_complete_in_any_pieces() {
     let event = |data: Value| format!("event: {}\ndata: {data}\n\n", text(&data["type"]));
     let block = |index: u64, block: Value, delta: Value| {
         [

@@ -1,5 +1,5 @@
-//! Groups of keys and calls at once, over gateways that share a ledger: what an operator allows is never exceeded,
-//! whichever keys ask at which gateway, and whoever is killed in between.
+//! Groups of keys, and concurrency of keys, over gateways that share a ledger: an operator's limits are never exceeded,
+//! whichever keys call at which gateway, and whichever gateway is killed meanwhile.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn end(hold: &Hold, cost: i64) -> Settlement {
     }
 }
 
-/// Holds stay until all have asked.
+/// Holds stay until all calls have requested theirs.
 async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize) {
     let mut asking = JoinSet::new();
     for n in 0..CALLS {
@@ -96,7 +96,7 @@ async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize
         }
     }
     assert_eq!(granted.len(), paid_for);
-    // Each would cost more than it holds: no more is charged than the group may spend.
+    // Each call would cost more than its hold: the charges do not exceed the group's ceiling.
     let mut charged = 0;
     for (gateway, hold) in &granted {
         let settled = gateway.settle(&end(hold, PRICE + 1)).await.unwrap();
@@ -125,7 +125,7 @@ async fn three_gateways_never_hold_beyond_a_groups_ceiling() {
     as_many_as_the_group_pays_for(&gateways, 37).await;
 }
 
-/// Many keys' leases draw on one group: it serves what its ceiling pays for, to the last call and not beyond.
+/// Leases of many keys use one group: it serves exactly the calls that its ceiling pays for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
     let server = RedisServer::start().await;
@@ -190,7 +190,7 @@ async fn limit(ledger: &RedisLedger, concurrency: u32) {
         .unwrap();
 }
 
-/// A killed gateway's calls count until they are past their time, and are not forgotten in the count.
+/// Calls of a killed gateway count until they expire, and are not lost from the count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
     let server = RedisServer::start().await;
@@ -221,7 +221,7 @@ async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
         }
     }
     assert_eq!(open.len(), 5);
-    // Two end; one of them is told twice. Of the others nobody hears again.
+    // Two calls end, and one of them is reported twice. The others never end.
     for hold in [&open[0], &open[1], &open[1]] {
         gateways[1].settle(&end(hold, PRICE)).await.unwrap();
     }
@@ -254,9 +254,9 @@ async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
     assert_eq!(json!(count), json!("5"));
 }
 
-/// Of the operators' API, an owner and callers, over sockets.
+/// Uses a group through the operators' API, as an owner, and as a caller.
 #[tokio::test]
-async fn a_group_is_made_limited_and_told_of_in_the_callers_words() {
+async fn group_is_created_limited_and_named_in_callers_texts() {
     let world = World::start().await;
     let caller = world.key().await;
     let groups = "/admin/v1/accounts/acme/groups";
@@ -335,7 +335,7 @@ async fn a_group_is_made_limited_and_told_of_in_the_callers_words() {
         (put.status.as_u16(), &put.json()["group"]),
         (200, &json!("team"))
     );
-    // One that an owner makes beside it, in the same group.
+    // A second key, which an owner key of the same group creates.
     let owner = world
         .another_key("acme", json!({ "kind": "owner", "group": "team" }))
         .await;
@@ -365,7 +365,7 @@ async fn a_group_is_made_limited_and_told_of_in_the_callers_words() {
     );
     let out = world.ask(out).await;
     assert_eq!(out.status, 400, "{out:?}");
-    // A key of another group, or of none, is not his.
+    // A key of another group, or of none, is not within the owner's reach.
     let beside = world.another_key("acme", json!({})).await;
     let to_beside = request(
         Method::PATCH,
@@ -390,7 +390,7 @@ async fn a_group_is_made_limited_and_told_of_in_the_callers_words() {
         "{seen}"
     );
 
-    // It may hold no more than the group has left, and is told so.
+    // A key of the group may hold at most what the group has left, and the refusal states that.
     let call = world.chat(&caller, &Op::Chat.body("x")).await;
     assert_eq!(call.status, 403, "{call:?}");
     let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
@@ -428,9 +428,9 @@ async fn a_group_is_made_limited_and_told_of_in_the_callers_words() {
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// A call is open until its stream has ended, and whoever comes meanwhile is told when to come again.
+/// A call is open until its stream has ended; a further call gets a `retry-after`.
 #[tokio::test]
-async fn one_call_too_many_is_told_to_come_again() {
+async fn call_beyond_the_concurrency_gets_retry_after() {
     let world = World::start().await;
     let caller = world
         .key_with("acme", "100", json!({ "concurrency": 1 }))

@@ -1,5 +1,5 @@
-//! A client that closes its sending side behind its request gets its answer, whole and once; one that has gone
-//! is told from it, and its vendor is left (README, "Money", 5).
+//! A client that closes its sending side after its request gets its complete answer, once; a client that has
+//! disconnected is detected, and its vendor's stream is closed (README, "Money", 5).
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The bytes of a call, on a connection that may be used again.
+/// The bytes of a call, on a connection that stays open.
 pub fn call(op: Op, key: &Key, stream: bool) -> String {
     let body = with(op.body("Привет"), json!({ "stream": stream })).to_string();
     format!(
@@ -41,7 +41,7 @@ pub fn call(op: Op, key: &Key, stream: bool) -> String {
     )
 }
 
-/// Says this, and that it is all.
+/// Sends these bytes and closes the sending side.
 async fn said(world: &World, bytes: &str) -> TcpStream {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(bytes.as_bytes()).await.unwrap();
@@ -49,7 +49,7 @@ async fn said(world: &World, bytes: &str) -> TcpStream {
     socket
 }
 
-/// Reads on until this has come.
+/// Reads until this text has arrived.
 async fn read_until(socket: &mut TcpStream, read: &mut Vec<u8>, last: &str) {
     while !String::from_utf8_lossy(read).contains(last) {
         let count = timeout(PATIENCE, socket.read_buf(read)).await;
@@ -58,13 +58,13 @@ async fn read_until(socket: &mut TcpStream, read: &mut Vec<u8>, last: &str) {
     }
 }
 
-/// Reads to the end, which comes by itself.
+/// Reads until the connection closes.
 async fn read_to_end(socket: &mut TcpStream, read: &mut Vec<u8>) {
     let ended = timeout(PATIENCE, socket.read_to_end(read)).await;
     ended.expect("the connection ends").unwrap();
 }
 
-/// What a usual client makes of these bytes.
+/// The answer as an ordinary client reads these bytes.
 pub async fn understood(bytes: &[u8]) -> Answer {
     let (mut ours, theirs) = duplex(bytes.len().max(1024));
     let (mut sender, connection) = handshake(TokioIo::new(theirs)).await.unwrap();
@@ -96,7 +96,7 @@ fn is_whole(op: Op, stream: bool, answer: &Answer) {
     assert!(answer.text().contains(last), "{answer:?}");
 }
 
-/// One call was made, and paid as one that came to its end.
+/// Checks that one call was made, and charged as a finished one.
 async fn is_charged_once(world: &World, key: &Key, answer: &Answer) {
     let number = answer.headers["x-request-id"].to_str().unwrap();
     let receipt = world.receipt(number).await;
@@ -108,7 +108,7 @@ async fn is_charged_once(world: &World, key: &Key, answer: &Answer) {
 }
 
 #[tokio::test]
-async fn its_answer_comes_whole_and_is_charged_once() {
+async fn half_closed_client_gets_the_whole_answer_and_is_charged_once() {
     for op in BOTH {
         for stream in [false, true] {
             let world = World::start().await;
@@ -132,12 +132,12 @@ async fn its_answer_comes_whole_and_is_charged_once() {
     }
 }
 
-/// Where it waits for the vendor it is asked whether it is there, with what every client passes over.
+/// While the client waits for the vendor, the gateway probes it with bytes that every client ignores.
 #[tokio::test]
-async fn it_waits_as_long_as_its_vendor_takes_before_and_within_the_answer() {
+async fn half_closed_client_may_wait_before_and_within_the_answer() {
     for op in BOTH {
         for stream in [false, true] {
-            // Before the vendor's head, and behind its second piece.
+            // Before the vendor's head, and after its second piece.
             for step in [0, 2] {
                 let world = World::start().await;
                 let (hold, key) = (Arc::new(Notify::new()), world.key().await);
@@ -165,9 +165,9 @@ async fn it_waits_as_long_as_its_vendor_takes_before_and_within_the_answer() {
     }
 }
 
-/// A client of HTTP/1.0 knows nothing of what comes before an answer, nor of chunks: it is sent none of them.
+/// A client of HTTP/1.0 supports neither interim answers nor chunks, so it gets none.
 #[tokio::test]
-async fn one_of_http_1_0_is_sent_its_answer_alone() {
+async fn http_1_0_client_gets_only_its_answer() {
     for op in BOTH {
         for stream in [false, true] {
             let world = World::start().await;
@@ -186,9 +186,9 @@ async fn one_of_http_1_0_is_sent_its_answer_alone() {
     }
 }
 
-/// Nothing comes in when it leaves later: the next question finds out.
+/// Nothing arrives when it disconnects later: the next probe detects it.
 #[tokio::test]
-async fn one_that_reads_on_and_then_leaves_is_noticed_and_its_vendor_left() {
+async fn half_closed_client_that_disconnects_later_is_detected() {
     for step in [0, 2] {
         let world = World::start().await;
         let key = world.key().await;
@@ -215,9 +215,9 @@ async fn one_that_reads_on_and_then_leaves_is_noticed_and_its_vendor_left() {
     }
 }
 
-/// What breaks off is no request, whoever reads on behind it.
+/// An incomplete request is not served, even if the client reads on.
 #[tokio::test]
-async fn a_request_that_breaks_off_is_not_served() {
+async fn incomplete_request_is_not_served() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -1,4 +1,4 @@
-//! A gateway with a scripted vendor, on free ports, and a client to talk to it.
+//! A gateway with a scripted vendor, on free ports, and a client for it.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -27,12 +27,12 @@ pub use crate::{
     support::redis::RedisServer,
 };
 
-/// How a test's gateway differs from the usual one.
+/// Differences of a test's gateway from the usual one.
 #[derive(Default)]
 pub struct Setup {
     /// `ledger.url`; memory by default.
     pub ledger: Option<String>,
-    /// Replaces text of the config, pair by pair.
+    /// Replacements in the text of the configuration.
     pub edits: Vec<(String, String)>,
 }
 
@@ -81,7 +81,7 @@ pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: impl AsRef<Path>) -
         .text()
 }
 
-/// What a configuration reads from the environment.
+/// Values of the environment variables that a configuration uses.
 pub fn secret(name: &str) -> Option<String> {
     match name {
         "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
@@ -103,11 +103,11 @@ pub struct World {
     pub gateway: Gateway,
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
-    /// Where its outbox is.
+    /// The folder of its outbox.
     pub dir: Folder,
 }
 
-/// An answer, read whole. `failed` says that the body broke off.
+/// A complete answer. `failed`: the body was cut off.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -140,7 +140,7 @@ impl Answer {
     }
 }
 
-/// A key made for a test.
+/// A key created for a test.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub secret: String,
@@ -162,7 +162,7 @@ impl World {
         self.client.request(req).await.unwrap()
     }
 
-    /// Sends a request and reads all of the answer.
+    /// Sends a request and reads the whole answer.
     pub async fn ask(&self, req: Request<Full<Bytes>>) -> Answer {
         whole(self.send(req).await).await
     }
@@ -223,7 +223,7 @@ impl World {
         self.ask(request(method, &url, &headers, body.into())).await
     }
 
-    /// A new account with so many rubles and a key with more fields.
+    /// Creates an account with this many rubles, and a key with further fields.
     pub async fn key_with(&self, account: &str, rubles: &str, fields: Value) -> Key {
         let made = self
             .admin(
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// Lets a key call these models alone, which need not be in the catalog: some were once.
+    /// Limits a key to these models, which need not be in the catalog, because models may have been removed.
     pub async fn only_for(&self, key: &Key, models: &[&str]) {
         let change = KeyChange {
             models: Some(models.iter().map(|model| (*model).to_owned()).collect()),
@@ -288,7 +288,7 @@ impl World {
         .json()
     }
 
-    /// The account when nothing is held any more: settling is off the caller's way.
+    /// The account once nothing is held: settlement runs after the answer.
     pub async fn settled(&self, key: &Key) -> Value {
         eventually("nothing is held", async || {
             let account = self.account(key).await;
@@ -366,7 +366,7 @@ pub fn with(mut body: Value, fields: Value) -> Value {
     body
 }
 
-/// What `probe` returns once it returns something, within five seconds.
+/// Returns the first result of `probe`, within five seconds.
 pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let patience = tokio::time::timeout(Duration::from_secs(5), async {
         loop {

@@ -1,6 +1,6 @@
-//! Decisions, "Money": what a call holds while it runs, and what happens where that does not fit.
+//! Decisions, "Money": the hold of a running call, and refusals of holds that do not fit.
 //!
-//! Prices are 100 ₽ of input and 200 ₽ of output for a million tokens of `chat`: 100 and 200 µ₽ each.
+//! A million tokens of `chat` cost 100 ₽ of input and 200 ₽ of output: 100 and 200 µ₽ per token.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -13,21 +13,21 @@ use crate::{
     replies::Running,
 };
 
-/// What a finished call held, in micro-rubles.
+/// The hold of a finished call, in micro-rubles.
 async fn held(world: &World, op: Op, key: &Key, body: &Value) -> i64 {
     let answer = op.call(world, key, body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     micro(&world.receipt(&answer.number()).await["held_rub"])
 }
 
-/// A chat body that names no ceiling.
+/// A chat body without a maximum of output.
 fn open(text: &str) -> Value {
     let mut body = chat_body(text);
     body.as_object_mut().unwrap().remove("max_tokens");
     body
 }
 
-/// The ceiling that we wrote into the newest request to the vendor.
+/// The maximum that the gateway wrote into its latest request to the vendor.
 fn written(world: &World, field: &str) -> i64 {
     let sent = world.vendor.received().pop().unwrap().json();
     sent[field]
@@ -109,7 +109,7 @@ async fn input_is_held_by_its_text_at_a_byte_and_a_half_for_a_token_or_strictly_
         let world = Setup::default().edit("[ledger]", &line).start().await;
         let key = world.key().await;
         for (op, price) in [(Op::Chat, 100), (Op::Messages, 1000)] {
-            // Of what an escape stands for, not of the escape.
+            // The decoded character counts, not its escape.
             let little = held(&world, op, &key, &op.body(&"\n".repeat(300))).await;
             let much = held(&world, op, &key, &op.body(&"ж".repeat(3000))).await;
             let tokens = (6000 - 300) * 2 / bytes_in_two_tokens;
@@ -144,7 +144,7 @@ async fn input_is_held_at_the_price_of_its_dearest_class() {
 }
 
 #[tokio::test]
-async fn an_image_holds_a_constant_however_many_bytes_it_has() {
+async fn image_hold_does_not_depend_on_its_bytes() {
     let world = World::start().await;
     let key = world.key().await;
     let with_images = |op: Op, bytes: &[usize]| {
@@ -174,7 +174,7 @@ async fn an_image_holds_a_constant_however_many_bytes_it_has() {
 }
 
 #[tokio::test]
-async fn where_the_client_names_no_ceiling_the_models_is_held_and_written_into_the_request() {
+async fn without_a_clients_maximum_the_models_is_held_and_sent() {
     for field in ["max_completion_tokens", "max_tokens"] {
         let world = Setup::default()
             .edit(
@@ -192,7 +192,7 @@ async fn where_the_client_names_no_ceiling_the_models_is_held_and_written_into_t
 }
 
 #[tokio::test]
-async fn a_ceiling_of_null_is_none_and_does_not_stand_against_ours() {
+async fn null_maximum_is_replaced_by_the_gateways() {
     for field in ["max_completion_tokens", "max_tokens"] {
         let line = format!("output_tokens_max = 4000\noutput_field = \"{field}\"");
         let world = Setup::default()
@@ -226,19 +226,19 @@ async fn a_ceiling_that_the_client_named_is_sent_as_it_is() {
 }
 
 #[tokio::test]
-async fn our_ceiling_is_what_the_balance_can_pay_for_and_not_a_token_more() {
+async fn default_ceiling_is_exactly_what_the_balance_can_pay_for() {
     let world = World::start().await;
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
     for (account, tokens) in [("a", 1234), ("b", 256), ("c", 3999)] {
-        // Half a token's price is left over.
+        // Half a token's price remains.
         let funds = input + tokens * 200 + 100;
         let key = world.key_with(account, &rubles(funds), json!({})).await;
         let held = held(&world, Op::Chat, &key, &open("x")).await;
         assert_eq!(written(&world, "max_completion_tokens"), tokens);
         assert!((input + tokens * 200..=funds).contains(&held), "{held}");
     }
-    // A key's ceiling limits it as well as the account's balance does.
+    // A key's ceiling limits the output like the account's balance.
     let ceiling = rubles(input + 500 * 200);
     let key = world
         .another_key("acme", json!({ "ceiling_rub": ceiling }))
@@ -248,7 +248,7 @@ async fn our_ceiling_is_what_the_balance_can_pay_for_and_not_a_token_more() {
 }
 
 #[tokio::test]
-async fn our_ceiling_is_shared_by_n_answers() {
+async fn default_ceiling_is_shared_by_n_answers() {
     let world = World::start().await;
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
@@ -259,7 +259,7 @@ async fn our_ceiling_is_shared_by_n_answers() {
 }
 
 #[tokio::test]
-async fn our_ceiling_is_never_below_output_tokens_min_but_a_403() {
+async fn balance_below_output_tokens_min_is_refused_with_403() {
     let min = "output_tokens_max = 4000\noutput_tokens_min = 50";
     for (setup, min) in [
         (Setup::default(), 256),
@@ -279,14 +279,14 @@ async fn our_ceiling_is_never_below_output_tokens_min_but_a_403() {
             .await;
         let answer = world.chat(&short, &open("x")).await;
         refused("short", &answer, 403, PERMISSION, "insufficient_balance");
-        // The client may name less than that itself.
+        // The client may set a lower maximum.
         let less = with(open("x"), json!({ "max_tokens": 10 }));
         held(&world, Op::Chat, &short, &less).await;
     }
 }
 
 #[tokio::test]
-async fn a_call_without_a_ceiling_gets_and_holds_what_the_model_says() {
+async fn call_without_a_maximum_gets_and_holds_the_models_default() {
     let setup = Setup::default().edit(
         "output_tokens_max = 4000",
         "output_tokens_max = 4000\noutput_tokens_default = 300",
@@ -297,17 +297,17 @@ async fn a_call_without_a_ceiling_gets_and_holds_what_the_model_says() {
     let need = named + 200 * 200;
     assert_eq!(held(&world, Op::Chat, &rich, &open("x")).await, need);
     assert_eq!(written(&world, "max_completion_tokens"), 300);
-    // Whoever names a ceiling may have more, up to the model's own.
+    // A client that sets a maximum may have more, up to the model's own.
     let more = with(open("x"), json!({ "max_tokens": 4000 }));
     assert_eq!(
         held(&world, Op::Chat, &rich, &more).await,
         named + 3900 * 200
     );
-    // A vendor of the other format is told, too.
+    // A vendor of the other format gets it too.
     let other = with(open("x"), json!({ "model": "messages" }));
     held(&world, Op::Chat, &rich, &other).await;
     assert_eq!(written(&world, "max_tokens"), 300);
-    // Where funds are short, it gives way as the model's own ceiling does.
+    // If funds are short, it is lowered like the model's own maximum.
     let short = world
         .key_with("short", &rubles(need - 10 * 200), json!({}))
         .await;
@@ -319,7 +319,7 @@ async fn a_call_without_a_ceiling_gets_and_holds_what_the_model_says() {
 async fn a_balance_for_ten_calls_without_a_ceiling_carries_ten_at_a_time() {
     for (limits, at_a_time) in [
         ("output_tokens_max = 40000\noutput_tokens_default = 300", 10),
-        // Without a default the first one takes it all.
+        // Without a default the first call takes everything.
         ("output_tokens_max = 40000", 1),
     ] {
         let setup = Setup::default().edit("output_tokens_max = 4000", limits);
@@ -338,7 +338,7 @@ async fn a_balance_for_ten_calls_without_a_ceiling_carries_ten_at_a_time() {
         for call in running {
             call.finish().await;
         }
-        // What they did not use is free for the next one.
+        // Their unused money is free for the next call.
         world.settled(&key).await;
         let next = Running::start(&world, Op::Chat, &key, &open("x")).await;
         next.finish().await;
@@ -368,14 +368,14 @@ async fn a_ceiling_that_the_client_named_is_held_in_full_or_refused() {
 }
 
 #[tokio::test]
-async fn the_403_says_what_is_needed_what_is_free_and_what_running_calls_hold() {
+async fn refusal_403_has_the_needed_free_and_held_amounts() {
     for op in BOTH {
         let world = World::start().await;
         let rich = world.key_with("rich", "1000", json!({})).await;
         let large = with(op.body("x"), json!({ "max_tokens": 1000 }));
         let answer = op.call(&world, &rich, &large).await;
         let needs = world.receipt(&answer.number()).await["held_rub"].clone();
-        // Enough for the large call alone, and not while another one runs.
+        // Enough for the large call, but not while another one runs.
         let funds = needs.as_str().unwrap();
         let key = world.key_with(op.model(), funds, json!({})).await;
         let running = Running::start(&world, op, &key, &op.body("x")).await;
@@ -385,7 +385,7 @@ async fn the_403_says_what_is_needed_what_is_free_and_what_running_calls_hold() 
         let (free, held) = (&account["free_rub"], &account["held_rub"]);
         for (word, amount) in [("нужно", &needs), ("свободно", free), ("занято", held)]
         {
-            let amount = format!("{} ₽", amount.as_str().unwrap());
+            let amount = amount.as_str().unwrap().replace('.', ",") + "\u{a0}₽";
             let (_, behind) = text
                 .split_once(word)
                 .unwrap_or_else(|| panic!("{word}: {text}"));
@@ -397,11 +397,11 @@ async fn the_403_says_what_is_needed_what_is_free_and_what_running_calls_hold() 
 }
 
 #[tokio::test]
-async fn money_that_is_merely_held_is_a_403_and_money_that_is_spent_a_401() {
+async fn held_money_refuses_with_403_and_spent_money_with_401() {
     let world = World::start().await;
     let rich = world.key_with("rich", "1000", json!({})).await;
     let need = held(&world, Op::Chat, &rich, &chat_body("x")).await;
-    // The running call holds all there is.
+    // The running call holds everything.
     let key = world.key_with("all", &rubles(need), json!({})).await;
     let running = Running::start(&world, Op::Chat, &key, &chat_body("x")).await;
     assert_eq!(world.account(&key).await["free_rub"], "0.00");
@@ -438,9 +438,8 @@ async fn keys_of_one_account_hold_from_the_same_money() {
     world.settled(&one).await;
 }
 
-/// A call without a ceiling holds all that is free where that is less than the model's own ceiling costs, and
-/// its client makes the next one over the same connection as soon as it has the answer: of `CALLS`, so many are
-/// refused at most.
+/// A call without a maximum holds all free money if the model's own maximum costs more, and its client makes the next
+/// call on the same connection as soon as it has the answer. At most `refused_max` of `CALLS` are refused.
 async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     let world = setup.start().await;
     let key = world.key_with("short", "0.5", json!({})).await;
@@ -453,18 +452,18 @@ async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     assert!(refused <= refused_max, "{refused} of {CALLS} refused");
 }
 
-/// How many calls one client makes.
+/// Number of calls of one client.
 const CALLS: usize = 40;
 
-/// On one thread, so that what comes first is the gateway's doing: where there are several, it is the machine that
-/// decides which of them has its turn, and a busy one lets most answers win.
+/// On one thread, so that the gateway decides the order: with several, the machine's scheduler decides, and a busy
+/// machine often lets the answer overtake the settlement.
 #[tokio::test]
-async fn a_caller_with_little_left_is_not_in_its_own_way() {
+async fn consecutive_calls_with_little_money_are_served() {
     one_call_after_the_other(Setup::default(), 0).await;
     let folder = folder();
     let file = format!("sqlite:{}", folder.path().join("ledger.db").display());
     one_call_after_the_other(Setup::default().ledger(&file), 0).await;
     let server = RedisServer::start().await;
-    // Another process, over two connections: now and then it reads the newer one first.
+    // Another process, over two connections: sometimes it reads the newer one first.
     one_call_after_the_other(Setup::default().ledger(&server.url()), CALLS / 5).await;
 }

@@ -1,4 +1,4 @@
-//! Calls that are sent again under one idempotency key: one call, one hold, one charge; see docs/idempotency.md.
+//! Repeated calls with one idempotency key: one call, one hold, one charge; see docs/callers.md.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 const SECRET_PROMPT: &str = "a question that nobody else may read";
 const SECRET_ANSWER: &str = "an answer that nobody else may read";
 
-/// A path, a body that asks `text` there, and whether it is streamed.
+/// A path, a body that sends `text` there, and whether it is streamed.
 fn calls(text: &str) -> Vec<(&'static str, Value)> {
     let chat = json!({ "model": "chat", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] });
     let messages = with(chat.clone(), json!({ "model": "messages" }));
@@ -80,7 +80,7 @@ fn streamed(text: &str) -> (&'static str, Value) {
 }
 
 #[tokio::test]
-async fn what_is_sent_again_is_answered_again_and_charged_once_in_all_formats() {
+async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
     let world = World::start().await;
     let key = allowed(&world).await;
     for (index, call) in calls("привет").into_iter().enumerate() {
@@ -89,7 +89,8 @@ async fn what_is_sent_again_is_answered_again_and_charged_once_in_all_formats() 
         assert_eq!(first.status, 200, "{first:?}");
         assert_eq!(replayed(&first), None);
         let after = world.settled(&key).await;
-        // Until it is stored it is joined, and after that it is repeated: nobody can tell.
+        // The repetition joins the call until its answer is stored, and gets the stored answer after that: the result
+        // is the same.
         for _ in 0..2 {
             let again = sent(&world, &key, &call, &presented).await;
             assert_eq!(again.status, 200);
@@ -107,20 +108,20 @@ async fn what_is_sent_again_is_answered_again_and_charged_once_in_all_formats() 
         );
         world.receipt(&first.number()).await;
     }
-    // Another key of the same account has keys of its own.
+    // Another key of the same account has idempotency keys of its own.
     let other = json!({ "idempotency": true });
     let other = world.another_key("acme", other).await;
     let fresh = sent(&world, &other, &calls("привет")[0], "call-0").await;
     assert_eq!((fresh.status.as_u16(), replayed(&fresh)), (200, None));
 }
 
-/// Also where each request has to be asked of Redis, and its answer is there before that.
+/// Also if each request's limit is decided by Redis, and its answer would come before that.
 #[tokio::test]
 async fn a_repeat_counts_for_its_keys_minute_and_is_refused_by_it() {
     let server = RedisServer::start().await;
     for ledger in ["memory:", &server.url()] {
         let world = Setup::default().ledger(ledger).start().await;
-        // Two at once, and one each five seconds.
+        // Burst of two, and one every five seconds.
         let limits = json!({ "idempotency": true, "requests_per_minute": 12 });
         let key = world.key_with("acme", "1000", limits).await;
         let call = chat("привет");
@@ -150,7 +151,7 @@ async fn without_the_keys_permission_the_header_is_ignored() {
             .iter()
             .all(|received| { !received.headers.contains_key("idempotency-key") })
     );
-    // Permission may be given and taken.
+    // The permission can be given and revoked.
     let path = format!("/admin/v1/keys/{}", key.id);
     for (flag, calls) in [(true, 5), (false, 7)] {
         let change = json!({ "idempotency": flag });
@@ -164,7 +165,7 @@ async fn without_the_keys_permission_the_header_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_malformed_key_is_refused_by_name_and_another_request_under_the_same_one_too() {
+async fn malformed_idempotency_key_and_one_reused_for_another_request_are_refused() {
     let world = World::start().await;
     let key = allowed(&world).await;
     for bad in ["", "two words", "ключ", &"x".repeat(256)] {
@@ -187,7 +188,7 @@ async fn a_malformed_key_is_refused_by_name_and_another_request_under_the_same_o
 }
 
 #[tokio::test]
-async fn what_cost_nothing_runs_again() {
+async fn call_that_cost_nothing_runs_again() {
     let world = World::start().await;
     let key = allowed(&world).await;
     world
@@ -201,7 +202,7 @@ async fn what_cost_nothing_runs_again() {
     assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
 }
 
-/// A stream that waits behind its first word.
+/// A stream that waits after its first word.
 fn held(hold: &Arc<Notify>) -> impl Fn(&Received) -> Reply + Send + Sync + use<> {
     let hold = Arc::clone(hold);
     move |received| {
@@ -231,7 +232,7 @@ async fn a_running_stream_is_joined_from_its_beginning_and_outlives_its_first_cl
         if first_leaves {
             first = None;
         }
-        // A moment in which the gateway may see it leave.
+        // Gives the gateway time to notice the disconnect.
         tokio::time::sleep(Duration::from_millis(50)).await;
         hold.notify_one();
         let rest = second.into_body().collect().await.unwrap().to_bytes();
@@ -250,7 +251,7 @@ async fn a_running_stream_is_joined_from_its_beginning_and_outlives_its_first_cl
 }
 
 #[tokio::test]
-async fn nodes_share_answers_and_one_that_runs_elsewhere_is_waited_for() {
+async fn nodes_share_answers_and_wait_for_a_call_running_elsewhere() {
     let server = RedisServer::start().await;
     let one = Setup::default().ledger(&server.url()).start().await;
     let two = Setup::default().ledger(&server.url()).start().await;
@@ -281,10 +282,10 @@ async fn nodes_share_answers_and_one_that_runs_elsewhere_is_waited_for() {
     assert_eq!(again.body, whole);
     assert!(replayed(&again).is_some());
     assert!(two.vendor.received().is_empty());
-    // One charge, whoever looks.
+    // One charge, seen from both gateways.
     let books = one.settled(&key).await;
     assert_eq!(two.settled(&key).await["balance_rub"], books["balance_rub"]);
-    // A claim lives as long as its answer is kept, and says nothing that anybody could read.
+    // A claim is stored as long as its answer, and contains nothing readable.
     let names: Vec<String> = server.ask(&["KEYS", "tg:{acme}:i:*"]).await.unwrap();
     let [name] = &names[..] else {
         panic!("{names:?}");
@@ -304,6 +305,34 @@ async fn nodes_share_answers_and_one_that_runs_elsewhere_is_waited_for() {
     }
 }
 
+/// Gateways cache a key's record for some seconds.
+#[tokio::test]
+async fn a_disabled_key_gets_no_repeats_at_any_gateway() {
+    let server = RedisServer::start().await;
+    let one = Setup::default().ledger(&server.url()).start().await;
+    let two = Setup::default().ledger(&server.url()).start().await;
+    let key = allowed(&one).await;
+    let call = chat("x");
+    let first = sent(&one, &key, &call, "one").await;
+    assert_eq!(first.status, 200, "{first:?}");
+    for world in [&one, &two] {
+        eventually("the answer is repeated", async || {
+            let again = sent(world, &key, &call, "one").await;
+            replayed(&again).map(|_| ())
+        })
+        .await;
+    }
+    let path = format!("/admin/v1/keys/{}", key.id);
+    let disabled = json!({ "status": "disabled" });
+    let changed = two.admin(Method::PATCH, &path, Some(disabled)).await;
+    assert_eq!(changed.status, 200, "{changed:?}");
+    for world in [&one, &two] {
+        let again = sent(world, &key, &call, "one").await;
+        assert_eq!(again.status, 401, "{again:?}");
+        assert_eq!(replayed(&again), None);
+    }
+}
+
 fn holds(bytes: &[u8], text: &str) -> bool {
     bytes
         .windows(text.len())
@@ -311,7 +340,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_thief_of_the_file_reads_neither_questions_nor_answers() {
+async fn stored_answers_are_unreadable_without_the_key() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = dir.path().join("books.db");
     let url = format!("sqlite:{}", ledger.display());
@@ -354,11 +383,11 @@ async fn a_thief_of_the_file_reads_neither_questions_nor_answers() {
 }
 
 #[tokio::test]
-async fn beyond_a_bound_calls_are_made_and_not_kept() {
+async fn answers_beyond_the_limit_are_served_but_not_stored() {
     let bounds = "[idempotency]\nanswer_bytes_max = 64\naccount_calls_max = 1\n[admin]";
     let world = Setup::default().edit("[admin]", bounds).start().await;
     let key = allowed(&world).await;
-    // Too long to be kept: whole for its first caller, and nothing for the next.
+    // Too long to be stored: complete for its first caller, and no repetition for the next.
     for call in [chat("привет"), streamed("привет")] {
         let account = format!("acme-{}", call.1["stream"] == true);
         let flag = json!({ "idempotency": true });
@@ -390,7 +419,7 @@ async fn beyond_a_bound_calls_are_made_and_not_kept() {
     assert_eq!(world.vendor.received().len(), 5);
 }
 
-/// A gateway as a process, on the server's books.
+/// A gateway as a process, on the server's ledger.
 fn process(dir: &std::path::Path, name: &str, ledger: &str, vendor: &ScriptedVendor) -> Served {
     let config = dir.join(format!("{name}.toml"));
     let text = ConfigText::over(ledger)
@@ -431,7 +460,7 @@ async fn a_call_whose_gateway_was_killed_runs_again_elsewhere_and_is_charged_onc
     assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
     let receipt = world.receipt(&answer.number()).await;
     let spent = world.settled(&key).await;
-    // What the dead one had noted of its call is told when it comes back, and charges nothing.
+    // The dead gateway's checkpoint of its call is reported when it restarts, and charges nothing.
     let one = process(dir.path(), "one", &server.url(), &vendor);
     let origin = format!("http://{}", one.serving().await.0);
     let again = world.ask(ask(&origin, &key, path, &body, "one")).await;

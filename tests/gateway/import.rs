@@ -1,4 +1,4 @@
-//! Taking accounts, payments and keys over from a CSV file: `tollgate import`.
+//! Import of accounts, payments and keys from a CSV file: `tollgate import`.
 
 use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -42,7 +42,7 @@ async fn keys(world: &World, account: &str) -> Vec<Value> {
     listed.json()["keys"].as_array().unwrap().clone()
 }
 
-/// Three lines: an account with a key that its caller has and one that is made, and a bare account.
+/// Three lines: an account with a caller's existing key and a new one, and an account without keys.
 fn customers() -> String {
     format!(
         "account,name,balance_rub,topup_id,key_name,key_sha256,key_prefix,ceiling_rub,models\n\
@@ -55,7 +55,7 @@ fn customers() -> String {
 
 async fn imports_once(world: &World) {
     let file = written(world, "customers.csv", &customers());
-    // Not in the gateway's folder, where no secret may be.
+    // Not in the gateway's folder, where the test finds any secret.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     let (file, made_text) = (file.to_str().unwrap(), made.to_str().unwrap());
@@ -67,7 +67,7 @@ async fn imports_once(world: &World) {
     assert_eq!(accounts(world).await, json!([]));
 
     let unsaid = tollgate(world, &["import", file], "").await;
-    assert!(complained(&unsaid, 64).contains("1 key would be made: say with --keys-out"));
+    assert!(complained(&unsaid, 64).contains("1 key would be created: give --keys-out"));
     assert_eq!(accounts(world).await, json!([]));
 
     let args = ["import", file, "--keys-out", made_text, "--json"];
@@ -108,7 +108,7 @@ async fn imports_once(world: &World) {
         )
     );
 
-    // Again, and without the file of keys: nothing is booked or made.
+    // A repetition, without the file of keys: nothing is booked or created.
     let before = (accounts(world).await, listed);
     for args in [
         &["import", file, "--json", "--keys-out", made_text][..],
@@ -124,7 +124,7 @@ async fn imports_once(world: &World) {
     assert_eq!((accounts(world).await, keys(world, "acme").await), before);
     assert_eq!(std::fs::read_to_string(&made).unwrap(), text);
 
-    // Deleted keys are there, and open nothing.
+    // Deleted keys exist, but cannot be used.
     for key in keys(world, "acme").await {
         let path = format!("/admin/v1/keys/{}", key["id"].as_str().unwrap());
         let deleted = world.admin(Method::DELETE, &path, None).await;
@@ -141,7 +141,7 @@ async fn imports_once(world: &World) {
 }
 
 #[tokio::test]
-async fn a_file_is_imported_once_however_often_and_callers_keep_their_keys() {
+async fn repeated_import_changes_nothing_and_callers_keep_their_keys() {
     imports_once(&World::start().await).await;
     let folder = crate::ledger::folder();
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
@@ -151,7 +151,7 @@ async fn a_file_is_imported_once_however_often_and_callers_keep_their_keys() {
 }
 
 #[tokio::test]
-async fn every_mistake_is_named_with_its_line_and_then_nothing_is_done() {
+async fn import_with_errors_names_every_line_and_changes_nothing() {
     let world = World::start().await;
     let taken = world.key().await;
     let before = accounts(&world).await;
@@ -165,14 +165,14 @@ async fn every_mistake_is_named_with_its_line_and_then_nothing_is_done() {
     let errors = complained(&wrong, 65);
     for says in [
         "wrong.csv: line 3: account: an id is",
-        "wrong.csv: line 4: balance_rub: a payment is more than 0",
+        "wrong.csv: line 4: balance_rub: a payment must be more than 0",
         "wrong.csv: line 5: key_sha256: must be 64 hexadecimal digits",
         "wrong.csv: nothing was done",
     ] {
         assert!(errors.contains(says), "{says}: {errors}");
     }
 
-    // What only the gateway knows: whose an account and a key are.
+    // Facts that only the gateway has: the owners of an account and a key.
     let text = format!(
         "account,name,key_sha256\nacme,Another\nbeta,Beta,{}\n",
         sha256(&taken.secret)
@@ -180,7 +180,7 @@ async fn every_mistake_is_named_with_its_line_and_then_nothing_is_done() {
     let wrong = tollgate(&world, &["import", "-"], &text).await;
     let errors = complained(&wrong, 65);
     for says in [
-        "-: line 2: name: account acme is there already, as \"acme\"",
+        "-: line 2: name: account acme exists already, as \"acme\"",
         "-: line 3: key_sha256: that key is account acme's already",
     ] {
         assert!(errors.contains(says), "{says}: {errors}");
@@ -189,7 +189,7 @@ async fn every_mistake_is_named_with_its_line_and_then_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_read_is_told_from_wrong_use() {
+async fn unreadable_file_and_wrong_use_have_different_exit_codes() {
     let world = World::start().await;
     for line in [
         "import /no/such/file.csv",
@@ -203,15 +203,15 @@ async fn a_file_that_cannot_be_read_is_told_from_wrong_use() {
 }
 
 #[tokio::test]
-async fn an_import_that_broke_off_goes_on_with_the_keys_it_had_made() {
+async fn interrupted_import_continues_with_its_created_keys() {
     let world = World::start().await;
-    // Its second line conflicts with a payment: it fails there, after the first one.
+    // The file's second line conflicts with a payment: the import fails there, after the first line.
     let file = written(
         &world,
         "customers.csv",
         "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,7,p1,two\n",
     );
-    // Not in the gateway's folder, where no secret may be.
+    // Not in the gateway's folder, where the test finds any secret.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     world.key_with("beta", "0", json!({})).await;
@@ -227,7 +227,7 @@ async fn an_import_that_broke_off_goes_on_with_the_keys_it_had_made() {
     let failed = tollgate(&world, &args, "").await;
     let errors = complained(&failed, 1);
     assert!(
-        errors.contains("customers.csv: line 3 (the lines before it are done")
+        errors.contains("customers.csv: line 3 (earlier lines were imported")
             && errors.contains("p1"),
         "{errors}"
     );

@@ -1,4 +1,4 @@
-//! What operators see of leases: which gateway holds what of a busy key's account by itself.
+//! Leases as operators see them: which gateway has which lease on a busy key's account.
 
 use std::collections::BTreeSet;
 
@@ -70,7 +70,7 @@ async fn a_busy_keys_lease_is_listed_and_counted() {
     assert_eq!(lease["account"], "acme");
     let owner = lease["owner"].as_str().unwrap();
     assert!(owner.ends_with("outbox.db"), "{owner}");
-    // Of its own it knows what calls hold.
+    // For its own leases it reports what calls hold.
     assert!(lease["calls_rub"].is_string(), "{lease}");
     assert_eq!(leases(&world, "").await.len(), 1);
     let table = said(
@@ -87,7 +87,7 @@ async fn a_busy_keys_lease_is_listed_and_counted() {
     .await;
     assert!(metric(&world, "tollgate_lease_holds_total").await >= counted);
     assert!(metric(&world, "tollgate_lease_turns_total").await > 0.0);
-    // A silent key gives it back.
+    // An idle key's lease is returned.
     eventually("the lease is given back", async || {
         leases(&world, "").await.is_empty().then_some(())
     })
@@ -101,7 +101,7 @@ async fn a_busy_keys_lease_is_listed_and_counted() {
 }
 
 #[tokio::test]
-async fn another_gateway_sees_the_lease_and_not_what_its_calls_hold() {
+async fn other_gateways_see_a_lease_without_the_holds_of_its_calls() {
     let server = RedisServer::start().await;
     let (one, other) = (world(&server).await, world(&server).await);
     let key = one.key_with("acme", "10000", json!({})).await;
@@ -125,7 +125,7 @@ async fn another_gateway_sees_the_lease_and_not_what_its_calls_hold() {
 }
 
 #[tokio::test]
-async fn what_is_asked_for_wrongly_is_said() {
+async fn invalid_lease_queries_are_refused() {
     let world = World::start().await;
     for (query, status) in [
         ("?account=none", 404),

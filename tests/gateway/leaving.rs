@@ -1,5 +1,5 @@
-//! The client leaves: whenever it does, the call is charged as decided, its hold is gone within a
-//! second, and there is one receipt or none (I5, I7, I8).
+//! The client disconnects at any moment: the call is charged as decided, its hold ends within a second, and there is at
+//! most one receipt (I5, I7, I8).
 
 use std::{
     future::pending,
@@ -47,6 +47,7 @@ use tollgate_layers::{
         },
         memory::MemoryLedger,
     },
+    text_size::TextSize,
     usage::{Meter, Reading},
 };
 use tower::{Layer, Service, service_fn};
@@ -56,16 +57,19 @@ use crate::{
     ledger::{HOUR, acme, hold, is_sound, item, micro, number, open},
 };
 
-/// How soon a hold is gone and a vendor's connection closed.
+/// Time within which a hold ends and a vendor's connection is closed.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Forty bytes: with its message, 18 tokens where they are estimated.
 const SAID: &str = "0123456789012345678901234567890123456789";
-const INPUT_ESTIMATED: i64 = 18;
+
+/// An estimate adds four tokens around a message.
+fn input_estimated() -> i64 {
+    i64::try_from(TextSize::of(SAID).milli() / 1000 + 4).unwrap()
+}
 
 const FORMATS: [Format; 3] = [Format::Chat, Format::Messages, Format::Responses];
 
-/// What a token of input and one of output cost, in micro-rubles.
+/// Price of an input and of an output token, in micro-rubles.
 const fn rates(format: Format) -> (i64, i64) {
     match format {
         Format::Chat | Format::Responses => (100, 200),
@@ -73,16 +77,19 @@ const fn rates(format: Format) -> (i64, i64) {
     }
 }
 
-/// The words that the vendor says; it reports 9 tokens of input and 5 of output.
+/// The vendor's words; it reports 9 input and 5 output tokens.
 const WORDS: [&str; 3] = ["раз ", "два ", "три"];
-/// How many events there are up to the second word, and what they make in tokens: 14 bytes.
+/// Number of events up to the second word.
 const fn events_to_second_word(format: Format) -> usize {
     match format {
         Format::Chat => 3,
         Format::Messages | Format::Responses => 4,
     }
 }
-const OUTPUT_SEEN: i64 = 4;
+
+fn output_seen() -> i64 {
+    i64::try_from(TextSize::of("раз два ").tokens()).unwrap()
+}
 
 fn full_charge(format: Format) -> MicroRub {
     let (input, output) = rates(format);
@@ -160,7 +167,7 @@ fn named(kind: &str, fields: &Value) -> String {
     format!("event: {kind}\ndata: {data}\n\n")
 }
 
-/// The answer of a vendor of responses.
+/// The answer of a responses vendor.
 fn response() -> Value {
     json!({ "id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
         "model": "vendor-chat-1", "error": null, "incomplete_details": null,
@@ -212,7 +219,7 @@ fn call(world: &World, key: &Key, format: Format, stream: bool) -> Request<Full<
     }
 }
 
-/// A client on a connection of its own. Dropped, it closes its socket.
+/// A client on its own connection. Its drop closes the socket.
 struct Client {
     sender: SendRequest<Full<Bytes>>,
     socket: JoinSet<()>,
@@ -232,13 +239,13 @@ impl Client {
         self.sender.send_request(in_origin_form(req)).await.unwrap()
     }
 
-    /// Sends a request whose answer it will not wait for.
+    /// Sends a request without waiting for the answer.
     fn send(&mut self, req: Request<Full<Bytes>>) {
         let answer = self.sender.send_request(in_origin_form(req));
         self.socket.spawn(async move { drop(answer.await) });
     }
 
-    /// Leaves, and says when.
+    /// Disconnects, and returns when.
     fn leave(self) -> Instant {
         drop(self);
         Instant::now()
@@ -254,7 +261,7 @@ fn in_origin_form(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     Request::from_parts(parts, body)
 }
 
-/// Reads a stream until this has come.
+/// Reads a stream until this text has arrived.
 async fn read_until(res: &mut Response<Incoming>, last: &str) {
     let mut read = Vec::new();
     while !String::from_utf8_lossy(&read).contains(last) {
@@ -269,7 +276,7 @@ fn number_of(res: &Response<Incoming>) -> String {
     res.headers()["x-request-id"].to_str().unwrap().to_owned()
 }
 
-/// A gateway with a vendor of this format: that of chats speaks responses instead, where that is asked for.
+/// A gateway with a vendor of this format; for responses, the chat vendor speaks it.
 fn selling(format: Format) -> Setup {
     match format {
         Format::Chat | Format::Messages => Setup::default(),
@@ -277,7 +284,7 @@ fn selling(format: Format) -> Setup {
     }
 }
 
-/// One that takes one call at a time: so it can be seen that it has noticed a client's leave.
+/// A gateway that admits one call at a time, which shows when it has noticed a disconnect.
 fn one_at_a_time(format: Format) -> Setup {
     selling(format).edit("[ledger]", "[limits]\nin_flight_max = 1\n[ledger]")
 }
@@ -298,7 +305,7 @@ async fn vendor_is_left(world: &World, left: Instant) {
     assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
 }
 
-/// Nothing is held any more, within a second, and the account has paid this much, once.
+/// Checks that nothing is held within a second, and that the account has paid this much, once.
 async fn has_paid(world: &World, key: &Key, left: Instant, charge: MicroRub) {
     let account = world.settled(key).await;
     assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
@@ -327,9 +334,9 @@ async fn receipt_says(world: &World, number: &str, expected: &Expected) {
     assert_eq!(receipt["booked"], "held", "{receipt}");
 }
 
-/// The vendor had not even begun to answer: the input is paid for, and the vendor is left at once.
+/// The vendor had not begun to answer: the input is charged, and the vendor's connection is closed at once.
 #[tokio::test]
-async fn before_the_headers_of_a_stream() {
+async fn client_that_leaves_before_a_streams_headers_pays_the_input() {
     for format in FORMATS {
         let vendor = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let world = beside(&vendor, format, "").await;
@@ -342,11 +349,11 @@ async fn before_the_headers_of_a_stream() {
         assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
         assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
         let (input, _) = rates(format);
-        has_paid(&world, &key, left, micro(INPUT_ESTIMATED * input)).await;
+        has_paid(&world, &key, left, micro(input_estimated() * input)).await;
     }
 }
 
-/// A vendor's port that the test answers itself, in place of the scripted one.
+/// A gateway whose vendor is this listener, instead of the scripted one.
 async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
     let (name, path) = match format {
         Format::Chat => ("chat", "/v1"),
@@ -355,12 +362,12 @@ async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
     };
     let address = vendor.local_addr().unwrap();
     let from = format!("format = \"{name}\"\nurl = \"");
-    // What is left of the line becomes a comment.
+    // The rest of the line becomes a comment.
     let to = format!("format = \"{name}\"\n{more}\nurl = \"http://{address}{path}\" # ");
     one_at_a_time(format).edit(&from, &to).start().await
 }
 
-/// The connection on which the vendor has been sent the whole request.
+/// The connection on which the vendor has received the whole request.
 async fn asked(vendor: &TcpListener) -> TcpStream {
     let (mut socket, _) = vendor.accept().await.unwrap();
     let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
@@ -373,10 +380,10 @@ async fn asked(vendor: &TcpListener) -> TcpStream {
     socket
 }
 
-/// A plain call is always read to its end, and paid in full: before the vendor's headers, before its
-/// body, and in the middle of it.
+/// A plain call is always read to its end, and charged in full: if the client leaves before the vendor's headers,
+/// before its body, or in the middle of it.
 #[tokio::test]
-async fn a_plain_call() {
+async fn client_that_leaves_a_plain_call_pays_in_full() {
     for format in FORMATS {
         for sent in [0, 1, 2] {
             let (hold, body) = (Arc::new(Notify::new()), Bytes::from(plain(format)));
@@ -385,7 +392,7 @@ async fn a_plain_call() {
                 Step::Send(body.slice(..half)),
                 Step::Send(body.slice(half..)),
             ];
-            // Even where the whole body was sent, its end was not.
+            // Even if the whole body was sent, its end was not.
             steps.insert(sent, Step::Hold(Arc::clone(&hold)));
             let reply = Reply::raw(200, "application/json", steps);
             let world = one_at_a_time(format).start().await;
@@ -408,15 +415,15 @@ async fn a_plain_call() {
     }
 }
 
-/// The client of a plain call leaves while the vendor has not even begun to answer.
+/// The client of a plain call leaves before the vendor has begun to answer.
 #[tokio::test]
-async fn a_plain_call_before_the_vendors_headers() {
+async fn client_that_leaves_a_plain_call_before_its_headers_pays_in_full() {
     finishes_without_its_client(false, "").await;
 }
 
-/// A drained stream goes on as well when its client was gone before it began.
+/// A drained stream also continues if its client left before it began.
 #[tokio::test]
-async fn before_the_headers_of_a_stream_that_is_drained() {
+async fn client_that_leaves_a_drained_stream_before_its_headers_pays_in_full() {
     finishes_without_its_client(true, "on_disconnect = \"drain\"").await;
 }
 
@@ -446,9 +453,9 @@ async fn finishes_without_its_client(stream: bool, more: &str) {
     }
 }
 
-/// The vendor's connection is closed at once; input and the output seen are paid for.
+/// The vendor's connection is closed at once; the input and the output received are charged.
 #[tokio::test]
-async fn after_the_first_words_of_a_stream() {
+async fn client_that_leaves_within_a_stream_pays_the_input_and_the_received_output() {
     for format in FORMATS {
         let hold = Arc::new(Notify::new());
         let reply = Reply::stream(events(format))
@@ -462,12 +469,12 @@ async fn after_the_first_words_of_a_stream() {
         let left = client.leave();
         vendor_is_left(&world, left).await;
         let (input, output) = rates(format);
-        // The messages format says at its beginning what the input was.
+        // The messages format reports the input at its beginning.
         let tokens_in = match format {
-            Format::Chat | Format::Responses => INPUT_ESTIMATED,
+            Format::Chat | Format::Responses => input_estimated(),
             Format::Messages => 9,
         };
-        let charge = micro(tokens_in * input + OUTPUT_SEEN * output);
+        let charge = micro(tokens_in * input + output_seen() * output);
         has_paid(&world, &key, left, charge).await;
         let expected = Expected {
             charge,
@@ -478,9 +485,9 @@ async fn after_the_first_words_of_a_stream() {
     }
 }
 
-/// A call that has come to its end is a finished one, even where the vendor does not hang up.
+/// A call that has reached its end is finished, even if the vendor keeps the connection open.
 #[tokio::test]
-async fn right_after_the_last_event() {
+async fn client_that_leaves_after_the_last_event_has_finished() {
     for format in FORMATS {
         let (hold, events) = (Arc::new(Notify::new()), events(format));
         let last = events.len();
@@ -508,9 +515,9 @@ async fn right_after_the_last_event() {
     }
 }
 
-/// With `on_disconnect = "drain"` the stream is read to its end, and its true usage paid for.
+/// With `on_disconnect = "drain"` the stream is read to its end, and its true usage is charged.
 #[tokio::test]
-async fn a_stream_that_is_drained() {
+async fn client_that_leaves_a_drained_stream_pays_its_true_usage() {
     for (format, name) in FORMATS.into_iter().zip(["chat", "messages", "responses"]) {
         let hold = Arc::new(Notify::new());
         let reply = Reply::stream(events(format))
@@ -539,9 +546,9 @@ async fn a_stream_that_is_drained() {
     }
 }
 
-/// A client that is refused and leaves pays nothing and leaves nothing: I9.
+/// A client that leaves after a refusal pays nothing, and no hold remains: I9.
 #[tokio::test]
-async fn a_call_that_was_refused() {
+async fn client_that_leaves_after_a_refusal_pays_nothing() {
     let world = World::start().await;
     let key = world.key_with("acme", "0.01", json!({})).await;
     let mut client = Client::dial(&world).await;
@@ -555,7 +562,7 @@ async fn a_call_that_was_refused() {
     assert_eq!(world.vendor.received().len(), 0);
 }
 
-/// Costs 30 once it was at a vendor; holds 100.
+/// Costs 30 once a vendor works on it; holds 100.
 #[derive(Clone)]
 pub struct Flat {
     pub meter: Meter,
@@ -571,17 +578,10 @@ impl Tariff<()> for Flat {
         let Hold {
             account, key, want, ..
         } = hold(1, "k1", 100);
-        Ok(Quote {
-            account,
-            key,
-            want,
-            least: want,
-            meter: self.meter.clone(),
-            finish_without_client: self.finish_without_client,
-            tells_cost: false,
-            has_output: false,
-            bill: FlatBill,
-        })
+        let mut quote = Quote::new(account, key, want, FlatBill);
+        quote.meter = self.meter.clone();
+        quote.finish_without_client = self.finish_without_client;
+        Ok(quote)
     }
 
     fn granted(&self, _: &mut Request<()>, _: &mut FlatBill, _: MicroRub) {}
@@ -599,7 +599,7 @@ fn numbered(n: u128) -> Request<()> {
     req
 }
 
-/// Makes holds, and keeps the answers to itself.
+/// Makes holds, but never answers.
 #[derive(Clone)]
 struct Mute(MemoryLedger);
 
@@ -640,9 +640,9 @@ impl Ledger for Mute {
     }
 }
 
-/// The hold may have been made: it is released, and one that comes later is refused.
+/// The hold may have been made: it is released, and a later one is refused.
 #[tokio::test]
-async fn while_the_hold_is_made() {
+async fn client_that_leaves_during_the_hold_releases_it() {
     for finish_without_client in [false, true] {
         let books = MemoryLedger::new();
         open(&books, 1000).await;
@@ -694,7 +694,7 @@ enum At {
     Body,
 }
 
-/// A body that comes to grief.
+/// A body that panics.
 pub struct Fragile;
 
 impl Body for Fragile {
@@ -709,7 +709,7 @@ impl Body for Fragile {
     }
 }
 
-/// A panic ends its own call alone: its hold is resolved, and those of later calls are too.
+/// A panic ends only its own call: its hold ends, and so do those of later calls.
 #[tokio::test]
 async fn a_panic_resolves_the_hold() {
     for at in [At::Call, At::Future, At::Body] {

@@ -1,8 +1,8 @@
-//! What every ledger promises, over each of the three: memory, a file, a real Redis. That is one server,
-//! one behind Sentinels with a replica, and a Cluster of three primaries.
+//! The ledger contract over all three stores: memory, a file, a real Redis. Redis is one server, one behind Sentinels
+//! with a replica, and a Cluster of three primaries.
 //!
-//! The promises themselves are the layers' own, `reserve::testing`: whoever writes a ledger runs the same.
-//! After each the books are audited.
+//! The tests of the contract are in the layers, `reserve::testing`, so that every author of a ledger can run them.
+//! After each one the books are audited.
 
 use tempfile::TempDir;
 pub use tollgate_layers::reserve::testing::{
@@ -19,7 +19,7 @@ use tollgate_layers::reserve::{
 
 use crate::support::redis::{RedisCluster, RedisSentinels, RedisServer};
 
-/// Tries a promise on a new ledger.
+/// Tests one promise on a new ledger.
 async fn keeps<L: Books>(ledger: &L, promise: &str) {
     let cases = testing::store_cases::<L>();
     let case = cases.iter().find(|case| case.name() == promise);
@@ -61,7 +61,7 @@ macro_rules! on_every_store {
             )*
         }
 
-        // Servers that take long to start are shared by all promises, one after the other.
+        // Servers with a slow start are shared by all promises, which run one after the other.
         #[tokio::test]
         async fn every_promise_in_a_cluster() {
             let cluster = RedisCluster::start(3, 0).await;
@@ -74,7 +74,7 @@ macro_rules! on_every_store {
         }
 
         #[tokio::test]
-        async fn every_promise_behind_sentinels() {
+        async fn every_promise_with_sentinels() {
             let primary = RedisServer::start().await;
             let _replica = RedisServer::replica_of(&primary).await;
             let sentinels = RedisSentinels::start(&primary).await;
@@ -86,9 +86,9 @@ macro_rules! on_every_store {
             )*
         }
 
-        /// What is listed here is what there is.
+        /// The list contains every promise.
         #[test]
-        fn every_promise_is_tried() {
+        fn contract_suite_runs_every_promise() {
             let listed = [$(stringify!($promise)),*];
             let cases = testing::store_cases::<MemoryLedger>();
             let promised: Vec<&str> = cases.iter().map(Case::name).collect();
@@ -104,18 +104,30 @@ on_every_store! {
     a_hold_asked_for_again_is_granted_once
     a_number_that_has_ended_holds_nothing_again
     empty_is_what_has_no_posted_money
-    nobody_holds_on_an_account_that_is_not_theirs
+    a_key_holds_nothing_on_another_account
     a_settlement_charges_the_cost_and_frees_the_hold
-    what_costs_more_than_its_hold_takes_what_is_free
-    a_settlement_told_again_is_answered_as_the_first
-    settlements_told_together_are_each_answered_in_their_order
+    a_cost_beyond_the_hold_takes_free_money
+    a_repeated_settlement_gets_the_first_result
+    settlements_sent_together_are_answered_in_their_order
     a_release_costs_nothing_and_wins_over_what_comes_later
     holds_past_their_time_end_by_themselves
-    a_hold_past_its_time_stands_in_nobodys_way
+    an_expired_hold_blocks_no_other_hold
     an_expired_hold_is_settled_late_and_once
     a_number_never_held_is_forced_while_fresh_and_stale_later
     a_settlement_on_a_key_that_holds_nothing_moves_nothing
-    what_is_held_lies_between_the_least_and_the_wish
+    a_dropped_reserve_leaves_nothing_after_its_release
+    a_dropped_reserve_leaves_nothing_after_its_time
+    a_dropped_reserve_sent_again_is_granted_once
+    a_dropped_settlement_sent_again_charges_once
+    dropped_settlements_sent_again_charge_once
+    a_dropped_release_sent_again_frees_the_hold
+    a_dropped_extension_leaves_the_hold
+    a_dropped_sweep_loses_no_hold
+    of_holds_on_several_threads_no_more_is_granted_than_there_is
+    a_hold_sent_by_two_threads_is_granted_once
+    a_call_settled_by_two_threads_is_charged_once
+    of_a_settlement_and_a_release_at_once_one_wins
+    a_hold_is_between_the_least_and_the_wanted_amount
     holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
     a_ceiling_can_be_raised_lowered_and_taken_away
     a_day_and_a_month_have_ceilings_of_their_own
@@ -139,8 +151,8 @@ on_every_store! {
     a_release_that_comes_first_wins
     an_expired_hold_is_settled_late_once_from_what_is_free
     a_hold_that_was_lost_is_charged_by_force_while_fresh
-    a_number_nobody_knows_is_stale_and_moves_nothing
-    a_settlement_on_another_key_than_its_holds_is_nobodys
+    an_unknown_number_is_stale_and_moves_nothing
+    a_settlement_on_another_key_than_its_holds_moves_nothing
     a_dispute_is_no_first_result
     an_account_that_is_gone_is_not_charged
     a_receipt_is_what_was_settled
@@ -167,8 +179,8 @@ on_every_store! {
     a_deleted_key_is_still_found_and_stays_deleted
 }
 
-/// A folder for a ledger file; in memory where the machine has such a place, for what a disk's sync
-/// takes is not what is tested here.
+/// A folder for a ledger file; in memory if the machine has such a file system, because the tests do not measure disk
+/// syncs.
 pub fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
@@ -181,7 +193,7 @@ pub async fn over(server: &RedisServer) -> RedisLedger {
     over_url(&server.url()).await
 }
 
-/// A ledger in Redis that knows nothing of what was there before, as after a start.
+/// A ledger in Redis without any state of the process, as after a start.
 pub async fn over_url(url: &str) -> RedisLedger {
     RedisLedger::connect(url, RedisSettings::default())
         .await

@@ -1,4 +1,4 @@
-//! Moving all books from one ledger to another: `tollgate ledger copy`, over files, servers and a Cluster.
+//! Copies of all books from one ledger to another: `tollgate ledger copy`, over files, servers and a Cluster.
 
 use std::{
     path::Path,
@@ -31,7 +31,7 @@ use crate::{
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// Runs the command where no gateway is.
+/// Runs the command without a gateway.
 async fn ledger_copy(from: &str, to: &str, flags: &[&str]) -> Output {
     let mut command = Command::new(TOLLGATE);
     command
@@ -76,7 +76,7 @@ async fn busy<L: Books>(ledger: &L) {
     ledger.tariff_version("two").await.unwrap();
 }
 
-/// All that operators and callers can see of it, less what is the store's own.
+/// Everything that operators and callers can see of it, except what is specific to the store.
 async fn seen<L: Books>(ledger: &L) -> Vec<Value> {
     let mut seen = Vec::new();
     for view in ledger.accounts().await.unwrap() {
@@ -105,7 +105,7 @@ async fn lines<L: Books>(
     page.lines
 }
 
-/// It is a ledger like any other, and remembers what was entered and settled in the one it was copied from.
+/// The copy works like any other ledger, and contains the entries and settlements of its source.
 async fn goes_on<L: Books>(ledger: &L) {
     is_sound(ledger).await;
     let balance = ledger.account(&acme()).await.unwrap().balance_rub;
@@ -195,7 +195,7 @@ async fn a_gateway_serves_from_the_copy_and_its_callers_keep_their_keys() {
 }
 
 #[tokio::test]
-async fn open_holds_are_named_and_released_only_when_told_to() {
+async fn open_holds_are_named_and_released_only_on_request() {
     let (server, folder) = (RedisServer::start().await, folder());
     let ledger = over(&server).await;
     busy(&ledger).await;
@@ -209,7 +209,7 @@ async fn open_holds_are_named_and_released_only_when_told_to() {
     said(&ledger_copy(&server.url(), &to, &["--release"]).await, 0);
     assert_eq!(ledger.account(&acme()).await.unwrap().held_rub, micro(0));
 
-    // One that is past its time ends by itself while it is waited for.
+    // An expired hold ends by itself during the wait.
     let due = tollgate_layers::reserve::ledger::Hold {
         ttl: std::time::Duration::ZERO,
         ..hold(10, "k1", 40)
@@ -224,7 +224,7 @@ async fn open_holds_are_named_and_released_only_when_told_to() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_not_empty_is_left_alone() {
+async fn target_that_is_not_empty_is_not_changed() {
     let (server, folder) = (RedisServer::start().await, folder());
     let (path, taken) = (folder.path().join("a.db"), folder.path().join("b.db"));
     let ledger = SqliteLedger::open(&path).unwrap();
@@ -232,7 +232,7 @@ async fn a_target_that_is_not_empty_is_left_alone() {
     ledger.close().await;
     std::fs::write(&taken, "").unwrap();
     let refused = ledger_copy(&file(&path), &file(&taken), &[]).await;
-    assert!(complained(&refused, 1).contains("is there already"));
+    assert!(complained(&refused, 1).contains("exists already"));
 
     let other = over(&server).await;
     open(&other, 5).await;
@@ -250,19 +250,19 @@ async fn a_target_that_is_not_empty_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_copy_that_was_broken_off_serves_nobody_and_goes_on() {
+async fn interrupted_copy_serves_no_call_and_can_continue() {
     let (server, folder) = (RedisServer::start().await, folder());
     let path = folder.path().join("a.db");
     let ledger = SqliteLedger::open(&path).unwrap();
     busy(&ledger).await;
     let before = seen(&ledger).await;
-    // All is written, and the process dies before it is published.
+    // Everything is written, and the process dies before publishing it.
     let mut target = RedisCopy::begin(&server.url(), RedisSettings::default())
         .await
         .unwrap();
     copy::copy(&ledger, &mut target, |_| {}).await.unwrap();
     drop(target);
-    // And of one account the last step is missing.
+    // For one account, the last step of the copy is missing.
     server.ask::<i64>(&["DEL", "tg:{acme}"]).await.unwrap();
     ledger.close().await;
 
@@ -281,7 +281,7 @@ async fn a_copy_that_was_broken_off_serves_nobody_and_goes_on() {
     assert_eq!(seen(&over(&server).await).await, before);
     goes_on(&over(&server).await).await;
 
-    // A file is begun anew: what is in it belongs to nobody.
+    // An interrupted copy into a file begins again: the partial file is not a ledger.
     let target = folder.path().join("c.db");
     let begun = SqliteCopy::begin(&target).unwrap();
     drop(begun);
@@ -293,7 +293,7 @@ async fn a_copy_that_was_broken_off_serves_nobody_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_source_that_changes_meanwhile_makes_no_copy() {
+async fn copy_is_refused_if_the_source_changes_meanwhile() {
     let (server, folder) = (RedisServer::start().await, folder());
     let ledger = SqliteLedger::open(&folder.path().join("a.db")).unwrap();
     busy(&ledger).await;
@@ -308,7 +308,7 @@ async fn a_source_that_changes_meanwhile_makes_no_copy() {
     ledger.close().await;
 }
 
-/// A ledger whose lines are so many days old.
+/// A ledger whose lines are this many days old.
 async fn aged(path: &Path, days: u64) -> SqliteLedger {
     let ledger = MemoryLedger::new();
     busy(&ledger).await;
@@ -333,7 +333,7 @@ async fn aged(path: &Path, days: u64) -> SqliteLedger {
 }
 
 #[tokio::test]
-async fn receipts_that_redis_would_have_forgotten_stay_behind_and_no_payment_is_booked_twice() {
+async fn receipts_beyond_redis_retention_are_not_copied_and_no_payment_is_booked_twice() {
     let (server, folder) = (RedisServer::start().await, folder());
     let (old, back) = (folder.path().join("old.db"), folder.path().join("back.db"));
     let ledger = aged(&old, 500).await;
@@ -359,7 +359,7 @@ async fn receipts_that_redis_would_have_forgotten_stay_behind_and_no_payment_is_
     assert!(!ledger.books(&acme()).await.unwrap().journal_complete);
     ledger.enter(&acme(), &topup("first", 1000)).await.unwrap();
     assert_eq!(ledger.account(&acme()).await.unwrap(), account);
-    // What is charged from now on is kept, and what went before is no breach.
+    // Charges from now on are kept, and earlier ones are not a breach.
     ledger.reserve(&hold(60, "k1", 10)).await.unwrap();
     ledger.settle(&settlement(60, "k1", 10)).await.unwrap();
     is_sound(&ledger).await;
@@ -408,7 +408,7 @@ async fn an_account_with_sixty_thousand_keys_moves_to_redis() {
             key
         })
         .collect();
-    // Together, so that they share their commits.
+    // Concurrently, so that they share commits.
     for some in keys.chunks(2000) {
         let made = some.iter().map(|key| ledger.create_key(key, ceilings));
         for made in futures_util::future::join_all(made).await {

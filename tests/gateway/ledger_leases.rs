@@ -1,5 +1,5 @@
-//! Leases over real servers: one, one behind Sentinels, a Cluster of three. Gateways that hold money by themselves serve
-//! what the money pays for, to the last call and not beyond.
+//! Leases over real servers: one, one behind Sentinels, a Cluster of three. Gateways that hold money in leases serve
+//! exactly the calls that the money pays for.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const PRICE: i64 = 10;
 
-/// Gateways on one ledger, each with a connection and a task of its own.
+/// Gateways on one ledger, each with its own connection and task.
 struct Fleet {
     gateways: Vec<RedisLedger>,
     tasks: JoinSet<()>,
@@ -43,7 +43,7 @@ impl Fleet {
         Self { gateways, tasks }
     }
 
-    /// All accounts are spent to the end at all gateways at once: each is served so many calls.
+    /// Spends the money of all accounts at all gateways at once: each account is served this many calls.
     async fn spend(mut self, accounts: &[&str], calls: usize) {
         let money = i64::try_from(calls).unwrap() * PRICE;
         let first = self.gateways[0].clone();
@@ -95,7 +95,7 @@ fn key_of(account: &str) -> String {
     format!("key-{account}")
 }
 
-/// How many calls are served, one after the other, until two in a row are refused.
+/// Number of calls served, one after the other, until two in a row are refused.
 async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
     let (mut served, mut refused) = (0, 0);
     while refused < 2 {
@@ -112,7 +112,7 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
                     held: reserved.held,
                     ..settlement(0, &key_of(account), PRICE)
                 };
-                // On a busy machine an answer may be late: it is told again, as an outbox does.
+                // On a busy machine an answer may be late: the settlement is sent again, as an outbox does.
                 let settled = loop {
                     if let Ok(settled) = gateway.settle(&end).await {
                         break settled;
@@ -123,7 +123,7 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
             }
             Err(LedgerError::Refused(_)) => refused += 1,
             Err(LedgerError::Unavailable(cause)) => {
-                // Whatever it held is held for nobody.
+                // A hold that may have been made is released.
                 gateway
                     .release(wish.number, &wish.account, &wish.key)
                     .await
@@ -141,10 +141,10 @@ async fn two_gateways_serve_what_the_money_pays_for_on_one_server() {
     fleet.spend(&["acme"], 1_500).await;
 }
 
-/// A caller with money for one call at a time makes them one behind the other: the end of each is told while the next is
-/// asked for, as a settler does.
+/// A caller with money for one call at a time makes its calls one after the other: the end of each is reported while
+/// the next one requests its hold, as a settler does.
 #[tokio::test]
-async fn nobody_is_refused_for_the_hold_of_a_call_that_is_just_being_settled() {
+async fn hold_of_a_call_being_settled_refuses_no_call() {
     let server = RedisServer::start().await;
     let ledger = over_url(&server.url()).await;
     let account: AccountId = "acme".parse().unwrap();
@@ -178,9 +178,9 @@ async fn nobody_is_refused_for_the_hold_of_a_call_that_is_just_being_settled() {
     is_sound(&ledger).await;
 }
 
-/// A caller who leaves while his call waits for another's end holds nothing, and nothing comes to be held for him.
+/// A caller that leaves while its call waits for another call's end holds nothing, and gets no hold later.
 #[tokio::test]
-async fn whoever_leaves_while_it_is_waited_for_an_end_leaves_no_hold() {
+async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
     let server = RedisServer::start().await;
     let ledger = over_url(&server.url()).await;
     let account: AccountId = "acme".parse().unwrap();
@@ -216,7 +216,7 @@ async fn whoever_leaves_while_it_is_waited_for_an_end_leaves_no_hold() {
     is_sound(&ledger).await;
 }
 
-/// Accounts on each of the nodes: a lease, its hash of numbers and its journal lie in one slot.
+/// Accounts on each of the nodes: a lease, its hash of numbers and its journal are in one slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {
     let cluster = RedisCluster::start(3, 0).await;
@@ -228,7 +228,7 @@ async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_gateways_serve_what_the_money_pays_for_behind_sentinels() {
+async fn two_gateways_serve_what_the_money_pays_for_with_sentinels() {
     let primary = RedisServer::start().await;
     let _replica = RedisServer::replica_of(&primary).await;
     let sentinels = RedisSentinels::start(&primary).await;

@@ -1,6 +1,6 @@
-//! Random commands: the book keeps its invariants, and every store answers as the book does.
+//! Random commands: the book keeps its invariants, and every store answers like the book.
 //!
-//! The invariants are reckoned here a second time, from the commands and answers alone.
+//! The invariants are computed a second time here, from the commands and answers alone.
 
 use std::{
     collections::BTreeMap,
@@ -22,8 +22,8 @@ use tollgate_layers::{
     reserve::{
         book::{self, Book, Command, Outcome, Rejection},
         ledger::{
-            BookError, Booked, Entry, GroupChange, GroupRecord, Hold, KeyChange, LedgerError,
-            Refusal, Reserved, Settled, Settlement,
+            Adjusted, Adjustment, BookError, Booked, Entry, GroupChange, GroupRecord, Hold,
+            KeyChange, LedgerError, Refusal, Reserved, Settled, Settlement,
         },
         memory::MemoryLedger,
     },
@@ -37,13 +37,13 @@ use crate::{
     },
 };
 
-/// Two accounts are there from the start; the third is there only once a command opens it.
+/// Two accounts exist from the start; the third exists only after a command opens it.
 const ACCOUNTS: u8 = 3;
-/// Three keys are in each from the start, and a fourth only later.
+/// Each account has three keys from the start, and may get a fourth later.
 const KEYS: u8 = 4;
-/// Few, so that commands meet. What is due at the same moment ends in one sweep.
+/// Few numbers, so that commands collide. Holds that expire at the same moment end in one sweep.
 const NUMBERS: u8 = 13;
-/// More than there can be.
+/// More than can exist.
 const ALL: usize = 100;
 
 type Checked = Result<(), TestCaseError>;
@@ -51,8 +51,8 @@ type Checked = Result<(), TestCaseError>;
 #[test]
 fn the_book_keeps_its_invariants() {
     run(400, |commands| {
-        // All on one day; then with a midnight in their midst, and with that of a new month: each
-        // command takes a millisecond.
+        // First all on one day, then with a midnight in the middle, and with the beginning of a month: each command
+        // takes a millisecond.
         let at = (prelude().len() + commands.len() / 2) as u64;
         let midnights = [
             (NOON, Midnight::NONE),
@@ -84,7 +84,7 @@ fn memory_answers_as_the_book_does() {
 #[test]
 fn sqlite_answers_as_the_book_does() {
     let runtime = runtime();
-    // Each settlement may wait some milliseconds for others to share its commit.
+    // A settlement may wait some milliseconds to share its commit.
     run(100, |commands| {
         runtime.block_on(async {
             let folder = folder();
@@ -104,7 +104,7 @@ fn redis_answers_as_the_book_does() {
     run(200, |commands| {
         runtime.block_on(async {
             server.ask::<String>(&["FLUSHALL"]).await.map_err(failed)?;
-            // As after a start: a ledger that was there before would miss its data.
+            // As after a start: a ledger that existed before would miss its data.
             agree(&over_url(&url).await, &commands).await
         })
     });
@@ -147,8 +147,8 @@ fn run(cases: u32, test: impl Fn(Vec<Command>) -> Checked) {
     }
 }
 
-/// The same commands to the book and to a store: the same answers, the same views. The store has a clock
-/// of its own, so what came out differently over a midnight proves nothing.
+/// Sends the same commands to the book and to a store, and compares answers and views. The store has a clock of its
+/// own, so different results across a midnight prove nothing.
 async fn agree<L: Books>(ledger: &L, commands: &[Command]) -> Checked {
     let begin = now_ms();
     let agreed = agree_from(ledger, commands, begin).await;
@@ -183,7 +183,7 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// One command to the book, and what must hold after it.
+/// Applies one command to the book, and checks the invariants after it.
 fn step(
     book: &mut Book,
     history: &mut History,
@@ -191,7 +191,7 @@ fn step(
     now: u64,
 ) -> Result<Outcome, TestCaseError> {
     let outcome = match command {
-        // A ledger's EXPIRE goes over all accounts.
+        // A ledger's EXPIRE covers all accounts.
         Command::Expire { most, .. } => Outcome::Expired(book.expire(*most, now)),
         command => book::apply(book, command, now),
     };
@@ -225,7 +225,7 @@ fn prelude() -> Vec<Command> {
                 enabled: true,
             });
         }
-        // A group from the start, with a key in it; a second one later.
+        // One group with a key exists from the start; a second group is created later.
         commands.push(Command::SetGroup {
             account: account(index),
             group: group_of(0),
@@ -256,6 +256,7 @@ fn account_of(command: &Command) -> u8 {
         | Command::Settle { account, .. }
         | Command::Release { account, .. }
         | Command::Extend { account, .. }
+        | Command::Adjust(Adjustment { account, .. })
         | Command::Probe { account, .. }
         | Command::Expire { account, .. } => account,
     };
@@ -272,14 +273,10 @@ fn group_of(group: u8) -> GroupId {
 
 fn record_of(account_id: &AccountId, key: &KeyId, enabled: bool) -> KeyRecord {
     let digits: Vec<u8> = key.bytes().filter(u8::is_ascii_digit).collect();
-    KeyRecord {
-        status: status(enabled),
-        ..record(
-            account_id,
-            key,
-            16 * (digits[0] - b'0') + (digits[1] - b'0'),
-        )
-    }
+    let digest = 16 * (digits[0] - b'0') + (digits[1] - b'0');
+    let mut record = record(account_id, key, digest);
+    record.status = status(enabled);
+    record
 }
 
 const fn status(enabled: bool) -> KeyStatus {
@@ -290,8 +287,7 @@ const fn status(enabled: bool) -> KeyStatus {
     }
 }
 
-/// A call: its number, and the account and key that it is usually on. Numbers are never shared by
-/// accounts.
+/// A call: its number, and its usual account and key. Accounts never share numbers.
 fn call() -> impl Strategy<Value = (RequestNumber, u8, u8)> {
     let stray = prop_oneof![9 => Just(None::<u8>), 1 => (0..KEYS).prop_map(Some)];
     (0..NUMBERS, stray).prop_map(|(n, stray)| {
@@ -376,6 +372,15 @@ fn command() -> impl Strategy<Value = Command> {
             account: account(index),
             ttl,
         }),
+        6 => (call(), 0..6u32, 0..300i64).prop_map(|((number, index, key), sequence, amount)| {
+            Command::Adjust(Adjustment {
+                number,
+                account: account(index),
+                key: key_of(index, key),
+                sequence,
+                amount: micro(amount),
+            })
+        }),
         1 => (account_index(), key_index()).prop_map(|(index, key)| Command::Probe {
             account: account(index),
             key: key_of(index, key),
@@ -387,7 +392,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// A command to a store, and its answer in the book's words.
+/// Sends a command to a store, and returns its answer as the book's type.
 async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCaseError> {
     Ok(match command {
         Command::SetAccount { account, suspended } => {
@@ -494,6 +499,7 @@ async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCa
             let extended = ledger.extend(*number, account, *ttl).await;
             Outcome::Extended(extended.map_err(failed)?)
         }
+        Command::Adjust(adjustment) => Outcome::Adjust(refusable(ledger.adjust(adjustment).await)?),
         Command::Probe { account, key } => {
             Outcome::Probe(refusable(ledger.probe(account, key).await)?)
         }
@@ -526,7 +532,7 @@ fn failed(error: impl fmt::Debug) -> TestCaseError {
     TestCaseError::fail(format!("{error:?}"))
 }
 
-/// What operators see of these accounts is what stands in the book.
+/// Operators' views of these accounts agree with the book.
 async fn views_agree<L: Books>(
     ledger: &L,
     book: &Book,
@@ -611,7 +617,7 @@ fn holds(condition: bool, what: &str, at: &impl fmt::Debug) -> Checked {
     Err(TestCaseError::fail(format!("{at:?}: not true: {what}")))
 }
 
-/// What the commands and their answers come to, reckoned without the book: sums and sets.
+/// The results of the commands and their answers, computed without the book: sums and sets.
 #[derive(Debug)]
 struct History {
     accounts: BTreeMap<AccountId, Seen>,
@@ -619,11 +625,11 @@ struct History {
     midnight: Midnight,
 }
 
-/// The one midnight among the commands, if there is one.
+/// The midnight among the commands, if any.
 #[derive(Clone, Copy, Debug)]
 struct Midnight {
     at: u64,
-    /// A month begins with it.
+    /// Whether this midnight also begins a month.
     of_month: bool,
 }
 
@@ -635,7 +641,7 @@ impl Midnight {
     }
 }
 
-/// The ceilings as history knows them: it does not reckon when they begin anew.
+/// Ceilings without their reset times, which history does not compute.
 const MONTH: Ceiling = Ceiling::Month { resets_at_ms: 0 };
 const DAY: Ceiling = Ceiling::Day { resets_at_ms: 0 };
 
@@ -663,6 +669,7 @@ fn without_times(outcome: &Outcome) -> Outcome {
     };
     match outcome.clone() {
         Outcome::Reserve(answer) => Outcome::Reserve(answer.map_err(refusal)),
+        Outcome::Adjust(answer) => Outcome::Adjust(answer.map_err(refusal)),
         Outcome::Probe(answer) => Outcome::Probe(answer.map_err(refusal)),
         other => other,
     }
@@ -673,10 +680,10 @@ struct Seen {
     suspended: bool,
     keys: BTreeMap<KeyId, (Ceilings, bool)>,
     groups: BTreeMap<GroupId, Ceilings>,
-    /// Each key's group, and how many of its calls may be open at once.
+    /// Each key's group, and its concurrency.
     bound: BTreeMap<KeyId, (Option<GroupId>, Option<u32>)>,
     entries: BTreeMap<String, i64>,
-    /// On which key, in which group, how much, and whether after midnight.
+    /// Key, group, amount, and whether after midnight.
     charges: Vec<(KeyId, Option<GroupId>, i64, bool)>,
     after_midnight: bool,
     midnight_of_month: bool,
@@ -691,6 +698,7 @@ struct Seen {
 struct Held {
     hold: Hold,
     amount: i64,
+    adjusted: u32,
     due: bool,
 }
 
@@ -703,7 +711,7 @@ impl History {
         }
     }
 
-    /// Takes a command and its answer in, and says if the answer is not the one that history allows.
+    /// Records a command and its answer, and checks that history allows the answer.
     fn note(&mut self, command: &Command, outcome: &Outcome) -> Checked {
         for seen in self.accounts.values_mut() {
             seen.after_midnight = self.now >= self.midnight.at;
@@ -776,7 +784,7 @@ impl History {
     }
 }
 
-/// What every command is answered where there is no account.
+/// The answer to a command if there is no account.
 fn without_account(command: &Command) -> Outcome {
     match command {
         Command::SetAccount { .. } | Command::Release { .. } => Outcome::Done,
@@ -787,6 +795,7 @@ fn without_account(command: &Command) -> Outcome {
         Command::Reserve(_) => Outcome::Reserve(Err(Refusal::Unknown)),
         Command::Settle { .. } => Outcome::Settled(settled(Booked::NoAccount, 0, 0)),
         Command::Extend { .. } => Outcome::Extended(false),
+        Command::Adjust(_) => Outcome::Adjust(Ok(Adjusted::Gone)),
         Command::Probe { .. } => Outcome::Probe(Err(Refusal::Unknown)),
         Command::Expire { .. } => Outcome::Expired(0),
     }
@@ -823,7 +832,7 @@ impl Seen {
         self.used_under(key, Ceiling::Total)
     }
 
-    /// What counts under a ceiling: all, or what was charged on this side of midnight.
+    /// Amount that counts under a ceiling: everything, or charges on this side of midnight.
     fn used_under(&self, key: &KeyId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |of_key, _| of_key == key)
     }
@@ -840,12 +849,12 @@ impl Seen {
         counted.map(|(_, _, amount, _)| amount).sum()
     }
 
-    /// The same of what was charged in a group.
+    /// Usage of a group's keys under this ceiling.
     fn used_in(&self, group: &GroupId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |_, in_group| in_group == Some(group))
     }
 
-    /// What the keys hold that are in the group now.
+    /// Amount held by the keys that are in the group now.
     fn held_in(&self, group: &GroupId) -> i64 {
         let keys = self.bound.iter();
         let keys = keys.filter(|(_, (of_key, _))| of_key.as_ref() == Some(group));
@@ -862,7 +871,7 @@ impl Seen {
         (open.count() >= most as usize).then_some(most)
     }
 
-    /// The key's ceilings, and what each of them leaves beside the charges.
+    /// The key's ceilings, and what each of them leaves after the charges.
     fn left(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((ceilings, _)) = self.keys.get(key) else {
             return Vec::new();
@@ -878,7 +887,7 @@ impl Seen {
         each.into_iter().filter_map(left).collect()
     }
 
-    /// The same of the key's group.
+    /// Remainders under the ceilings of the key's group.
     fn left_in_group(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((group, ceilings)) = self
             .group_of(key)
@@ -902,7 +911,7 @@ impl Seen {
         self.room(key).0
     }
 
-    /// What is free on a key, and the ceiling that leaves no more.
+    /// The free amount of a key, and the ceiling that limits it.
     fn room(&self, key: &KeyId) -> (i64, Option<Ceiling>) {
         if !self.keys.contains_key(key) {
             return (0, None);
@@ -939,8 +948,7 @@ impl Seen {
         due.len()
     }
 
-    /// Why nothing at all can be held on the key now; of ceilings that are used up the one that begins
-    /// anew last.
+    /// Why nothing can be held on the key now; if several ceilings are used up, the one that resets last.
     fn refusal(&self, key: &KeyId) -> Option<Refusal> {
         let Some((_, enabled)) = self.keys.get(key) else {
             return Some(Refusal::Unknown);
@@ -1014,6 +1022,7 @@ impl Seen {
                 let open = self.open.get_mut(number);
                 Outcome::Extended(open.map(|held| held.due = ttl.is_zero()).is_some())
             }
+            Command::Adjust(adjustment) => Outcome::Adjust(self.adjust(adjustment)),
             Command::Probe { key, .. } => Outcome::Probe(self.refusal(key).map_or(Ok(()), Err)),
             Command::SetAccount { .. } | Command::Expire { .. } => outcome.clone(),
         };
@@ -1076,6 +1085,7 @@ impl Seen {
         let held = Held {
             hold: hold.clone(),
             amount,
+            adjusted: 0,
             due: hold.ttl.is_zero(),
         };
         self.open.insert(hold.number, held);
@@ -1083,6 +1093,43 @@ impl Seen {
             held: micro(amount),
             free: micro(free - amount),
         })
+    }
+
+    /// I1, I5 and I12.
+    fn adjust(&mut self, adjustment: &Adjustment) -> Result<Adjusted, Refusal> {
+        let (number, key) = (adjustment.number, &adjustment.key);
+        let open = self.open.get(&number);
+        let Some(open) = open.filter(|open| open.hold.key == *key) else {
+            return Ok(Adjusted::Gone);
+        };
+        if adjustment.sequence <= open.adjusted {
+            return Ok(Adjusted::Held(micro(open.amount)));
+        }
+        let more = adjustment.amount.micro() - open.amount;
+        if more > 0 {
+            if let Some(refusal) = self.refusal(key) {
+                return Err(refusal);
+            }
+            if self.free(key) < more {
+                self.expire();
+            }
+            if !self.open.contains_key(&number) {
+                return Ok(Adjusted::Gone);
+            }
+            let (free, ceiling) = self.room(key);
+            if free < more {
+                return Err(Refusal::DoesNotFit {
+                    free: micro(free),
+                    held: micro(self.held_by(key)),
+                    ceiling,
+                });
+            }
+        }
+        let Some(open) = self.open.get_mut(&number) else {
+            return Ok(Adjusted::Gone);
+        };
+        (open.amount, open.adjusted) = (adjustment.amount.micro(), adjustment.sequence);
+        Ok(Adjusted::Held(adjustment.amount))
     }
 
     /// I3, I4 and I5.
@@ -1104,7 +1151,7 @@ impl Seen {
             (None, _) if fresh && self.keys.contains_key(key) => (Booked::Forced, 0),
             (None, _) => return settled(Booked::Stale, 0, 0),
         };
-        // What is free beside all holds, this one among them.
+        // The free amount without all holds, including this one.
         let charged = cost.min(promised + self.free(key));
         self.open.remove(&number);
         self.expired.remove(&number);

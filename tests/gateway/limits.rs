@@ -1,5 +1,5 @@
-//! Specification 8; docs/decisions.md, "Limits": request rates by address and by key, and the sizes of what
-//! a request may hold.
+//! Specification 8; docs/decisions.md, "Limits": request rates by address and by key, and the maximum sizes of a
+//! request.
 
 use std::cell::Cell;
 
@@ -14,8 +14,8 @@ use crate::{
 
 const CATALOG: &str = "/v1/tollgate/models";
 
-/// Asks until it is refused; returns how often it was not, and the refusal. What was let in must be
-/// the burst and what the time that it took allows, no more and no less.
+/// Sends requests until one is refused. Returns the number admitted, and the refusal. Checks that exactly the burst and
+/// the rate's share of the elapsed time were admitted.
 async fn until_refused(per_second: u32, mut ask: impl AsyncFnMut() -> Answer) -> (u32, Answer) {
     let began = Instant::now();
     for let_in in 0..10_000 {
@@ -39,14 +39,14 @@ async fn the_eleventh_catalog_request_of_a_second_from_one_address_is_refused_wi
 }
 
 #[tokio::test]
-async fn the_catalogs_limit_is_the_configs() {
+async fn catalog_limit_is_configurable() {
     let world = limits("catalog_requests_per_second = 2").start().await;
     let (_, answer) = until_refused(2, async || world.get(CATALOG, &[]).await).await;
     refused(CATALOG, &answer, 429, LIMIT, "rate_limit_exceeded");
 }
 
 #[tokio::test]
-async fn the_catalogs_limit_concerns_nothing_else() {
+async fn catalog_limit_does_not_affect_other_paths() {
     let world = World::start().await;
     let key = world.key().await;
     until_refused(10, async || world.get(CATALOG, &[]).await).await;
@@ -99,7 +99,7 @@ async fn inference_can_be_limited_by_address_over_all_keys() {
 }
 
 #[tokio::test]
-async fn a_key_can_be_limited_and_others_of_its_account_are_not_concerned() {
+async fn limits_of_a_key_do_not_affect_other_keys_of_its_account() {
     let world = World::start().await;
     let other = world.key().await;
     for op in BOTH {
@@ -114,10 +114,10 @@ async fn a_key_can_be_limited_and_others_of_its_account_are_not_concerned() {
 }
 
 #[tokio::test]
-async fn a_key_can_be_limited_by_the_minute_and_is_told_so() {
+async fn per_minute_limit_of_a_key_is_enforced_and_named() {
     let world = World::start().await;
     let other = world.key().await;
-    // One at a time, each ten seconds.
+    // Burst of one, and one every ten seconds.
     let limited = json!({ "requests_per_minute": 6 });
     for op in BOTH {
         let key = world.another_key("acme", limited.clone()).await;
@@ -144,12 +144,12 @@ async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
         let limited = json!({ "tokens_per_minute": 1 });
         let key = world.another_key("acme", limited).await;
         let began = Instant::now();
-        // What a call took is known once it is settled; until then others are let in.
+        // The usage of a call is known once it is settled; until then others are admitted.
         let mut used = 0_u64;
         let answer = eventually("it waits for what it has used", async || {
             let answer = op.call(&world, &key, &op.body("x")).await;
             if answer.status == 429 {
-                // The text says all of it. In the header it is a minute at most: clients give up at more.
+                // The text has the whole wait. The header has at most a minute, because clients give up at more.
                 let text = answer.refusal();
                 let wait = text.split("через ").nth(1).unwrap();
                 let wait: u64 = wait.trim_end_matches(" с.").parse().unwrap();
@@ -166,7 +166,7 @@ async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
         .await;
         let text = refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
         assert!(text.contains("токенов в минуту"), "{text}");
-        // It may still see where it stands, and others are not concerned.
+        // The key may still read its own numbers, and other keys are not affected.
         let bearer = bearer(&key);
         let headers = [("authorization", bearer.as_str())];
         assert_eq!(world.get("/v1/tollgate/key", &headers).await.status, 200);
@@ -175,7 +175,7 @@ async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_believed_about_the_address_only_if_it_is_trusted() {
+async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
     let line = "\n[limits]\ncatalog_requests_per_second = 1\n[tariff]";
     let start = |setup: Setup| setup.edit("[tariff]", line).start();
     let trusting = start(top("trusted_proxies = [\"127.0.0.0/8\"]")).await;
@@ -184,8 +184,7 @@ async fn a_proxy_is_believed_about_the_address_only_if_it_is_trusted() {
         let headers = [("x-forwarded-for", forwarded)];
         world.get(CATALOG, &headers).await.status.as_u16()
     };
-    // Each address has a burst of its own, and what stands left of the nearest untrusted one is
-    // hearsay.
+    // Each address has its own burst, and entries left of the nearest untrusted one are ignored.
     for forwarded in [
         "203.0.113.1",
         "203.0.113.1, 203.0.113.2",
@@ -201,7 +200,7 @@ async fn a_proxy_is_believed_about_the_address_only_if_it_is_trusted() {
     })
     .await;
 
-    // To others the line means nothing: they are one address, whatever they say.
+    // From an untrusted peer the header is ignored: its requests count as one address.
     let turn = Cell::new(0);
     until_refused(1, async || {
         turn.set(turn.get() + 1);

@@ -1,4 +1,4 @@
-//! Events as mails and in chats: a mail server and a Bot API of a test's own, on real sockets.
+//! Events as mails and in chats: a mail server and a Bot API of the test, on real sockets.
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,7 +22,7 @@ use crate::{
     proxies::{Authority, Vendor},
 };
 
-/// Somebody who listens, and what was sent.
+/// A fake server, and what it received.
 struct Fake<T> {
     port: u16,
     came: Arc<Mutex<Vec<T>>>,
@@ -30,7 +30,7 @@ struct Fake<T> {
 }
 
 impl<T: Clone + Send + 'static> Fake<T> {
-    /// `serve` gets each connection, with how many things have come before.
+    /// `serve` gets each connection, and the number of things received before.
     async fn start<F: Future<Output = ()> + Send + 'static>(
         serve: impl Fn(TcpStream, Arc<Mutex<Vec<T>>>) -> F + Send + 'static,
     ) -> Self {
@@ -65,7 +65,7 @@ impl<T: Clone + Send + 'static> Fake<T> {
     }
 }
 
-/// A mail: who it goes to, and its lines. The first one is not taken.
+/// A mail: its recipients, and its lines. The first one is rejected.
 type Mail = (Vec<String>, String);
 
 async fn smtp<S>(stream: S, mails: Arc<Mutex<Vec<Mail>>>)
@@ -187,7 +187,7 @@ fn header<'a>(mail: &'a str, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn an_accounts_events_are_mailed_in_russian_and_again_until_they_are_taken() {
+async fn events_are_mailed_in_russian_and_retried_until_accepted() {
     let server = Fake::<Mail>::start(smtp).await;
     let section = format!(
         "[[mail]]\nname = \"acme-mail\"\nserver = \"smtp://127.0.0.1:{}\"\nfrom = \"Tollgate <noreply@example.com>\"\n\
@@ -226,7 +226,7 @@ async fn an_accounts_events_are_mailed_in_russian_and_again_until_they_are_taken
 }
 
 #[tokio::test]
-async fn events_are_written_into_a_chat_when_the_bot_may() {
+async fn event_is_sent_to_a_chat_that_admits_the_bot() {
     let api = Fake::<Message>::start(bot_api).await;
     let section = format!(
         "[[telegram]]\nname = \"ops\"\ntoken = \"${{BOT_TOKEN}}\"\nchat = \"-100123\"\nurl = \"http://127.0.0.1:{}\"\n",
@@ -257,7 +257,7 @@ async fn events_are_written_into_a_chat_when_the_bot_may() {
     assert_eq!(shown["receivers"][0]["way"], "telegram", "{shown}");
 }
 
-/// What the first receiver is shown to wait for.
+/// The error that the first receiver shows while it waits.
 async fn error_of(world: &World) -> Value {
     let shown = world.admin(Method::GET, "/admin/v1/receivers", None).await;
     shown.json()["receivers"][0]["error"].clone()
@@ -289,7 +289,7 @@ async fn a_mail_server_is_trusted_by_the_authorities_of_its_ca_file_and_no_other
         let world = world(&section).await;
         pay(&world, "acme", "1").await;
         if trusted {
-            // The first one is not taken.
+            // The first one is rejected.
             assert_eq!(server.has(2).await.len(), 2);
         } else {
             eventually("the certificate is refused", async || {

@@ -1,5 +1,4 @@
-//! `GET /metrics`: what it shows is what happened, `docs/metrics.md` names all of it, and callers cannot
-//! make it longer.
+//! `GET /metrics`: its values are right, `docs/metrics.md` names all of them, and callers cannot add series.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,9 +41,9 @@ const MESSAGES: &str = "path=\"/v1/messages\"";
 /// A scrape in the classic text format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scrape {
-    /// By name.
+    /// Types of metrics, by name.
     types: BTreeMap<String, String>,
-    /// By name and labels, as they are written.
+    /// Values by name and labels, as they are written.
     samples: BTreeMap<String, f64>,
 }
 
@@ -65,12 +64,12 @@ impl Scrape {
         Self { types, samples }
     }
 
-    /// The value of a series; 0 where it is not there yet.
+    /// The value of a series; 0 if it does not exist yet.
     fn get(&self, series: &str) -> f64 {
         self.samples.get(series).copied().unwrap_or_default()
     }
 
-    /// The label names of a metric's series, `le` apart.
+    /// The label names of a metric's series, without `le`.
     fn labels(&self, name: &str, kind: &str) -> BTreeSet<String> {
         let name = match kind {
             "histogram" => format!("{name}_count"),
@@ -93,7 +92,7 @@ impl Scrape {
     }
 }
 
-/// As a scraper asks: without a key.
+/// Scrapes without a key.
 async fn text(world: &World, accept: &str) -> (String, String) {
     let url = format!("http://{}/metrics", world.gateway.admin_address().unwrap());
     let headers = [("accept", accept)];
@@ -111,7 +110,7 @@ async fn scrape(world: &World) -> Scrape {
     Scrape::parse(&text)
 }
 
-/// The first scrape in which these series have these values; ends are counted off the callers' way.
+/// The first scrape in which these series have these values; ends of calls are counted after the answer.
 pub async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
     let mut last = None;
     let seen = tokio::time::timeout(Duration::from_secs(5), async {
@@ -163,14 +162,14 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 }
 
 #[tokio::test]
-async fn the_documented_metrics_are_those_of_a_scrape() {
+async fn documented_metrics_equal_those_of_a_scrape() {
     let route = "model = \"vendor-chat-1\" }";
     let cost = "{ input = \"1\", cached_input = \"1\", output = \"1\", cache_write = \"1\" }";
     let with_cost = format!("model = \"vendor-chat-1\", cost_usdt_mtok = {cost} }}");
     let hook = "[[webhook]]\nname = \"w\"\nurl = \"https://hooks.example/\"\nsecrets = [\"${WEBHOOK_SECRET}\"]\n[ledger]";
     let setup = Setup::default().edit(route, &with_cost);
     let world = setup.edit("[ledger]", hook).start().await;
-    // A code is a series once something was refused with it.
+    // A code becomes a series with its first refusal.
     let refused = world.get("/v1/models", &[]).await;
     assert_eq!(refused.status, 401);
     let scrape = scrape(&world).await;
@@ -385,13 +384,17 @@ async fn overruns_losses_and_estimates_are_counted() {
     let said = answer(Op::Chat, "да", &Value::Null);
     world.vendor.script(move |_| Reply::json(200, &said));
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
-    let loss = f64::from(u32::try_from(320_000 - funds).unwrap()) / 1e6;
+    // 50 tokens of output more than the request allows.
+    says(&world, Op::Chat, 9, 150);
+    assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
+    let loss = f64::from(u32::try_from(320_000 - funds + 50 * 200).unwrap()) / 1e6;
     shows(
         &world,
         &[
             ("tollgate_overruns_total", 2.0),
             ("tollgate_loss_rubles_total", loss),
-            ("tollgate_estimated_calls_total", 1.0),
+            ("tollgate_estimated_calls_total", 2.0),
+            ("tollgate_bounded_calls_total", 1.0),
         ],
     )
     .await;
@@ -417,7 +420,7 @@ async fn calls_with_more_input_than_is_priced_are_counted() {
 }
 
 #[tokio::test]
-async fn classes_beside_the_four_are_counted_and_so_are_calls_without_a_price() {
+async fn further_classes_and_unpriced_calls_are_counted() {
     let used = json!({ "input_tokens": 9, "output_tokens": 2, "cache_creation_input_tokens": 7,
         "cache_creation": { "ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 3 },
         "server_tool_use": { "web_search_requests": 2 } });
@@ -430,13 +433,15 @@ async fn classes_beside_the_four_are_counted_and_so_are_calls_without_a_price() 
         (of_class("cache_write_1h"), 4.0),
         (of_class("web_search_call"), 2.0),
     ];
-    // With prices of all of it, and with those of the four.
+    // With prices of every class, and with those of the four.
     for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
         let world = setup.start().await;
         let key = world.key().await;
         let reply = said.clone();
         world.vendor.script(move |_| Reply::json(200, &reply));
-        let answered = world.messages(&key, &messages_body("x")).await;
+        // The hold of a long request can pay for searches that were not requested.
+        let long = messages_body(&"x".repeat(30_000));
+        let answered = world.messages(&key, &long).await;
         assert_eq!(answered.status, 200, "{answered:?}");
         let mut expected: Vec<_> = counted
             .iter()
@@ -448,7 +453,7 @@ async fn classes_beside_the_four_are_counted_and_so_are_calls_without_a_price() 
 }
 
 #[tokio::test]
-async fn a_vendor_that_fails_is_counted_and_shut() {
+async fn failing_vendor_is_counted_and_its_breaker_opens() {
     let world = World::start().await;
     let key = world.key().await;
     world.vendor.script(|_| refusal(500, "x"));
@@ -544,7 +549,7 @@ async fn a_model_that_its_vendor_does_not_have_is_shown_and_no_failure() {
 }
 
 #[tokio::test]
-async fn what_runs_is_shown_while_it_runs() {
+async fn running_calls_are_shown_while_they_run() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -639,17 +644,17 @@ async fn callers_cannot_make_series() {
 }
 
 #[tokio::test]
-async fn a_name_in_the_config_that_is_no_plain_word_is_a_label_all_the_same() {
+async fn names_with_special_characters_are_valid_labels() {
     let name = "a \\\"model\\\" \\\\ of mine";
     let setup = Setup::default().edit("id = \"chat\"", &format!("id = \"{name}\""));
     let world = setup.start().await;
     let scrape = scrape(&world).await;
-    // TOML escapes these as the text format does.
+    // TOML escapes these characters like the text format.
     let series = format!("tollgate_tokens_total{{model=\"{name}\",class=\"input\"}}");
     assert_eq!(scrape.samples.get(&series), Some(&0.0), "{scrape:?}");
 }
 
-/// What is scraped while Redis is away is what was known last, and soon there.
+/// While Redis is away, a scrape shows the last known values, and is fast.
 #[tokio::test]
 async fn a_scrape_does_not_wait_for_redis() {
     let server = RedisServer::start().await;
@@ -704,7 +709,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
         (scrape.get("tollgate_config_reloads_total{result=\"ok\"}") == 1.0).then_some(())
     })
     .await;
-    // That one may have been half written when it was.
+    // That one may have been half written when it was scraped.
     let after = scrape().await;
     for model in ["chat", "newer"] {
         assert!(after.samples.contains_key(&tokens(model)), "{model}");
@@ -719,7 +724,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
     .await;
 }
 
-/// A report that panics is the embedding program's own fault: calls are settled all the same.
+/// A panic in a report is the embedding program's own fault: calls are still settled.
 #[tokio::test]
 async fn a_report_that_panics_ends_nothing() {
     let vendor = ScriptedVendor::start().await.unwrap();

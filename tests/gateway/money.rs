@@ -1,4 +1,4 @@
-//! Decisions, "Money": what a call costs, to the micro-ruble, and what costs nothing.
+//! Decisions, "Money": the cost of a call, to the micro-ruble, and calls that cost nothing.
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ async fn sold(world: &World, key: &Key, op: Op, body: &Value, usage: Value) -> V
 }
 
 #[tokio::test]
-async fn anybody_can_recompute_a_charge_from_the_catalog() {
+async fn charge_can_be_recomputed_from_the_catalog() {
     let world = Setup::default()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .edit(
@@ -67,7 +67,7 @@ async fn anybody_can_recompute_a_charge_from_the_catalog() {
                 .zip(used)
                 .map(|((_, rate), count)| Decimal::from(count) * decimal(&model[rate]))
                 .sum();
-            // Rubles for a million tokens are micro-rubles for one. Rounded up, once.
+            // Rubles per million tokens are micro-rubles per token. Rounded up, once.
             let cost = sum.ceil().to_i64().unwrap();
             assert_eq!(micro(&receipt["charged_rub"]), cost, "{used:?}: {receipt}");
             assert_eq!(receipt["cost_rub"], receipt["charged_rub"]);
@@ -86,7 +86,7 @@ async fn anybody_can_recompute_a_charge_from_the_catalog() {
 
 #[tokio::test]
 async fn a_charge_is_rounded_once_a_request_and_up() {
-    // 0.4 µ₽ a token of any class.
+    // 0.4 µ₽ per token of any class.
     let world = Setup::default()
         .edit(
             "input = \"1\", cached_input = \"0.1\", output = \"2\", cache_write = \"0.5\"",

@@ -1,5 +1,5 @@
-//! The commands for groups of keys, owner keys, alerts, events and their receivers, run as an operator runs them: what
-//! they print, how they end, and what has come of them.
+//! The commands for groups of keys, owner keys, alerts, events and their receivers, run as an operator runs them:
+//! output, exit codes and effects.
 
 use std::sync::{
     Arc,
@@ -18,24 +18,24 @@ use crate::{
     webhooks::{Hook, Say},
 };
 
-/// Types a command, and gives what it printed; it must end with this code.
+/// Runs a command that must exit with this code, and returns its output.
 async fn typed(world: &World, line: &str, code: i32) -> String {
     let args: Vec<&str> = line.split(' ').collect();
     said(&tollgate(world, &args, "").await, code)
 }
 
-/// The same, with its answer as JSON.
+/// Runs it with --json, and returns the JSON.
 async fn answered(world: &World, line: &str) -> Value {
     serde_json::from_str(&typed(world, &format!("{line} --json"), 0).await).unwrap()
 }
 
-/// What a command that must fail said.
+/// The error of a command that must fail.
 async fn refused(world: &World, line: &str, code: i32) -> String {
     let args: Vec<&str> = line.split(' ').collect();
     complained(&tollgate(world, &args, "").await, code)
 }
 
-/// The value beside a label.
+/// The value next to a label.
 fn fact(shown: &str, label: &str) -> String {
     let value = shown.lines().find_map(|line| {
         let value = line.strip_prefix(label)?;
@@ -71,7 +71,7 @@ async fn a_group_is_made_listed_changed_filled_and_removed() {
     ] {
         assert_eq!(fact(&made, label), value, "{made}");
     }
-    // The same again is the same; another one of that id is refused, and so is one of nobody.
+    // A repetition with other values is refused, and so is a group of an unknown account.
     let again = "group create acme support --name Other";
     let text = refused(&world, again, 1).await;
     assert!(text.contains("exists already"), "{text}");
@@ -161,27 +161,28 @@ async fn an_owner_key_is_made_and_calls_no_models() {
 }
 
 #[tokio::test]
-async fn levels_are_set_shown_and_taken_away() {
+async fn alert_levels_are_set_shown_and_removed() {
     let world = World::start().await;
     let key = world.key().await;
     let of_account = async |line: &str, shown: &str| {
         let told = typed(&world, &format!("account alert acme{line}"), 0).await;
         assert_eq!(told, shown, "{line}");
     };
-    of_account("", "account acme: nothing is told\n").await;
+    of_account("", "account acme: no events\n").await;
     of_account(
         " --at 200 --at 1000",
-        "account acme: told at 1000.00 ₽, 200.00 ₽\n",
+        "account acme: events at 1000.00 ₽, 200.00 ₽\n",
     )
     .await;
     let id = &key.id;
     let of_key = typed(&world, &format!("account alert acme --key {id} --at 50"), 0).await;
-    assert_eq!(of_key, format!("key {id}: told at 50.00 ₽\n"));
-    let both = format!("account acme: told at 1000.00 ₽, 200.00 ₽\nkey {id}: told at 50.00 ₽\n");
+    assert_eq!(of_key, format!("key {id}: events at 50.00 ₽\n"));
+    let both =
+        format!("account acme: events at 1000.00 ₽, 200.00 ₽\nkey {id}: events at 50.00 ₽\n");
     of_account("", &both).await;
     of_account(
         " --none",
-        &format!("account acme: nothing is told\nkey {id}: told at 50.00 ₽\n"),
+        &format!("account acme: no events\nkey {id}: events at 50.00 ₽\n"),
     )
     .await;
 
@@ -234,7 +235,7 @@ async fn events_are_listed_by_place_account_and_kind() {
         (&answer["last"], &answer["events"][2]["entry"]),
         (&json!(3), &json!("second"))
     );
-    // However far back: filters are not of the last places alone.
+    // However far back: filters do not apply only to the last events.
     let store = world.gateway.store();
     for number in 1..=1200 {
         let telling = Telling {
@@ -307,7 +308,7 @@ async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
     };
     assert_eq!(sent(0), [1, 2]);
 
-    // What was taken is sent again where it is asked for, in that order.
+    // Accepted events are sent again if requested, in that order.
     let again = typed(&world, "event replay crm 2 1", 0).await;
     assert_eq!(again, "event 2 is taken\nevent 1 is taken\n");
     assert_eq!(sent(2), [2, 1]);
@@ -322,7 +323,7 @@ async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
         "nothing to send\n"
     );
     assert_eq!(answered(&world, "event dead crm").await["dead"], json!([]));
-    // As one that was tried for days leaves it.
+    // A dead letter and a receiver's state, as after days of retries.
     let events = answered(&world, "event list --after 0").await;
     let letter = json!({ "event": events["events"][1], "dead_ms": 1_795_000_000_000_u64, "error": "answered 500" });
     let name = format!("dead/crm/{:020}", 2);

@@ -1,10 +1,10 @@
-//! docs/prices.md, docs/money.md: a vendor that says anything of its usage, with every class priced. Nothing is free,
-//! nothing is charged that a receipt does not explain, and the books add up.
+//! docs/prices.md: arbitrary usage reports of a vendor, with every class priced. Nothing is free, every charge is
+//! explained by its receipt, and the books balance.
 
 use http::Method;
 use rust_decimal::Decimal;
 use serde_json::{Map, Value, json};
-use tollgate::demo::vendor::Reply;
+use tollgate::demo::vendor::{Reply, Step};
 
 use crate::{
     checks::{decimal, micro},
@@ -20,7 +20,7 @@ const CALLS: u64 = 120;
 const SEED: u64 = 3;
 const FUNDS_RUB: &str = "100000000";
 
-/// A field's value that no honest vendor says, and honest ones between.
+/// A field's value that no honest vendor reports, or an honest one.
 fn odd(random: &mut Random) -> Value {
     match random.between(0, 13) {
         0 => Value::Null,
@@ -37,7 +37,7 @@ fn odd(random: &mut Random) -> Value {
     }
 }
 
-/// An object of some of these fields.
+/// An object with some of these fields.
 fn some(random: &mut Random, fields: &[&str]) -> Value {
     if random.chance(100) {
         return odd(random);
@@ -51,7 +51,7 @@ fn some(random: &mut Random, fields: &[&str]) -> Value {
     object.into()
 }
 
-/// The formats that are called and answered alike.
+/// The formats, for requests and answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Of(Op),
@@ -112,12 +112,12 @@ fn with_all_priced() -> Setup {
     setup
 }
 
-/// What a request asks for that is billed apart: classes, and words of how it is to be served.
+/// Separately billed parts of a request: classes, and fields that control how it is served.
 #[derive(Debug, Default)]
 struct Asked(Vec<&'static str>);
 
 impl Asked {
-    /// All that the vendor told was asked for.
+    /// Whether everything that the vendor reported was requested.
     fn covers(&self, receipt: &Value) -> bool {
         let of = |object: &Value| -> Vec<String> {
             let names = object.as_object().into_iter().flatten();
@@ -133,7 +133,7 @@ impl Asked {
     }
 }
 
-/// A body that asks for some of what there is.
+/// A body that requests some of the billed parts.
 fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     let mut asked = Asked::default();
     let mut fields = Map::new();
@@ -199,7 +199,7 @@ fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     (with(body, fields.into()), asked)
 }
 
-/// The usage, and what a vendor says beside it.
+/// The usage, and further fields of the answer.
 fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     const OF_INPUT: &[&str] = &[
         "cached_tokens",
@@ -271,7 +271,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
         ] {
             if random.chance(300) {
                 let word = json!(words[random.index(5)]);
-                // Messages have it in the usage, the others beside it.
+                // Messages have it in the usage, the others next to it.
                 match form {
                     Form::Of(Op::Messages) => drop(said.insert(field.into(), word)),
                     _ => drop(beside.insert(field.into(), word)),
@@ -286,12 +286,12 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     (said, beside.into())
 }
 
-/// The vendor says so, at once or in a stream.
+/// The vendor's answer with this usage, plain or streamed.
 fn reply(form: Form, streamed: bool, said: &Value, beside: Value) -> Reply {
     match (form, streamed) {
         (Form::Of(op), false) => Reply::json(200, &with(answer(op, "да и нет", said), beside)),
         (Form::Of(op), true) => {
-            // The last usage of a stream is the one that says everything.
+            // The last usage of a stream is the complete one.
             let mut parts = events(op, &["да", " и нет"], 9, 5);
             let last = parts
                 .iter()
@@ -323,7 +323,57 @@ async fn call(world: &World, key: &Key, form: Form, body: &Value) -> Answer {
     }
 }
 
-/// What a receipt's usage costs by its price, in micro-rubles: rounded up once.
+/// The usage that an answer states; in a stream, later events override earlier ones.
+fn stated(answer: &Answer, streamed: bool) -> Value {
+    if !streamed {
+        return answer.json()["usage"].clone();
+    }
+    let mut usage = json!({});
+    let text = answer.text();
+    for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+        let event: Value = serde_json::from_str(data).unwrap_or_default();
+        for place in ["/usage", "/message/usage", "/response/usage"] {
+            if let Some(newer) = event.pointer(place).filter(|usage| usage.is_object()) {
+                usage = with(usage, newer.clone());
+            }
+        }
+    }
+    usage
+}
+
+/// Input and output of a usage, by its format.
+fn totals(form: Form, usage: &Value) -> (u64, u64) {
+    let count = |name: &str| usage[name].as_u64().unwrap_or_default();
+    match form {
+        Form::Of(Op::Chat) => (count("prompt_tokens"), count("completion_tokens")),
+        Form::Responses => (count("input_tokens"), count("output_tokens")),
+        Form::Of(Op::Messages) => {
+            let cached = count("cache_read_input_tokens") + count("cache_creation_input_tokens");
+            (count("input_tokens") + cached, count("output_tokens"))
+        }
+    }
+}
+
+/// Input and output of a receipt.
+fn charged_tokens(receipt: &Value) -> (u64, u64) {
+    let usage = &receipt["usage"];
+    let count = |name: &str| usage[name].as_u64().expect("a count");
+    let (mut input, mut output) = (
+        count("input") + count("cached_input") + count("cache_write"),
+        count("output"),
+    );
+    for (class, count) in usage["classes"].as_object().into_iter().flatten() {
+        let count = count.as_u64().expect("a count");
+        match class.as_str() {
+            "web_search_call" => {}
+            "output_audio" | "output_image" => output += count,
+            _ => input += count,
+        }
+    }
+    (input, output)
+}
+
+/// The cost of a receipt's usage by its price, in micro-rubles: rounded up once.
 fn reckoned(receipt: &Value) -> Decimal {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let million = Decimal::from(1_000_000);
@@ -344,7 +394,7 @@ fn reckoned(receipt: &Value) -> Decimal {
 }
 
 #[tokio::test]
-async fn whatever_a_vendor_says_it_used_nothing_is_free_and_the_books_add_up() {
+async fn any_vendor_usage_is_charged_and_the_books_balance() {
     let seed = seed(SEED);
     let world = with_all_priced().start().await;
     let key = world.key_with("odd", FUNDS_RUB, json!({})).await;
@@ -357,6 +407,9 @@ async fn whatever_a_vendor_says_it_used_nothing_is_free_and_the_books_add_up() {
             let what = format!("seed {seed}, call {round}, {form:?}: {said} {beside} {asked:?}");
             let streamed = random.chance(400);
             body["stream"] = streamed.into();
+            if streamed && form == Form::Of(Op::Chat) {
+                body["stream_options"] = json!({ "include_usage": true });
+            }
             let reply = reply(form, streamed, &said, beside);
             world.vendor.script(move |_| reply.clone());
             let answered = call(&world, &key, form, &body).await;
@@ -368,7 +421,21 @@ async fn whatever_a_vendor_says_it_used_nothing_is_free_and_the_books_add_up() {
             assert_eq!(Decimal::from(cost), reckoned(&receipt), "{what}");
             assert_eq!(charged + micro(&receipt["loss_rub"]), cost, "{what}");
             assert!(charged > 0, "{what}");
-            // Of what was asked for enough was held.
+            let tokens = charged_tokens(&receipt);
+            assert!(tokens.1 <= 100, "{what}");
+            for field in ["vendor_usage", "bounded_loss_rub"] {
+                assert_eq!(
+                    receipt.get(field).is_some(),
+                    receipt["bounded"] == true,
+                    "{what}"
+                );
+            }
+            // An estimated usage is stated as charged, in plain answers, and in streams that state one.
+            if receipt["estimated"] == true && (!streamed || !said.is_null()) {
+                let stated = stated(&answered, streamed);
+                assert_eq!(totals(form, &stated), tokens, "{what}: {stated}");
+            }
+            // The hold covers everything that was requested.
             if receipt["bounded"] == false
                 && receipt.get("unpriced").is_none()
                 && asked.covers(&receipt)
@@ -386,4 +453,200 @@ async fn whatever_a_vendor_says_it_used_nothing_is_free_and_the_books_add_up() {
     assert_eq!(micro(&account["spent_rub"]), charged_in_all);
     let audit = world.admin(Method::POST, "/admin/v1/audit", None).await;
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
+}
+
+/// A usage of this format with 400 cached tokens that are not included in a prompt of 30.
+fn beside_the_prompt(vendor: Form) -> Value {
+    let cached = json!({ "cached_tokens": 400 });
+    match vendor {
+        Form::Responses => json!({ "input_tokens": 30, "output_tokens": 5, "total_tokens": 435,
+            "input_tokens_details": cached }),
+        Form::Of(_) => json!({ "prompt_tokens": 30, "completion_tokens": 5, "total_tokens": 435,
+            "prompt_tokens_details": cached }),
+    }
+}
+
+#[tokio::test]
+async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
+    for vendor in [Form::Of(Op::Chat), Form::Responses] {
+        let format = match vendor {
+            Form::Responses => "format = \"responses\"",
+            Form::Of(_) => "format = \"chat\"",
+        };
+        let world = Setup::default()
+            .edit("format = \"chat\"", format)
+            .start()
+            .await;
+        let key = world.key().await;
+        for form in FORMS {
+            for streamed in [false, true] {
+                let reply = reply(vendor, streamed, &beside_the_prompt(vendor), json!({}));
+                world.vendor.script(move |_| reply.clone());
+                let text = "x".repeat(100);
+                let mut body = match form {
+                    Form::Of(op) => with(op.body(&text), json!({ "model": "chat" })),
+                    Form::Responses => {
+                        json!({ "model": "chat", "max_output_tokens": 100, "input": text })
+                    }
+                };
+                body["stream"] = streamed.into();
+                if streamed && form == Form::Of(Op::Chat) {
+                    body["stream_options"] = json!({ "include_usage": true });
+                }
+                let answered = call(&world, &key, form, &body).await;
+                assert_eq!(answered.status, 200, "{answered:?}");
+                let receipt = world.receipt(&answered.number()).await;
+                let what = format!("{form:?} {vendor:?} {streamed}: {receipt}");
+                // 30 × 100 + 400 × 10 + 5 × 200 µ₽, and not 405 of output.
+                assert_eq!(micro(&receipt["charged_rub"]), 8000, "{what}");
+                assert_eq!(receipt["usage"]["cached_input"], 400, "{what}");
+                assert_eq!(receipt["estimated"], true, "{what}");
+                assert_eq!(receipt["bounded"], false, "{what}");
+                let stated = stated(&answered, streamed);
+                assert_eq!(totals(form, &stated), (430, 5), "{what}: {stated}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn cut_usage_is_on_the_operators_receipt_and_is_a_loss() {
+    let world = World::start().await;
+    let key = world.key().await;
+    // 700 output tokens, although 100 are allowed; the model generates at most 4000, and the vendor bills no more.
+    for (count, loss) in [(700, 600 * 200), (1_000_000, 3900 * 200)] {
+        let used = json!({ "prompt_tokens": 9, "completion_tokens": count });
+        let reply = reply(Form::Of(Op::Chat), false, &used, json!({}));
+        world.vendor.script(move |_| reply.clone());
+        let answered = world.chat(&key, &Op::Chat.body("x")).await;
+        let receipt = world.receipt(&answered.number()).await;
+        assert_eq!(receipt["usage"]["output"], 100, "{receipt}");
+        assert_eq!(receipt["vendor_usage"]["output"], count, "{receipt}");
+        assert_eq!(receipt["vendor_usage"]["input"], 9, "{receipt}");
+        assert_eq!(micro(&receipt["bounded_loss_rub"]), loss, "{receipt}");
+        assert_eq!(micro(&receipt["charged_rub"]), 900 + 100 * 200, "{receipt}");
+        assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
+        assert!(
+            micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
+            "{receipt}"
+        );
+        // The caller's receipt only shows that it was cut.
+        let own = format!("/v1/tollgate/receipts/{}", answered.number());
+        let own = world
+            .get(&own, &[("x-api-key", key.secret.as_str())])
+            .await
+            .json();
+        assert_eq!(own["bounded"], true, "{own}");
+        assert!(
+            !own.to_string().contains("vendor") && !own.to_string().contains("bounded_loss"),
+            "{own}"
+        );
+    }
+    let account = world.settled(&key).await;
+    assert_eq!(
+        account["loss_rub"], "0.00",
+        "the account could pay: {account}"
+    );
+    let report = world
+        .admin(Method::GET, "/admin/v1/usage?group=model", None)
+        .await
+        .json();
+    assert_eq!(micro(&report["total"]["loss_rub"]), 4500 * 200, "{report}");
+    let audit = world.admin(Method::POST, "/admin/v1/audit", None).await;
+    assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
+}
+
+/// An answer of this format with a usage of 20 and 5 tokens.
+fn counted(form: Form) -> Value {
+    match form {
+        Form::Of(op) => answer(op, "да и нет", &crate::replies::usage(op, 20, 5)),
+        Form::Responses => {
+            let used = json!({ "input_tokens": 20, "output_tokens": 5, "total_tokens": 25 });
+            responses::answer("да и нет", &used)
+        }
+    }
+}
+
+/// The field with the content in an answer of this format.
+const fn place(form: Form) -> &'static str {
+    match form {
+        Form::Of(Op::Chat) => "choices",
+        Form::Of(Op::Messages) => "content",
+        Form::Responses => "output",
+    }
+}
+
+/// Answers without content, or with invalid text.
+fn wordless(form: Form) -> Vec<(&'static str, Vec<u8>)> {
+    let with_words = |words: Option<Value>| {
+        let mut answer = counted(form);
+        let fields = answer.as_object_mut().unwrap();
+        fields.remove(place(form));
+        if let Some(words) = words {
+            fields.insert(place(form).to_owned(), words);
+        }
+        answer.to_string().into_bytes()
+    };
+    let text = counted(form).to_string();
+    let mut cut = text.replace("нет", "#").into_bytes();
+    let at = cut.iter().position(|byte| *byte == b'#').unwrap();
+    drop(cut.splice(at..=at, *b"\xed\xa0\xbd"));
+    let id = text.split("\"id\":\"").nth(1).unwrap();
+    let id = id.split('"').next().unwrap();
+    vec![
+        ("an empty list", with_words(Some(json!([])))),
+        ("null", with_words(Some(Value::Null))),
+        ("nothing", with_words(None)),
+        ("half a pair", text.replace("нет", "\\ud83d").into_bytes()),
+        (
+            "half a pair in an id",
+            text.replace(id, "\\ud83d").into_bytes(),
+        ),
+        ("bytes that are no text", cut),
+    ]
+}
+
+#[tokio::test]
+async fn counted_usage_is_charged_and_usable_content_is_delivered() {
+    for vendor in FORMS {
+        let (format, model) = match vendor {
+            Form::Of(op) => ("format = \"chat\"", op.model()),
+            Form::Responses => ("format = \"responses\"", "chat"),
+        };
+        let world = Setup::default()
+            .edit("format = \"chat\"", format)
+            .start()
+            .await;
+        let key = world.key().await;
+        for form in FORMS {
+            let body = |streamed: bool| {
+                let body = match form {
+                    Form::Of(op) => with(op.body("вопрос"), json!({ "model": model })),
+                    Form::Responses => {
+                        json!({ "model": model, "max_output_tokens": 100, "input": "вопрос" })
+                    }
+                };
+                with(body, json!({ "stream": streamed }))
+            };
+            for (said, bytes) in wordless(vendor) {
+                world.vendor.script(move |_| {
+                    let steps = vec![Step::Send(bytes.clone().into())];
+                    Reply::raw(200, "application/json", steps)
+                });
+                let answered = call(&world, &key, form, &body(false)).await;
+                let what = format!("{form:?} of {vendor:?}, {said}: {answered:?}");
+                assert_eq!(answered.status, 200, "{what}");
+                let receipt = world.receipt(&answered.number()).await;
+                assert_eq!(charged_tokens(&receipt), (20, 5), "{what}: {receipt}");
+                assert_eq!(receipt["end"], "finished", "{what}: {receipt}");
+            }
+            let said = counted(vendor)["usage"].clone();
+            let whole = reply(vendor, true, &said, json!({}));
+            world.vendor.script(move |_| whole.clone());
+            let answered = call(&world, &key, form, &body(true)).await;
+            assert_eq!(answered.status, 200, "{answered:?}");
+            let receipt = world.receipt(&answered.number()).await;
+            assert_eq!(charged_tokens(&receipt), (20, 5), "{receipt}");
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! OpenAPI of both listeners: served as it stands in `docs/`, and no path without it. What it says of answers is held
-//! against the binary by `tests/openapi`.
+//! OpenAPI of both listeners: served as in `docs/`. Unit tests compare its paths with the tables of routes;
+//! `tests/openapi` checks the described answers against the binary.
 
 use std::collections::BTreeMap;
 
@@ -10,76 +10,6 @@ use crate::harness::{Answer, Setup, World, eventually, request};
 
 const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
 const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
-
-/// All that the public listener answers.
-const PUBLIC_PATHS: [&str; 25] = [
-    "/",
-    "/api/hello",
-    "/openapi.yaml",
-    "/payments/{provider}",
-    "/usage",
-    "/usage/{file}",
-    "/v1/chat/completions",
-    "/v1/embeddings",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/models",
-    "/v1/models/{model}",
-    "/v1/responses",
-    "/v1/tollgate/connect",
-    "/v1/tollgate/connect/{client}",
-    "/v1/tollgate/estimate",
-    "/v1/tollgate/key",
-    "/v1/tollgate/keys",
-    "/v1/tollgate/keys/{key}",
-    "/v1/tollgate/models",
-    "/v1/tollgate/payments",
-    "/v1/tollgate/payments/auto",
-    "/v1/tollgate/receipts",
-    "/v1/tollgate/receipts/{number}",
-    "/v1/tollgate/usage",
-];
-/// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 38] = [
-    "/admin/v1/accounts",
-    "/admin/v1/accounts/{account}",
-    "/admin/v1/accounts/{account}/adjustments",
-    "/admin/v1/accounts/{account}/alerts",
-    "/admin/v1/accounts/{account}/auto_topup",
-    "/admin/v1/accounts/{account}/auto_topup/resume",
-    "/admin/v1/accounts/{account}/groups",
-    "/admin/v1/accounts/{account}/groups/{group}",
-    "/admin/v1/accounts/{account}/groups/{group}/alerts",
-    "/admin/v1/accounts/{account}/keys",
-    "/admin/v1/accounts/{account}/statements/{month}",
-    "/admin/v1/accounts/{account}/topups",
-    "/admin/v1/audit",
-    "/admin/v1/auto_topups",
-    "/admin/v1/calls/{number}",
-    "/admin/v1/events",
-    "/admin/v1/export",
-    "/admin/v1/keys/{key}",
-    "/admin/v1/keys/{key}/alerts",
-    "/admin/v1/leases",
-    "/admin/v1/payments",
-    "/admin/v1/payments/{payment}",
-    "/admin/v1/payments/{payment}/check",
-    "/admin/v1/receipts",
-    "/admin/v1/receipts/{number}",
-    "/admin/v1/receivers",
-    "/admin/v1/receivers/{receiver}",
-    "/admin/v1/receivers/{receiver}/dead",
-    "/admin/v1/receivers/{receiver}/replays",
-    "/admin/v1/tariffs",
-    "/admin/v1/usage",
-    "/admin/v1/usage/rebuild",
-    "/admin/v1/vendors",
-    "/admin/v1/vendors/{vendor}",
-    "/livez",
-    "/metrics",
-    "/openapi.yaml",
-    "/readyz",
-];
 
 /// Each path of a document with its methods, in order.
 fn described(document: &str) -> BTreeMap<&str, Vec<String>> {
@@ -103,7 +33,7 @@ fn described(document: &str) -> BTreeMap<&str, Vec<String>> {
     paths
 }
 
-/// What stands for the names in a path.
+/// Replaces the names in a path.
 fn filled(path: &str) -> String {
     let parts = path
         .split('/')
@@ -118,7 +48,7 @@ fn allowed(answer: &Answer) -> Vec<String> {
     methods
 }
 
-/// Asks with a method that no path takes.
+/// Sends a method that no path supports.
 async fn purge(world: &World, url: &str) -> Answer {
     let method = Method::from_bytes(b"PURGE").unwrap();
     let answer = world.ask(request(method, url, &[], Bytes::new())).await;
@@ -127,7 +57,7 @@ async fn purge(world: &World, url: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn callers_get_the_kept_document_without_a_key() {
+async fn callers_get_the_openapi_document_without_a_key() {
     let world = Setup::default()
         .edit("http://gateway.example/v1", "http://127.0.0.1:8080/v1")
         .start()
@@ -159,7 +89,7 @@ async fn the_document_has_the_names_and_addresses_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn operators_get_theirs_without_the_admin_key() {
+async fn operators_document_needs_no_admin_key() {
     let world = World::start().await;
     let url = format!(
         "http://{}/openapi.yaml",
@@ -177,7 +107,6 @@ async fn operators_get_theirs_without_the_admin_key() {
 async fn every_path_of_callers_is_described_with_its_methods_and_counted_under_its_name() {
     let world = World::start().await;
     let paths = described(PUBLIC);
-    assert_eq!(paths.keys().copied().collect::<Vec<_>>(), PUBLIC_PATHS);
     for (path, methods) in &paths {
         let answer = purge(&world, &world.url(&filled(path))).await;
         assert_eq!(allowed(&answer), *methods, "{path}");
@@ -199,11 +128,10 @@ async fn every_path_of_operators_is_described_with_its_methods() {
     let world = World::start().await;
     let address = world.gateway.admin_address().unwrap();
     let paths = described(ADMIN);
-    assert_eq!(paths.keys().copied().collect::<Vec<_>>(), ADMIN_PATHS);
     for (path, methods) in &paths {
         let answer = purge(&world, &format!("http://{address}{}", filled(path))).await;
         let mut allowed = allowed(&answer);
-        // Answered like GET, and described so once.
+        // Answered like GET, which is described.
         allowed.retain(|method| method != "HEAD");
         assert_eq!(allowed, *methods, "{path}");
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     checks::{is_russian, micro, names},
-    harness::{ADMIN_KEY, Answer, Key, World, request, with},
+    harness::{ADMIN_KEY, Answer, Key, Setup, World, client, request, whole, with},
     ops::{BOTH, Op},
     replies::Running,
 };
@@ -263,7 +263,7 @@ async fn an_unknown_field_is_400_and_not_ignored() {
 }
 
 #[tokio::test]
-async fn only_the_admin_key_is_let_in_and_the_probes_need_none() {
+async fn only_the_admin_key_is_accepted_and_probes_need_none() {
     let world = with_account().await;
     let key = world.another_key("acme", json!({})).await;
     let address = world.gateway.admin_address().unwrap();
@@ -299,6 +299,42 @@ async fn only_the_admin_key_is_let_in_and_the_probes_need_none() {
 }
 
 #[tokio::test]
+async fn admin_key_guesses_are_limited_per_forwarded_address() {
+    let world = Setup::default()
+        .edit(
+            "base_url =",
+            "trusted_proxies = [\"127.0.0.1\"]\nbase_url =",
+        )
+        .start()
+        .await;
+    let url = format!(
+        "http://{}{ACCOUNTS}",
+        world.gateway.admin_address().unwrap()
+    );
+    let right = format!("Bearer {ADMIN_KEY}");
+    // On connections that have not signed in.
+    let ask = async |key: &str, from: &str| {
+        let headers = [("authorization", key), ("x-forwarded-for", from)];
+        let req = request(Method::GET, &url, &headers, "".into());
+        whole(client().request(req).await.unwrap()).await
+    };
+    for _ in 0..10 {
+        no(&ask("Bearer wrong", "203.0.113.1").await, 401);
+    }
+    for key in ["Bearer wrong", &right] {
+        let answer = ask(key, "203.0.113.1").await;
+        no(&answer, 429);
+        assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
+    }
+    // Entries that a caller puts before those of the proxy change nothing.
+    for forged in 0..20 {
+        let from = format!("198.51.100.{forged}, 203.0.113.1");
+        no(&ask("Bearer wrong", &from).await, 429);
+    }
+    assert_eq!(ask(&right, "203.0.113.2").await.status, 200);
+}
+
+#[tokio::test]
 async fn the_admin_api_is_not_on_the_callers_port_and_calls_are_not_on_the_operators() {
     let world = with_account().await;
     let bearer = format!("Bearer {ADMIN_KEY}");
@@ -312,7 +348,7 @@ async fn the_admin_api_is_not_on_the_callers_port_and_calls_are_not_on_the_opera
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_404_and_a_wrong_method_405() {
+async fn unknown_resource_is_404_and_wrong_method_405() {
     let world = with_account().await;
     let number = "01890000-0000-7000-8000-000000000000";
     for path in [
@@ -336,7 +372,7 @@ async fn what_is_not_there_is_404_and_a_wrong_method_405() {
 }
 
 #[tokio::test]
-async fn a_receipt_says_what_a_call_cost_and_why() {
+async fn receipt_has_the_cost_and_its_computation() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

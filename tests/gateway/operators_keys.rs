@@ -1,4 +1,4 @@
-//! Interface, "Admin API": keys, from the secret that is shown once to the end.
+//! Interface, "Admin API": keys, from the secret that is shown once to their deletion.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ async fn two_keys_are_never_the_same() {
 }
 
 #[tokio::test]
-async fn a_key_is_disabled_enabled_and_deleted_for_good() {
+async fn key_is_disabled_enabled_and_deleted_permanently() {
     let world = World::start().await;
     let key = world.key().await;
     for _ in 0..2 {
@@ -104,7 +104,7 @@ async fn a_key_is_disabled_enabled_and_deleted_for_good() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_disabled_in_the_middle_of_a_call_lets_it_end_and_gets_no_other() {
+async fn key_disabled_during_a_call_finishes_it_and_gets_no_other() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -125,7 +125,7 @@ async fn a_key_disabled_on_another_node_gets_no_new_hold_while_this_one_still_kn
     let here = Setup::default().ledger(&redis.url()).start().await;
     let there = Setup::default().ledger(&redis.url()).start().await;
     let key = here.key().await;
-    // Now this node knows the key, for five seconds.
+    // From now on this node caches the key for five seconds.
     assert_eq!(call(&here, &key).await.status, 200);
     patch(&there, &key, json!({ "status": "disabled" })).await;
     for op in BOTH {
@@ -142,7 +142,7 @@ async fn a_key_disabled_on_another_node_gets_no_new_hold_while_this_one_still_kn
 }
 
 #[tokio::test]
-async fn a_ceiling_is_set_raised_and_taken_away() {
+async fn ceiling_is_set_raised_and_removed() {
     let world = World::start().await;
     let key = world.key().await;
     assert_eq!(call(&world, &key).await.status, 200);
@@ -167,7 +167,7 @@ async fn a_ceiling_is_set_raised_and_taken_away() {
 }
 
 #[tokio::test]
-async fn a_key_is_renamed_and_says_when_it_was_changed() {
+async fn renamed_key_has_the_time_of_the_change() {
     let world = World::start().await;
     let key = world.key().await;
     let before = world.admin(Method::GET, &path(&key), None).await.json();
@@ -176,7 +176,7 @@ async fn a_key_is_renamed_and_says_when_it_was_changed() {
     let time = |value: &Value| value.as_str().unwrap().to_owned();
     assert_eq!(renamed["created_at"], before["created_at"]);
     assert!(time(&renamed["changed_at"]) >= time(&before["changed_at"]));
-    // Its account too, under the same id.
+    // The account is renamed too, and keeps its id.
     let name = Some(json!({ "name": "Acme Holding" }));
     let account = "/admin/v1/accounts/acme";
     let renamed = world.admin(Method::PATCH, account, name).await.json();
@@ -188,7 +188,7 @@ async fn a_key_is_renamed_and_says_when_it_was_changed() {
 }
 
 #[tokio::test]
-async fn what_a_key_cannot_mean_is_400_and_names_the_field() {
+async fn invalid_key_field_is_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
     let keys = "/admin/v1/accounts/acme/keys";
@@ -288,7 +288,7 @@ async fn a_deadline_lies_in_the_future_and_is_shown_in_utc() {
 }
 
 #[tokio::test]
-async fn a_key_that_its_caller_has_already_is_known_by_its_sha256() {
+async fn imported_key_is_recognised_by_its_sha256() {
     const FOREIGN: &str = "sk-live-AbCdEf0123456789";
     let world = World::start().await;
     world.key().await;
@@ -338,7 +338,10 @@ async fn a_key_that_its_caller_has_already_is_known_by_its_sha256() {
             json!({ "sha256": "abc" }),
             "sha256: must be 64 hexadecimal digits",
         ),
-        (json!({ "prefix": "sk-…" }), "prefix: goes with sha256"),
+        (
+            json!({ "prefix": "sk-…" }),
+            "prefix: valid only with sha256",
+        ),
         (
             json!({ "sha256": "1".repeat(64), "prefix": FOREIGN }),
             "prefix: must be the first characters",

@@ -1,4 +1,4 @@
-//! Both operations alike, for what holds in the chat format and in the messages format.
+//! Both operations with the same code, for promises of the chat format and of the messages format.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -32,7 +32,7 @@ impl Op {
         }
     }
 
-    /// What the vendor calls that model.
+    /// The vendor's name of that model.
     pub const fn vendor_model(self) -> &'static str {
         match self {
             Self::Chat => "vendor-chat-1",
@@ -83,22 +83,22 @@ impl Op {
     }
 }
 
-/// The key as the header that both operations take.
+/// The key as the header that both operations accept.
 pub fn bearer(key: &Key) -> String {
     format!("Bearer {}", key.secret)
 }
 
-/// With lines under `[limits]`.
+/// A setup with lines under `[limits]`.
 pub fn limits(lines: &str) -> Setup {
     Setup::default().edit("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
 }
 
-/// With lines at the top of the config.
+/// A setup with lines at the top of the configuration.
 pub fn top(lines: &str) -> Setup {
     Setup::default().edit("base_url =", &format!("{lines}\nbase_url ="))
 }
 
-/// With both vendors behind another address, like `127.0.0.1:1`, and more lines for each of them.
+/// A setup with both vendors behind another address, like `127.0.0.1:1`, and more lines for each of them.
 pub fn vendors_at(address: &str, lines: &str) -> Setup {
     ["chat", "messages"]
         .into_iter()
@@ -110,7 +110,7 @@ pub fn vendors_at(address: &str, lines: &str) -> Setup {
         })
 }
 
-/// With more lines for both vendors.
+/// A setup with more lines for both vendors.
 pub fn vendors(lines: &str) -> Setup {
     Setup::default().edit(
         "key = \"${VENDOR_KEY}\"",

@@ -1,8 +1,7 @@
-//! Decisions, "Order of checks": of two things that are wrong, the one that is looked at first
-//! answers. Each test takes two neighbours of the order
+//! Decisions, "Order of checks": if two things are wrong, the one that is checked first is answered. Each test takes
+//! two neighbours of the order
 //!
-//! path, method → overload → address limit → key → declared size → body → model exists →
-//! model allowed → hold → vendor.
+//! path, method → overload → address limit → key → declared size → body → model exists → model allowed → hold → vendor.
 
 use http::Method;
 use serde_json::json;
@@ -16,7 +15,7 @@ use crate::{
     replies::{Running, refusal},
 };
 
-/// Asks until the address has used up its second, and returns the refusal.
+/// Sends requests until the address has used up its limit, and returns the refusal.
 async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
     for _ in 0..100 {
         let answer = ask().await;
@@ -28,7 +27,7 @@ async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
 }
 
 #[tokio::test]
-async fn a_wrong_path_or_method_answers_before_overload() {
+async fn wrong_path_or_method_is_refused_before_overload() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -40,7 +39,7 @@ async fn a_wrong_path_or_method_answers_before_overload() {
 }
 
 #[tokio::test]
-async fn a_wrong_path_or_method_answers_before_any_body_is_read() {
+async fn wrong_path_or_method_is_refused_before_the_body_is_read() {
     let world = World::start().await;
     let promised = head(Op::Chat, None, "content-length: 1000\r\n");
     let answer = raw(&world, &promised.replace("/completions", "/nowhere")).await;
@@ -51,12 +50,12 @@ async fn a_wrong_path_or_method_answers_before_any_body_is_read() {
 }
 
 #[tokio::test]
-async fn overload_answers_before_the_address_limit() {
+async fn overload_refuses_before_the_address_limit() {
     let world = limits("in_flight_max = 1\nrequests_per_second = 1")
         .start()
         .await;
     let key = world.key().await;
-    // This takes the address' only request of the second, too.
+    // This also uses the address's only request of the second.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("x")).await;
@@ -66,7 +65,7 @@ async fn overload_answers_before_the_address_limit() {
 }
 
 #[tokio::test]
-async fn the_address_limit_answers_before_the_key() {
+async fn address_limit_refuses_before_the_key_check() {
     let world = limits("requests_per_second = 1").start().await;
     for op in BOTH {
         let answer = over_the_limit(async || {
@@ -80,7 +79,24 @@ async fn the_address_limit_answers_before_the_key() {
 }
 
 #[tokio::test]
-async fn the_key_answers_before_the_declared_size() {
+async fn wrong_paths_and_methods_use_the_address_limit_and_answer_429_beyond_it() {
+    for path in ["/v1/nowhere", Op::Chat.path()] {
+        let world = limits("requests_per_second = 1").start().await;
+        let answer = over_the_limit(async || {
+            let answer = world.get(path, &[]).await;
+            assert!(
+                matches!(answer.status.as_u16(), 404 | 405 | 429),
+                "{answer:?}"
+            );
+            answer
+        })
+        .await;
+        refused(path, &answer, 429, LIMIT, "rate_limit_exceeded");
+    }
+}
+
+#[tokio::test]
+async fn invalid_key_is_refused_before_the_declared_size() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -93,11 +109,11 @@ async fn the_key_answers_before_the_declared_size() {
 }
 
 #[tokio::test]
-async fn the_declared_size_answers_before_the_body() {
+async fn declared_size_is_refused_before_the_body_is_read() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     for op in BOTH {
-        // No JSON, of another type, and without the version.
+        // Further faults: the body is not JSON, has another content type, and the version is missing.
         let head = head(op, Some(&key.secret), "content-length: 1001\r\n")
             .replace("application/json", "text/plain")
             .replace("anthropic-version", "x-version");
@@ -107,7 +123,7 @@ async fn the_declared_size_answers_before_the_body() {
 }
 
 #[tokio::test]
-async fn the_body_answers_before_the_model() {
+async fn invalid_body_is_refused_before_an_unknown_model() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -119,7 +135,7 @@ async fn the_body_answers_before_the_model() {
 }
 
 #[tokio::test]
-async fn the_body_answers_before_the_empty_account() {
+async fn invalid_body_is_refused_before_an_empty_account() {
     let world = World::start().await;
     let key = world.key_with("empty", "0", json!({})).await;
     for op in BOTH {
@@ -130,7 +146,7 @@ async fn the_body_answers_before_the_empty_account() {
 }
 
 #[tokio::test]
-async fn a_key_with_nothing_to_spend_is_told_so_before_that_there_is_no_such_model() {
+async fn empty_key_is_refused_before_an_unknown_model() {
     let world = World::start().await;
     let empty = world.key_with("empty", "0", json!({})).await;
     let spent = world
@@ -146,7 +162,7 @@ async fn a_key_with_nothing_to_spend_is_told_so_before_that_there_is_no_such_mod
 }
 
 #[tokio::test]
-async fn that_there_is_no_such_model_answers_before_that_it_is_not_allowed() {
+async fn unknown_model_is_reported_before_a_model_that_is_not_allowed() {
     let world = World::start().await;
     let key = world.key_with("acme", "10", json!({})).await;
     world.only_for(&key, &["other"]).await;
@@ -158,7 +174,7 @@ async fn that_there_is_no_such_model_answers_before_that_it_is_not_allowed() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_key_answers_before_that_there_is_no_price_now() {
+async fn key_errors_are_reported_before_a_missing_price() {
     let source = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
     let world = Setup::default()
         .edit("[[rate.source]]\nfixed = \"100\"\n", source)
@@ -185,7 +201,7 @@ async fn what_is_wrong_with_a_key_answers_before_that_there_is_no_price_now() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_not_allowed_answers_before_the_hold() {
+async fn disallowed_model_is_refused_before_the_hold() {
     let world = World::start().await;
     let poor = world.key_with("poor", "0.000001", json!({})).await;
     let empty = world.key_with("empty", "0", json!({})).await;
@@ -201,7 +217,7 @@ async fn a_model_that_is_not_allowed_answers_before_the_hold() {
 }
 
 #[tokio::test]
-async fn the_hold_answers_before_any_vendor_is_asked() {
+async fn hold_is_refused_before_any_vendor_is_called() {
     let world = World::start().await;
     world.vendor.script(|_| refusal(500, "down"));
     let poor = world.key_with("poor", "0.000001", json!({})).await;
@@ -216,7 +232,7 @@ async fn the_hold_answers_before_any_vendor_is_asked() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_unknown_does_not_ask_for_a_key() {
+async fn unknown_path_is_404_without_a_key() {
     let world = World::start().await;
     for (method, path) in [
         (Method::POST, "/v1/completions"),

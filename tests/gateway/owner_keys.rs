@@ -1,4 +1,4 @@
-//! Owner keys: they look after their account's keys, and call nothing.
+//! Owner keys: they manage their account's keys, and cannot call models.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ async fn looks_after_keys(world: &World) {
     let shown = done(world, &owner, Method::GET, "/v1/tollgate/key", None).await;
     assert_eq!(shown["kind"], "owner");
 
-    // It makes a key that calls, within its limits.
+    // The owner key creates a key that can call, within its limits.
     let wish = json!({ "name": "ci", "ceiling_day_rub": "5", "models": ["chat"] });
     let made = done(world, &owner, Method::POST, KEYS, Some(wish)).await;
     let ci = Key {
@@ -66,7 +66,7 @@ async fn looks_after_keys(world: &World) {
         .number();
     let receipt = world.receipt(&number).await;
 
-    // It sees all keys, all spending and all receipts, and no secret.
+    // The owner key sees all keys, all spending and all receipts, but no secret.
     let listed = done(world, &owner, Method::GET, KEYS, None).await;
     let keys = listed["keys"].as_array().unwrap();
     assert_eq!(keys.len(), 3, "{listed}");
@@ -83,7 +83,7 @@ async fn looks_after_keys(world: &World) {
     let one = format!("/v1/tollgate/receipts/{number}");
     done(world, &owner, Method::GET, &one, None).await;
 
-    // It limits and revokes; what it forbids counts with the next call.
+    // The owner key limits and revokes the other key; this applies to the next call.
     let path = format!("{KEYS}/{}", ci.id);
     let change = json!({ "status": "disabled", "ceiling_day_rub": null });
     let changed = done(world, &owner, Method::PATCH, &path, Some(change)).await;
@@ -98,7 +98,7 @@ async fn looks_after_keys(world: &World) {
     let again = ask(world, &owner, Method::DELETE, &path, None).await;
     assert_eq!(again.status, 404, "{again:?}");
 
-    // No model answers it, and no ledger holds for it, whoever asks.
+    // No model answers it, and no ledger holds money for it.
     for op in BOTH {
         let call = op.call(world, &owner, &op.body("x")).await;
         refused(op.path(), &call, 403, PERMISSION, "owner_key");
@@ -118,31 +118,31 @@ async fn looks_after_keys(world: &World) {
         matches!(held, Err(LedgerError::Refused(Refusal::Disabled))),
         "{held:?}"
     );
-    // What gateways that know of no owner keys see: a key of one model, which nobody sells.
+    // To gateways without support for owner keys it is a key of one model that does not exist.
     let record = world.gateway.store().key(&hold.key).await.unwrap().record;
     assert_eq!(record.models, [OWNER_MARK]);
 }
 
 #[tokio::test]
-async fn in_memory_an_owner_key_looks_after_keys_and_calls_nothing() {
+async fn in_memory_owner_key_manages_keys_and_calls_no_models() {
     looks_after_keys(&World::start().await).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_an_owner_key_looks_after_keys_and_calls_nothing() {
+async fn in_sqlite_owner_key_manages_keys_and_calls_no_models() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     looks_after_keys(&Setup::default().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn in_redis_an_owner_key_looks_after_keys_and_calls_nothing() {
+async fn in_redis_owner_key_manages_keys_and_calls_no_models() {
     let server = RedisServer::start().await;
     looks_after_keys(&Setup::default().ledger(&server.url()).start().await).await;
 }
 
 #[tokio::test]
-async fn a_key_that_calls_looks_after_none() {
+async fn key_that_makes_calls_cannot_manage_keys() {
     let world = World::start().await;
     let key = world.key().await;
     for (method, path) in [
@@ -159,7 +159,7 @@ async fn a_key_that_calls_looks_after_none() {
 }
 
 #[tokio::test]
-async fn an_owner_reaches_no_other_account_and_no_owner_key() {
+async fn owner_key_cannot_access_other_accounts_or_owner_keys() {
     let world = World::start().await;
     world.key().await;
     let owner = owner(&world).await;
@@ -189,7 +189,7 @@ async fn an_owner_reaches_no_other_account_and_no_owner_key() {
 }
 
 #[tokio::test]
-async fn what_limits_an_owner_key_limits_those_that_it_makes() {
+async fn limits_of_an_owner_key_apply_to_its_created_keys() {
     let world = World::start().await;
     world.key().await;
     let limits = json!({
@@ -210,7 +210,7 @@ async fn what_limits_an_owner_key_limits_those_that_it_makes() {
 }
 
 #[tokio::test]
-async fn what_is_misspelt_makes_and_changes_no_key() {
+async fn misspelt_field_creates_and_changes_no_key() {
     let world = World::start().await;
     world.key().await;
     let owner = owner(&world).await;
@@ -233,7 +233,7 @@ async fn what_is_misspelt_makes_and_changes_no_key() {
     assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
 }
 
-/// It would be a key that calls.
+/// Otherwise an owner key could become a key that makes calls.
 #[tokio::test]
 async fn an_owner_key_stays_one_whatever_an_operator_changes() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! The price list for people: `GET /` of a browser.
+//! The price list for people: `GET /` by a browser.
 
 use http::{Method, StatusCode};
 use rust_decimal::Decimal;
@@ -59,7 +59,7 @@ async fn a_browser_gets_the_prices_and_a_tool_an_empty_answer() {
 }
 
 #[tokio::test]
-async fn every_model_stands_there_with_its_exact_price_and_how_to_call_it() {
+async fn price_page_has_every_model_with_its_exact_price_and_usage() {
     let world = Setup::default()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .start()
@@ -97,7 +97,7 @@ async fn every_model_stands_there_with_its_exact_price_and_how_to_call_it() {
 }
 
 #[tokio::test]
-async fn the_page_has_all_it_needs_within_itself_and_runs_nothing() {
+async fn page_is_self_contained_and_runs_no_script() {
     let world = World::start().await;
     let answer = world.get("/", &[BROWSER]).await;
     let policy = answer.headers["content-security-policy"].to_str().unwrap();
@@ -149,7 +149,7 @@ async fn names_are_text_and_never_markup() {
 }
 
 #[tokio::test]
-async fn the_page_may_be_kept_as_long_as_the_catalog() {
+async fn page_may_be_cached_as_long_as_the_catalog() {
     let world = World::start().await;
     let first = world.get("/", &[BROWSER]).await;
     let catalog = world.get("/v1/tollgate/models", &[]).await;
@@ -180,7 +180,7 @@ async fn the_page_may_be_kept_as_long_as_the_catalog() {
 }
 
 #[tokio::test]
-async fn without_prices_the_page_says_so() {
+async fn price_page_reports_missing_prices() {
     let world = Setup::default()
         .edit(
             "fixed = \"100\"",
@@ -196,7 +196,7 @@ async fn without_prices_the_page_says_so() {
 }
 
 #[tokio::test]
-async fn the_page_speaks_the_configs_language() {
+async fn page_uses_the_configured_language() {
     let russian = page(&World::start().await).await;
     assert!(russian.contains("<html lang=\"ru\">") && russian.contains("Модели и цены"));
     let world = top("language = \"en\"").start().await;

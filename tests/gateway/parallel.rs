@@ -1,4 +1,4 @@
-//! Two hundred calls at once on a key that can pay for thirty-seven: I1 and I4, on each store.
+//! Two hundred concurrent calls on a key that can pay for thirty-seven: I1 and I4, on each store.
 
 use std::{
     collections::BTreeMap,
@@ -34,14 +34,14 @@ const CALLS: usize = 200;
 const PAID_FOR: usize = 37;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Each of these tests has some five hundred sockets open, and some machines allow a thousand.
+/// Each of these tests opens some five hundred sockets, and some machines allow a thousand.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-/// What runs out first.
+/// The limit of spending.
 #[derive(Clone, Copy)]
 enum Short {
     Balance,
-    /// The one in this field of the admin API.
+    /// The ceiling in this field of the admin API.
     Ceiling(&'static str),
 }
 
@@ -82,7 +82,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     let key = world.key().await;
     let body = chat_body("Привет");
 
-    // One call tells what each of them holds and costs.
+    // One call shows what each of them holds and costs.
     let first = world.chat(&key, &body).await;
     let receipt = world.receipt(&first.number()).await;
     let [held, cost] = ["held_rub", "charged_rub"].map(|field| rubles(&receipt[field]));
@@ -91,7 +91,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     leave(&world, &key, short, cost, funds).await;
     let before = world.settled(&key).await;
 
-    // The vendor answers nobody before everybody's fate is decided, so all holds stand together.
+    // The vendor answers only after every call is admitted or refused, so all holds exist at once.
     let decided = Arc::new(Notify::new());
     let all_decided = Arc::clone(&decided);
     let served_before = world.vendor.received().len();
@@ -143,7 +143,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
             assert_eq!(answer.json()["error"]["code"], "insufficient_balance");
         }
     }
-    // I6: what was refused never came to the vendor; I3: what was served was charged, once.
+    // I6: refused calls never reach the vendor; I3: served calls are charged once.
     assert_eq!(world.vendor.received().len() - served_before, PAID_FOR);
     let after = world.settled(&key).await;
     let spent = cost * i64::try_from(PAID_FOR).unwrap();
@@ -158,7 +158,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     is_sound(world.gateway.store()).await;
 }
 
-/// Leaves the key, which has spent `cost` of its account's 1000 ₽, exactly `funds` to spend.
+/// Leaves exactly `funds` to spend for the key, which has spent `cost` of its account's 1000 ₽.
 async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
     world.settled(key).await;
     let text = |amount| MicroRub::new(amount).to_string();

@@ -1,5 +1,5 @@
-//! Hardening, "Headers" and architecture, rule 4: what crosses between caller and vendor, and what
-//! does not.
+//! Hardening, "Headers" and architecture, rule 4: data that is forwarded between caller and vendor, and data that is
+//! not.
 
 use http::HeaderMap;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// The headers of a caller that has much to say.
+/// The headers of a caller that sends many.
 fn talkative(key: &str) -> Vec<(&'static str, &str)> {
     vec![
         ("authorization", key),
@@ -82,7 +82,7 @@ async fn headers_to_vendors_are_built_from_scratch() {
             assert!(agent.starts_with("tollgate/"), "{agent}");
             let host = world.vendor.address().to_string();
             assert_eq!(headers["host"], host.as_str());
-            // It was understood here.
+            // The usage was read all the same.
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(receipt["session"], "s-1");
         }
@@ -134,7 +134,7 @@ async fn the_vendor_gets_our_key_and_never_the_callers() {
     }
 }
 
-/// A reply whose headers should not cross, whatever its body is.
+/// A reply whose headers must not be forwarded, with any body.
 fn gossip(reply: Reply) -> Reply {
     reply
         .header("openai-organization", "org-secret")
@@ -243,7 +243,7 @@ async fn fields_that_we_do_not_read_reach_the_vendor_byte_for_byte() {
             let body = body.replace("MODEL", model);
             let answer = op.post(&world, &headers, body.clone()).await;
             assert_eq!(answer.status, 200, "{body}: {answer:?}");
-            // The one field that has to change, at the top level alone.
+            // The one field that must change, only at the top level.
             let name = if body.contains("mod\\u0065l") { "\"mod\\u0065l\"" } else { "\"model\"" };
             let at = body
                 .match_indices(name)
@@ -262,7 +262,7 @@ async fn fields_that_we_do_not_read_reach_the_vendor_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_large_body_reaches_the_vendor_byte_for_byte_wherever_its_model_stands() {
+async fn large_body_reaches_the_vendor_unchanged_except_its_model() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

@@ -1,5 +1,5 @@
-//! docs/prices.md, "Prices of some customers": one rule decides when the call is held for, receipts name it, and whoever it
-//! is for sees its own prices.
+//! docs/prices.md, "Prices of some customers": one rule is chosen with the hold, receipts name it, and its customers
+//! see their own prices.
 
 use serde_json::{Value, json};
 use tollgate::config::Config;
@@ -15,7 +15,7 @@ use crate::{
 
 const LAST: &str = "model = \"vendor-messages-1\" } ]";
 
-/// A million tokens cost 100 ₽ for each USDT, and everybody pays that; acme and the partners do not.
+/// A million tokens cost 100 ₽ per USDT, for everybody except acme and the partners.
 fn rules(acme_times: &str) -> (String, String) {
     let rules = format!(
         r#"{LAST}
@@ -47,7 +47,7 @@ fn with_lists() -> Setup {
     Setup::default().edit(&from, &to)
 }
 
-/// Rate of input, and the rule, by account and model.
+/// Rate of input and rule, by account and model.
 const PAID: [(&str, Op, &str, Option<&str>); 6] = [
     ("acme", Op::Chat, "150.00", Some("acme 2026")),
     ("acme", Op::Messages, "700.00", Some("acme, by hand")),
@@ -72,7 +72,7 @@ async fn own(world: &World, key: &Key, path: &str) -> Answer {
     answer
 }
 
-/// The receipt, with all that holds of every one.
+/// The receipt, after checks that apply to every receipt.
 async fn receipt(world: &World, number: &str, rule: Option<&str>) -> Value {
     let receipt = world.receipt(number).await;
     assert_eq!(
@@ -118,25 +118,25 @@ async fn everyone_pays_its_own_price(ledger: &str) {
 }
 
 #[tokio::test]
-async fn everyone_pays_its_own_price_on_the_ledger_in_memory() {
+async fn each_account_pays_its_own_price_in_memory() {
     everyone_pays_its_own_price("memory:").await;
 }
 
 #[tokio::test]
-async fn everyone_pays_its_own_price_on_the_ledger_in_a_file() {
+async fn each_account_pays_its_own_price_on_sqlite() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("books.db");
     everyone_pays_its_own_price(&format!("sqlite:{}", path.display())).await;
 }
 
 #[tokio::test]
-async fn everyone_pays_its_own_price_on_the_ledger_in_redis() {
+async fn each_account_pays_its_own_price_on_redis() {
     let server = RedisServer::start().await;
     everyone_pays_its_own_price(&server.url()).await;
 }
 
 #[tokio::test]
-async fn a_key_sees_its_own_prices_and_the_public_list_is_everybodys() {
+async fn key_sees_its_own_prices_and_the_public_list_is_general() {
     let cost = r#"model = "vendor-chat-1", cost_usdt_mtok = { input = "0.123", cached_input = "0.123", output = "0.123", cache_write = "0.123" } }"#;
     let world = with_lists()
         .edit("model = \"vendor-chat-1\" }", cost)
@@ -203,7 +203,7 @@ async fn a_key_sees_its_own_prices_and_the_public_list_is_everybodys() {
 }
 
 #[tokio::test]
-async fn what_does_not_concern_a_key_is_shown_to_it_as_ever() {
+async fn rules_for_others_do_not_change_a_keys_prices() {
     let (usual, ruled) = (World::start().await, with_lists().start().await);
     let mut shown = Vec::new();
     for world in [&usual, &ruled] {
@@ -246,7 +246,7 @@ async fn a_call_is_charged_by_the_rule_that_it_was_held_for() {
         );
         let mut edit = rules(next);
         if op == Op::Messages {
-            // Nobody's any more: the model costs what it costs everybody.
+            // The rule applies to nobody any more: the model has its general price.
             edit.1 = LAST.to_owned();
         }
         let config = Config::parse(&edited(text, &[edit]), &secret).unwrap();
@@ -269,7 +269,7 @@ async fn a_call_is_charged_by_the_rule_that_it_was_held_for() {
 }
 
 #[tokio::test]
-async fn a_key_of_an_account_pays_as_the_account_does_whichever_it_is() {
+async fn every_key_of_an_account_pays_the_accounts_price() {
     let world = with_lists().start().await;
     let first = world.key_with("acme", "1000", json!({})).await;
     let other = world.another_key("acme", json!({})).await;

@@ -1,5 +1,5 @@
-//! docs/prices.md: a call is held by the dearest that it may bring about, charged by what the vendor says that it served,
-//! and anyone can compute the charge again from its receipt.
+//! docs/prices.md: a call is held at the dearest price that it may cause, charged by the service that the vendor
+//! reports, and its receipt is enough to compute the charge again.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::{
     usage_report::{said, tollgate},
 };
 
-/// Rates are easy to reckon with: a million tokens cost 100 ₽ for each USDT.
+/// Rates that are easy to compute with: a million tokens cost 100 ₽ per USDT.
 pub fn with_rules() -> Setup {
     let rules = |input: u32, output: u32| {
         let rule = |condition: &str, times: u32, search: &str| {
@@ -67,7 +67,7 @@ pub fn with_rules() -> Setup {
     .fold(Setup::default(), |setup, (from, to)| setup.edit(from, to))
 }
 
-/// What the receipt says, computed again: counts by rates, calls whole, rounded up once.
+/// The charge computed from the receipt: counts times rates, calls in units, rounded up once.
 pub fn computed(receipt: &Value) -> i64 {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let tokens = ["input", "cached_input", "cache_write", "output"]
@@ -92,7 +92,7 @@ pub fn computed(receipt: &Value) -> i64 {
     i64::try_from((sum + 999_999) / 1_000_000).unwrap()
 }
 
-/// That of a call that was answered, held for and charged as it says.
+/// The receipt of an answered call, after checking its charge and its hold.
 pub async fn receipt(world: &World, answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{answer:?}");
     let receipt = world.receipt(&answer.number()).await;
@@ -123,7 +123,7 @@ pub fn usage(op: Op, input: u64, more: Value) -> Value {
     }
 }
 
-/// A request that is held for so much input.
+/// A request whose hold covers this much input.
 pub async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> Answer {
     let body = with(op.body(&"x ".repeat(text)), more);
     op.call(world, key, &body).await
@@ -148,7 +148,7 @@ async fn a_long_call_costs_more_in_every_class_and_was_held_for_it() {
 }
 
 #[tokio::test]
-async fn a_tier_is_sold_where_it_has_a_price_and_billed_as_it_was_served() {
+async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -156,15 +156,38 @@ async fn a_tier_is_sold_where_it_has_a_price_and_billed_as_it_was_served() {
         for (served, condition) in [
             ("priority", json!({ "service_tier": "priority" })),
             ("default", Value::Null),
+            // A vendor that reports no tier has served the requested one.
+            ("", json!({ "service_tier": "priority" })),
         ] {
+            let told = match served {
+                "" => json!({}),
+                served => tier(served),
+            };
             match op {
-                Op::Chat => says(&world, op, usage(op, 7, json!({})), tier(served)),
-                Op::Messages => says(&world, op, usage(op, 7, tier(served)), json!({})),
+                Op::Chat => says(&world, op, usage(op, 7, json!({})), told),
+                Op::Messages => says(&world, op, usage(op, 7, told), json!({})),
             }
             let answer = ask(&world, &key, op, 1, tier("priority")).await;
             let receipt = receipt(&world, &answer).await;
             assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
         }
+        let said = events(op, &["да"], 7, 10);
+        world.vendor.script(move |_| Reply::stream(said.clone()));
+        let streamed = with(tier("priority"), json!({ "stream": true }));
+        let answer = ask(&world, &key, op, 1, streamed).await;
+        let receipt = receipt(&world, &answer).await;
+        assert_eq!(receipt["price"]["condition"], tier("priority"), "{receipt}");
+        // The field is not sent to a vendor of another format.
+        let vendor = if op == Op::Chat {
+            Op::Messages
+        } else {
+            Op::Chat
+        };
+        says(&world, vendor, usage(vendor, 7, json!({})), json!({}));
+        let translated = with(tier("priority"), json!({ "model": vendor.model() }));
+        let answer = ask(&world, &key, op, 1, translated).await;
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["price"]["condition"], Value::Null, "{receipt}");
         let answer = ask(&world, &key, op, 1, tier("flex")).await;
         let text = refused("flex", &answer, 400, INVALID, "");
         assert!(text.contains("«service_tier»"), "{text}");
@@ -175,9 +198,9 @@ async fn a_tier_is_sold_where_it_has_a_price_and_billed_as_it_was_served() {
     assert!(text.contains("«inference_geo»"), "{text}");
 }
 
-/// The worked example of the documentation, whose rates these are.
+/// The worked example of the documentation, with its rates.
 #[tokio::test]
-async fn a_speed_and_a_part_of_the_world_are_sold_where_they_have_a_price() {
+async fn speed_and_region_are_sold_only_with_a_price() {
     let rule = |condition: &str, input: &str, output: &str| {
         format!(
             "[[model.price_rules]]\n{condition}\nusdt_mtok = {{ input = \"{input}\", cached_input = \"1\", \
@@ -219,6 +242,8 @@ async fn a_speed_and_a_part_of_the_world_are_sold_where_they_have_a_price() {
             Value::Null,
             "1.40",
         ),
+        // The answer reports neither.
+        (json!({}), both.clone(), "3.08"),
     ] {
         for stream in [false, true] {
             let used = with(
@@ -227,7 +252,7 @@ async fn a_speed_and_a_part_of_the_world_are_sold_where_they_have_a_price() {
             );
             let said = match stream {
                 false => Reply::json(200, &answer(op, "да", &used)),
-                // The beginning says how, and the end how much.
+                // The first event states the service tier, the last one the usage.
                 true => {
                     let mut said = events(op, &["да"], 1000, 500);
                     let (head, data) = said[0].split_once("data: ").unwrap();
@@ -261,7 +286,7 @@ async fn a_speed_and_a_part_of_the_world_are_sold_where_they_have_a_price() {
 }
 
 #[tokio::test]
-async fn what_was_served_better_than_asked_for_is_never_cheap_and_is_seen() {
+async fn better_service_than_requested_is_charged_dearest_and_flagged() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -274,7 +299,7 @@ async fn what_was_served_better_than_asked_for_is_never_cheap_and_is_seen() {
         assert_eq!(answer.status, 200, "{answer:?}");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["unpriced"], true, "{receipt}");
-        // The dearest rule there is: six times the usual.
+        // The dearest rule: six times the usual price.
         let dearest = if op == Op::Chat { "600.00" } else { "6000.00" };
         assert_eq!(receipt["price"]["input"], dearest, "{receipt}");
         assert_eq!(micro(&receipt["cost_rub"]), computed(&receipt), "{receipt}");
@@ -307,9 +332,9 @@ async fn searches_that_the_vendor_runs_are_held_up_to_their_end_and_charged_by_t
     assert_eq!(world.vendor.received().len(), before);
 }
 
-/// The worked example of the documentation, whose rates these are.
+/// The worked example of the documentation, with its rates.
 #[tokio::test]
-async fn what_searches_bring_is_held_for_and_charged_as_the_vendor_counts_it() {
+async fn search_results_are_held_and_charged_by_the_vendors_count() {
     let setup = Setup::default().edit(
         "output = \"20\", cache_write = \"5\" }",
         "output = \"50\", cache_write = \"5\", web_search_call = \"0.01\" }",
@@ -332,7 +357,7 @@ async fn what_searches_bring_is_held_for_and_charged_as_the_vendor_counts_it() {
     for field in ["bounded", "estimated"] {
         assert_eq!(receipt[field], false, "{receipt}");
     }
-    // What a vendor counts that reads it all again behind each search is its word, too: the account pays it.
+    // If a vendor counts the input again after each search, that is its usage too, and the account pays it.
     let used = with(used, json!({ "input_tokens": 90_000 }));
     let said = answer(Op::Messages, "да", &used);
     world.vendor.script(move |_| Reply::json(200, &said));
@@ -368,7 +393,7 @@ async fn a_call_that_searches_may_make_long_is_held_as_a_long_one() {
 }
 
 #[tokio::test]
-async fn operators_see_what_the_vendor_takes_and_callers_do_not() {
+async fn vendor_cost_is_visible_to_operators_and_not_to_callers() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -386,7 +411,7 @@ async fn operators_see_what_the_vendor_takes_and_callers_do_not() {
 }
 
 #[tokio::test]
-async fn what_the_vendor_takes_follows_its_own_rules_and_margins_are_added_up() {
+async fn vendor_costs_follow_their_own_rules_and_margins_are_summed() {
     let cost = |rate: u32| {
         format!(
             "cost_usdt_mtok = {{ input = \"{rate}\", cached_input = \"{rate}\", output = \"{rate}\", cache_write = \"{rate}\" }}"
@@ -406,7 +431,7 @@ async fn what_the_vendor_takes_follows_its_own_rules_and_margins_are_added_up() 
     let with_cost_rules = format!("{}, cost_rules = [ {} ]", cost(1), rules.join(", "));
     let setup = with_rules()
         .edit(&cost(1), &with_cost_rules)
-        // Of the other vendor it is not known what it takes.
+        // The other vendor's prices are not known.
         .edit(&format!(", {}", cost(10)), "");
     let world = setup.start().await;
     let key = world.key().await;
@@ -469,7 +494,7 @@ async fn what_the_vendor_takes_follows_its_own_rules_and_margins_are_added_up() 
     );
     assert!(!shown.contains("margin"), "{shown}");
 
-    // Callers are told nothing of it, wherever they ask.
+    // Callers see none of it, at any endpoint.
     let bearer = [("x-api-key", key.secret.as_str())];
     let own = format!("/v1/tollgate/receipts/{}", answer.number());
     for path in [
@@ -494,7 +519,7 @@ async fn what_the_vendor_takes_follows_its_own_rules_and_margins_are_added_up() 
 }
 
 #[tokio::test]
-async fn an_estimate_says_the_prices_that_may_hold_beside_the_usual_one() {
+async fn estimate_lists_the_prices_that_may_apply() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let bearer = [
@@ -526,7 +551,7 @@ async fn an_estimate_says_the_prices_that_may_hold_beside_the_usual_one() {
             (&said["price"]["input"], said["price"].get("condition")),
             (&json!("100.00"), None)
         );
-        // The hold is by the dearest of them, and anyone can see by which.
+        // The hold uses the dearest of them, and the answer shows which.
         let prices = rules.iter().chain([&said["price"]]);
         let count = |field: &str| said[field].as_i64().unwrap();
         let most = |class: &str| {
@@ -547,7 +572,7 @@ async fn an_estimate_says_the_prices_that_may_hold_beside_the_usual_one() {
 }
 
 #[tokio::test]
-async fn the_catalog_says_all_of_it_and_nothing_of_models_with_four_rates() {
+async fn catalog_lists_further_prices_only_of_models_that_have_them() {
     let world = with_rules().start().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let rules = &catalog["models"][0]["price_rules"];
@@ -564,8 +589,8 @@ async fn the_catalog_says_all_of_it_and_nothing_of_models_with_four_rates() {
 }
 
 #[test]
-fn the_examples_of_the_documentation_are_reckoned_right() {
-    /// In billionths.
+fn documented_price_examples_are_correct() {
+    /// A decimal number in billionths.
     fn number(text: &str) -> i128 {
         let text: String = text
             .chars()

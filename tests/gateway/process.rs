@@ -1,4 +1,4 @@
-//! The binary as an operator runs it: its signals and its files.
+//! The binary as an operator runs it: signals and files.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -17,7 +17,7 @@ async fn input_rate(address: &str) -> String {
 }
 
 #[tokio::test]
-async fn sighup_takes_new_prices_and_keeps_the_old_ones_of_a_bad_file_and_sigterm_ends_well() {
+async fn sighup_reloads_valid_prices_only_and_sigterm_exits_with_0() {
     let dir = tempfile::tempdir().unwrap();
     let (config, ledger) = (
         dir.path().join("tollgate.toml"),
@@ -40,7 +40,7 @@ async fn sighup_takes_new_prices_and_keeps_the_old_ones_of_a_bad_file_and_sigter
     std::fs::write(&config, text("2", "150")).unwrap();
     served.signal("-HUP");
     assert_eq!(served.says("reloaded").await["price_version"], 2);
-    // Rate sources are asked anew behind that line.
+    // Rate sources are queried after that log line.
     crate::harness::eventually("the new price is shown", async || {
         (input_rate(&address).await == "300.00").then_some(())
     })

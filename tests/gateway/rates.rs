@@ -1,4 +1,5 @@
-//! docs/ledger.md, "Rates": requests and tokens a minute of a key, over three gateways on one Redis, and on a Cluster.
+//! docs/leases.md, "Rates": requests and tokens per minute of a key, over three gateways on one Redis, and on a
+//! Cluster.
 
 use std::{
     sync::Arc,
@@ -33,7 +34,8 @@ async fn three(url: &str) -> Vec<Arc<World>> {
     gateways
 }
 
-/// Calls each gateway so often in a second, for so long; the good answers, and for how long they came.
+/// Sends this many calls per second to each gateway for this time. Returns the good answers, and the time in which they
+/// arrived.
 async fn load(
     gateways: &[Arc<World>],
     key: &Key,
@@ -69,7 +71,7 @@ async fn load(
     (good.collect(), elapsed)
 }
 
-/// What Redis was asked for the rates of keys, by all gateways.
+/// Commands to Redis for the rates of keys, over all gateways.
 async fn commands(gateways: &[Arc<World>]) -> f64 {
     let mut sum = 0.0;
     for gateway in gateways {
@@ -97,7 +99,7 @@ async fn requests_hold(url: &str, what: &str, per_second: [u32; 3]) {
     let limited = json!({ "requests_per_minute": 1200 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let (good, elapsed) = load(&gateways, &key, per_second, Duration::from_secs(20)).await;
-    // 200 at once, and 20 a second.
+    // Burst of 200, and 20 per second.
     let ideal = 200.0 + 20.0 * elapsed.as_secs_f64();
     is_near(what, good.len() as f64, ideal);
 }
@@ -124,7 +126,7 @@ async fn requests_a_minute_hold_over_three_gateways_on_a_cluster() {
 async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_true() {
     let redis = RedisServer::start().await;
     let gateways = three(&redis.url()).await;
-    // Five at once, and one each two seconds.
+    // Burst of five, and one every two seconds.
     let limited = json!({ "requests_per_minute": 30 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let began = Instant::now();
@@ -144,7 +146,7 @@ async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_t
             }
         }
     };
-    // The sixth came two seconds after the first, the tenth ten.
+    // The sixth came two seconds after the first, the tenth ten seconds.
     assert!(began.elapsed() < Duration::from_secs(12), "a slow machine");
     assert_eq!(good, 10);
     let wait: u64 = last.headers["retry-after"]
@@ -159,7 +161,7 @@ async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_t
         answer.status, 200,
         "whoever waits as long as told is let in"
     );
-    // No hold of a refused call stays.
+    // No hold of a refused call remains.
     gateways[0].settled(&key).await;
 }
 
@@ -172,7 +174,7 @@ async fn tokens_hold(url: &str, what: &str, per_second: [u32; 3]) {
         .iter()
         .map(|answer| answer.json()["usage"]["total_tokens"].as_u64().unwrap())
         .sum();
-    // A minute's at once, and 100 a second.
+    // Burst of a minute's requests, and 100 per second.
     let ideal = 6000.0 + 100.0 * elapsed.as_secs_f64();
     is_near(what, used as f64, ideal);
 }
@@ -218,7 +220,7 @@ async fn a_busy_key_costs_redis_a_small_part_of_a_command_a_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_calls_are_refused_by_the_ledger_and_no_later_for_a_rate() {
+async fn calls_without_redis_are_refused_by_the_ledger_without_waiting_for_a_rate() {
     let redis = RedisServer::start().await;
     let gateway = Setup::default().ledger(&redis.url()).start().await;
     let limited = json!({ "requests_per_minute": 600, "tokens_per_minute": 1000 });
@@ -237,12 +239,12 @@ async fn without_redis_calls_are_refused_by_the_ledger_and_no_later_for_a_rate()
 }
 
 #[tokio::test]
-async fn the_store_gives_back_what_a_gateway_had_that_is_gone_and_counts_no_batch_twice() {
+async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
     let redis = RedisServer::start().await;
     let url = redis.url();
     let conn = RedisConn::connect(&url, RedisSettings::default());
     let store = RedisRates::new(conn.await.unwrap());
-    // None comes by itself meanwhile.
+    // No permit refills in the meantime.
     let quota = Quota::per_minute(1).with_burst(20);
     let take = async |node: u64, take: Take, ttl_ms: u64| {
         let ttl = Duration::from_millis(ttl_ms);
@@ -272,7 +274,7 @@ async fn the_store_gives_back_what_a_gateway_had_that_is_gone_and_counts_no_batc
         take(here, calls(20), 300).await.ok()
     });
     assert_eq!(came_back.await, 12);
-    // What is given back by itself can be had at once, and not a second time.
+    // Returned permits are available at once, and only once.
     assert_eq!(take(here, back(5), 300).await, Ok(0));
     assert_eq!(take(other, calls(20), 300).await, Ok(5));
     assert!(take(other, calls(1), 300).await.is_err());
@@ -289,7 +291,7 @@ async fn the_store_gives_back_what_a_gateway_had_that_is_gone_and_counts_no_batc
     assert_eq!(spend(other, 3, 0).await, 1500, "it only asks");
 }
 
-/// A failover to a server whose clock is behind, say.
+/// For example after a failover to a server with a slower clock.
 #[tokio::test]
 async fn tokens_are_filled_again_though_the_servers_clock_went_back() {
     let redis = RedisServer::start().await;
@@ -302,7 +304,7 @@ async fn tokens_are_filled_again_though_the_servers_clock_went_back() {
         store.spend(1, "tokens:key", quota, batch).await.unwrap()
     };
     assert_eq!(spend(1, 50).await, 50_000);
-    // All of it was taken twenty minutes from now.
+    // All of it was taken at a time twenty minutes in the future.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let then = (now + Duration::from_secs(1200)).as_micros().to_string();
     let set: i64 = redis

@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": a key reads the receipts of its own calls, and of no others.
+//! Decisions, "Extra paths": a key reads only the receipts of its own calls.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -28,7 +28,7 @@ async fn receipt(world: &World, key: &Key, number: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_key_reads_what_its_call_cost_in_the_operators_words() {
+async fn key_reads_its_receipt_as_operators_do() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -80,7 +80,7 @@ async fn a_key_reads_what_its_call_cost_in_the_operators_words() {
 }
 
 #[tokio::test]
-async fn a_receipt_says_how_a_call_ended_and_that_its_usage_was_bounded() {
+async fn receipt_has_the_end_reason_and_the_bounded_flag() {
     let world = World::start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -100,12 +100,12 @@ async fn a_receipt_says_how_a_call_ended_and_that_its_usage_was_bounded() {
         (&json!(true), &json!(true)),
         "{own}"
     );
-    // What `max_tokens` allowed is what was held for.
+    // The hold covers what `max_tokens` allowed.
     assert_eq!(own["usage"]["output"], 100, "{own}");
 }
 
 #[tokio::test]
-async fn a_receipt_names_the_session_that_its_caller_named() {
+async fn receipt_has_the_session_sent_by_its_caller() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -116,7 +116,7 @@ async fn a_receipt_names_the_session_that_its_caller_named() {
             ("x-session-id", "nightly_7", Some("nightly_7")),
             ("x-session-affinity", "ses_2f", Some("ses_2f")),
             ("x-claude-code-agent-id", "a-1", None),
-            // What is no id is a hint that is not taken, and no mistake.
+            // An invalid id is ignored, and not an error.
             ("x-session-id", "two words", None),
             ("x-session-id", "=cmd()", None),
             ("x-session-id", "сессия", None),
@@ -139,7 +139,7 @@ async fn a_receipt_names_the_session_that_its_caller_named() {
 }
 
 #[tokio::test]
-async fn another_keys_call_is_as_unknown_as_one_that_never_was() {
+async fn call_of_another_key_is_answered_like_an_unknown_one() {
     let world = World::start().await;
     let key = world.key().await;
     let sibling = world.another_key("acme", json!({})).await;
@@ -162,14 +162,14 @@ async fn another_keys_call_is_as_unknown_as_one_that_never_was() {
     running.finish().await;
 }
 
-/// However many accounts there are, an unknown number costs one look: asking is free.
+/// An unknown number costs one look-up, however many accounts there are, so requests for it are free.
 #[tokio::test]
-async fn a_receipt_is_looked_for_in_the_callers_account_alone() {
+async fn receipt_is_searched_only_in_the_callers_account() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     let key = world.key().await;
     world.key_with("other", "10", json!({})).await;
-    // Whoever looks there is told of an error.
+    // A look-up there would fail with an error.
     let trap = format!("tg:{{other}}:r:{UNKNOWN}");
     let _: i64 = server.ask(&["LPUSH", &trap, "x"]).await.unwrap();
     let answer = ask(&world, &key, UNKNOWN).await;
@@ -179,7 +179,7 @@ async fn a_receipt_is_looked_for_in_the_callers_account_alone() {
 }
 
 #[tokio::test]
-async fn a_number_that_is_none_is_400_and_named() {
+async fn invalid_receipt_number_is_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
     for number in ["1", "x", "01a1f9e6-bc69-7767-a285", "%20", "..."] {
@@ -190,7 +190,7 @@ async fn a_number_that_is_none_is_400_and_named() {
 }
 
 #[tokio::test]
-async fn receipts_need_a_key_and_stand_under_the_service_name() {
+async fn receipts_need_a_key_and_are_under_the_service_name() {
     let world = top("service = \"acme-ai\"").start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

@@ -1,4 +1,4 @@
-//! The books beside a vendor's own export: what agrees, what drifts and which receipts explain it, what cannot be read.
+//! The books compared with a vendor's own export: agreement, drift and the receipts that explain it, unreadable files.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ use crate::{
     usage_report::{complained, said, tollgate},
 };
 
-/// What the vendor reports of each call.
+/// The vendor's usage of each call.
 const TOKENS: Tokens = Tokens {
     input: 40,
     cached_input: 30,
@@ -39,7 +39,7 @@ fn day_of(receipt: &Value) -> String {
     receipt["at"].as_str().unwrap()[..10].to_owned()
 }
 
-/// The day behind this one, by asking the calendar of the books.
+/// The next day, by the calendar of the books.
 fn next_day(day: &str) -> String {
     let begins = |text: &str| text.parse::<i64>().unwrap();
     let days = tollgate_layers::calendar::day_of_date(
@@ -61,7 +61,7 @@ fn unix(day: &str) -> i64 {
         )
 }
 
-/// What OpenAI's usage API answers of so many such calls, and of more output.
+/// The answer of OpenAI's usage API for this many calls, with additional output.
 fn openai(day: &str, calls: u64, more_output: u64) -> Value {
     json!({
         "object": "page",
@@ -81,7 +81,7 @@ fn openai(day: &str, calls: u64, more_output: u64) -> Value {
     })
 }
 
-/// What Anthropic's usage report says of so many such calls.
+/// Anthropic's usage report for this many calls.
 fn anthropic(day: &str, calls: u64) -> Value {
     json!({
         "data": [{
@@ -105,7 +105,7 @@ fn write(dir: &Path, name: &str, text: impl ToString) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The gateway's configuration as a file: its secrets are names of variables, and none of them is set here.
+/// The gateway's configuration as a file: its secrets are names of variables, none of which is set.
 fn config(world: &World, dir: &Path) -> String {
     write(
         dir,
@@ -114,13 +114,13 @@ fn config(world: &World, dir: &Path) -> String {
     )
 }
 
-/// Runs the command with these arguments and more.
+/// Runs the command with these and further arguments.
 async fn run(world: &World, vendor: &str, file: &str, more: &[&str]) -> std::process::Output {
     let args = ["reconcile", "--vendor", vendor, "--file", file];
     tollgate(world, &[&args, more].concat(), "").await
 }
 
-/// Class, ours and the vendor's of the rows that drift, of all rows.
+/// Class, our count and the vendor's count of all rows that drift.
 fn drifts(answer: &str) -> Vec<(String, u64, u64)> {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let rows = answer["rows"].as_array().unwrap().iter();
@@ -143,23 +143,23 @@ async fn on_a_ledger(ledger: &str) {
     let day = three_calls(&world, Op::Chat, &key).await;
     three_calls(&world, Op::Messages, &key).await;
 
-    // Both agree, in the shape of either vendor.
+    // Books and vendor files agree, in each vendor's shape.
     let chat = write(dir.path(), "openai.json", openai(&day, 3, 0));
     let messages = write(dir.path(), "anthropic.json", anthropic(&day, 3));
     for (vendor, file, rows) in [("chat-vendor", &chat, 4), ("messages-vendor", &messages, 4)] {
         let output = run(&world, vendor, file, &["--config", &config]).await;
         let text = said(&output, 0);
-        let last = format!("ok: {rows} rows, none apart by more than 0 %\n");
+        let last = format!("ok: {rows} rows, no difference above 0 %\n");
         assert!(text.ends_with(&last), "{text}");
         assert!(text.contains(&format!("{day}  vendor-")), "{text}");
     }
 
-    // Without the configuration the vendor's names of models are not known, unless they are given.
+    // Without the configuration the vendor's names of models must be given.
     let named = ["--route", "chat=vendor-chat-1"];
     said(&run(&world, "chat-vendor", &chat, &named).await, 0);
     said(&run(&world, "chat-vendor", &chat, &[]).await, 1);
 
-    // A stream whose client leaves: the vendor made more than was seen.
+    // A stream whose client leaves: the vendor generated more than the gateway received.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("вопрос")).await;
     let number = running.number.clone();
     drop(running);
@@ -210,7 +210,7 @@ async fn on_a_ledger(ledger: &str) {
         "{text}"
     );
     assert!(
-        text.ends_with("1 of 4 rows apart by more than 0 %\n"),
+        text.ends_with("1 of 4 rows differ by more than 0 %\n"),
         "{text}"
     );
 
@@ -239,7 +239,7 @@ async fn on_a_ledger(ledger: &str) {
 }
 
 #[tokio::test]
-async fn books_in_a_file_agree_or_the_receipts_say_why_not() {
+async fn books_in_a_file_agree_or_receipts_explain_the_drift() {
     let folder = folder();
     on_a_ledger(&format!(
         "sqlite:{}",
@@ -249,16 +249,16 @@ async fn books_in_a_file_agree_or_the_receipts_say_why_not() {
 }
 
 #[tokio::test]
-async fn books_in_redis_agree_or_the_receipts_say_why_not() {
+async fn books_in_redis_agree_or_receipts_explain_the_drift() {
     let server = RedisServer::start().await;
     on_a_ledger(&server.url()).await;
 }
 
 #[tokio::test]
-async fn costs_are_held_against_the_prices_of_the_configuration() {
+async fn costs_are_compared_with_the_configured_prices() {
     let (world, dir) = (World::start().await, folder());
     let key = world.key().await;
-    // Dear enough for a difference to be more than a cent: two and four USDT.
+    // Expensive enough for a difference of more than a cent: two and four USDT.
     let big = json!({ "prompt_tokens": 2_000_000, "completion_tokens": 2_000_000, "total_tokens": 4_000_000 });
     let config = config(&world, dir.path());
     let reply = replies::answer(Op::Chat, "ответ", &big);
@@ -266,7 +266,7 @@ async fn costs_are_held_against_the_prices_of_the_configuration() {
     let body = with(Op::Chat.body("вопрос"), json!({ "max_tokens": 4000 }));
     let answer = Op::Chat.call(&world, &key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
-    // No call of this size has so many tokens: they were cut, and the vendor bills them all the same.
+    // A call of this size has fewer tokens: the gateway cut them, but the vendor bills them.
     assert_eq!(receipt["bounded"], true, "{receipt}");
     let day = day_of(&receipt);
     let item = |direction: &str, value: f64| {
@@ -313,10 +313,10 @@ async fn costs_are_held_against_the_prices_of_the_configuration() {
     );
 }
 
-/// A class of its own, written for an hour, with what the vendor takes: as it was on the day, whatever the
-/// configuration says today.
+/// A class of its own, cache writes of one hour, at the vendor's price on the day of the call, even if the
+/// configuration has changed.
 #[tokio::test]
-async fn classes_are_compared_by_themselves_and_costs_as_they_were_booked() {
+async fn classes_are_compared_separately_and_costs_as_booked() {
     let rates = |input: &str, hour: &str| {
         format!(
             "input = \"{input}\", cached_input = \"{input}\", output = \"{input}\", cache_write = \"{input}\", \
@@ -379,7 +379,7 @@ async fn classes_are_compared_by_themselves_and_costs_as_they_were_booked() {
     let writes = |short: u64, long: u64| json!({ "ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long });
     result["cache_creation"] = writes(2000, 4000);
     let same = write(dir.path(), "same.json", &said_so);
-    // The sum is the same, and the vendor bills more of it for an hour.
+    // The sum is the same, and the vendor bills more of it for one hour.
     said_so["data"][0]["results"][0]["cache_creation"] = writes(1000, 5000);
     let moved = write(dir.path(), "moved.json", &said_so);
     let costs = |total: &str| {
@@ -432,7 +432,7 @@ async fn classes_are_compared_by_themselves_and_costs_as_they_were_booked() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_65_and_says_where() {
+async fn unreadable_export_is_65_and_names_the_place() {
     let (world, dir) = (World::start().await, folder());
     let day = "2026-11-20";
     let typo = openai(day, 1, 0)
@@ -450,7 +450,7 @@ async fn what_cannot_be_read_is_65_and_says_where() {
         (
             "more.json",
             more.to_string(),
-            "has_more: is true, and the page behind it is missing",
+            "has_more: is true, and the next page is missing",
         ),
         (
             "cut.json",
@@ -485,7 +485,7 @@ async fn what_cannot_be_read_is_65_and_says_where() {
         64,
     );
     assert!(errors.contains("did you mean chat-vendor?"), "{errors}");
-    // Exit code 1 is drift, and nothing that went wrong.
+    // Exit code 1 means drift only, not an error.
     let away = ["--admin-url", "http://127.0.0.1:1"];
     complained(&run(&world, "chat-vendor", &good, &away).await, 69);
 }

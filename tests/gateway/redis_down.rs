@@ -1,4 +1,4 @@
-//! Redis dies, is emptied, or stands still: no new spend (I13), no charge lost (I7), no gateway down.
+//! Redis dies, is emptied, or stops responding: no new spending (I13), no lost charge (I7), no gateway down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,17 +18,17 @@ use crate::{
     ledger::{self, acme, hold, is_sound, number, open, settlement},
 };
 
-/// What a caller waits at most to hear that the ledger is away.
+/// Maximum wait of a caller for the refusal while the ledger is away.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What `chat_body("Привет")` costs at the polite vendor, in rubles.
+/// Cost of `chat_body("Привет")` at the cooperative vendor, in rubles.
 const COST: &str = "0.0015";
 
 async fn over(url: &str) -> World {
     Setup::default().ledger(url).start().await
 }
 
-/// The ledger is said to be away, soon and with a time to come back.
+/// Checks that the answer reports the missing ledger, soon and with a `retry-after`.
 async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     let asked = Instant::now();
     let answer = answering.await;
@@ -46,7 +46,7 @@ async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     answer
 }
 
-/// A stream that is half read when the server dies, and ends undisturbed: its number.
+/// A stream that is half read when the server dies, and ends normally; returns its number.
 async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) -> String {
     let go_on = Arc::new(Notify::new());
     let res = half_read(world, key, &go_on).await;
@@ -83,11 +83,11 @@ async fn ends_undisturbed(res: Response<Incoming>) {
 }
 
 #[tokio::test]
-async fn a_call_is_refused_while_redis_is_dead_and_no_vendor_hears_of_it() {
+async fn call_is_refused_without_a_request_to_a_vendor_while_redis_is_down() {
     let server = RedisServer::start().await;
     let world = over(&server.url()).await;
     let known = world.key().await;
-    // Not looked up yet, so not even its record can be read.
+    // A key that was not looked up yet: even its record cannot be read.
     let unknown = world.another_key("acme", json!({})).await;
     assert_eq!(world.chat(&known, &chat_body("Привет")).await.status, 200);
     world.settled(&known).await;
@@ -101,7 +101,7 @@ async fn a_call_is_refused_while_redis_is_dead_and_no_vendor_hears_of_it() {
         }
     }
     assert_eq!(world.vendor.received().len(), 1, "I6");
-    // What costs nothing goes on.
+    // Free requests are still served.
     assert_eq!(world.get("/", &[]).await.status, 200);
     assert_eq!(world.get("/v1/tollgate/models", &[]).await.status, 200);
 }
@@ -126,7 +126,7 @@ async fn a_stream_ends_undisturbed_while_redis_is_dead_and_is_charged_once_when_
     is_sound(world.gateway.store()).await;
 }
 
-/// The number of the first call that is served; until then each is refused with 503.
+/// The number of the first call that is served; every call before it is refused with 503.
 async fn served_again(world: &World, key: &Key) -> String {
     let answer = eventually("calls are served again", async || {
         let answer = world.chat(key, &chat_body("Привет")).await;
@@ -137,15 +137,15 @@ async fn served_again(world: &World, key: &Key) -> String {
     answer.await.number()
 }
 
-/// Nobody is told that his key is unknown only because the books are gone; and no charge is.
+/// While Redis has no data, keys are not refused as unknown, and no charge is lost.
 #[tokio::test]
-async fn a_redis_that_lost_its_data_serves_nobody_until_the_data_is_back() {
+async fn redis_without_its_data_serves_no_call_until_the_data_is_back() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
     world.settled(&key).await;
-    // Never looked up, so that nothing of it is remembered.
+    // Never looked up, so nothing of it is cached.
     let unknown = world.another_key("acme", json!({})).await;
     let go_on = Arc::new(Notify::new());
     let res = half_read(&world, &key, &go_on).await;
@@ -159,11 +159,11 @@ async fn a_redis_that_lost_its_data_serves_nobody_until_the_data_is_back() {
         is_away(world.chat(&unknown, &chat_body("Привет"))).await;
     }
     assert_eq!(world.vendor.received().len(), 2, "I6");
-    // The stream that was running ends as if nothing had happened; there is nobody to charge yet.
+    // The running stream ends normally; its account is not there to be charged yet.
     go_on.notify_one();
     ends_undisturbed(res).await;
     is_away(world.chat(&key, &chat_body("Привет"))).await;
-    // And no operator is told that there is nothing, or that nothing is wrong with it.
+    // Operators get an error too, not an empty ledger.
     for (method, path) in [
         (Method::GET, "/admin/v1/accounts"),
         (Method::GET, "/admin/v1/accounts/acme"),
@@ -185,7 +185,7 @@ async fn a_redis_that_lost_its_data_serves_nobody_until_the_data_is_back() {
 }
 
 #[tokio::test]
-async fn a_gateway_started_anew_on_an_empty_redis_begins_from_nothing() {
+async fn restarted_gateway_on_an_empty_redis_starts_a_new_ledger() {
     let server = RedisServer::start().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
@@ -201,13 +201,13 @@ async fn a_gateway_started_anew_on_an_empty_redis_begins_from_nothing() {
     assert_eq!(anew.receipt(&served).await["charged_rub"], COST);
     assert_eq!(anew.settled(&newcomer).await["balance_rub"], "0.9985");
     is_sound(anew.gateway.store()).await;
-    // The first one keeps out of it.
+    // The first gateway does not use the new books.
     is_away(world.chat(&newcomer, &chat_body("Привет"))).await;
 }
 
 #[tokio::test]
 async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
-    // A millisecond for each entry.
+    // One millisecond per entry.
     let slowly = ["--key-load-delay", "1000"];
     let often = ["--loading-process-events-interval-bytes", "1024"];
     let server = RedisServer::start_with(&[slowly, often].concat()).await;
@@ -220,9 +220,9 @@ async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
 }
 
-/// What Redis cannot be told is in the outbox: a stop need not wait for it, and loses nothing.
+/// Charges that Redis has not acknowledged are in the outbox, so a stop need not wait and loses nothing.
 #[tokio::test]
-async fn a_stop_while_redis_is_dead_takes_no_longer_than_it_may_and_the_next_start_charges() {
+async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
     let server = RedisServer::start_durable().await;
     let world = Setup::default()
         .ledger(&server.url())
@@ -250,9 +250,9 @@ async fn a_stop_while_redis_is_dead_takes_no_longer_than_it_may_and_the_next_sta
     assert_eq!(next.settled(&key).await["balance_rub"], "999.9985");
 }
 
-/// `limits.drain_seconds` is for all of it, the charges too; what is left is said and told by the next start.
+/// `limits.drain_seconds` covers the charges too; the remaining ones are logged, and sent by the next start.
 #[tokio::test]
-async fn a_stop_with_charges_that_cannot_be_told_takes_the_drains_time_and_says_what_it_keeps() {
+async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     const DRAIN: Duration = Duration::from_secs(2);
     let server = RedisServer::start_durable().await;
     let limits = format!("[limits]\ndrain_seconds = {}\n[tariff]", DRAIN.as_secs());
@@ -261,7 +261,7 @@ async fn a_stop_with_charges_that_cannot_be_told_takes_the_drains_time_and_says_
     edge.vendor.script(polite);
     let secret = edge.key().await;
     let body = chat_body("Привет");
-    // It has the key by heart from here on.
+    // From here on it has the key cached.
     assert_eq!(edge.chat(&secret, &body).await.status, 200);
     edge.nothing_is_held().await;
     let go_on = Arc::new(Notify::new());
@@ -292,12 +292,12 @@ async fn a_stop_with_charges_that_cannot_be_told_takes_the_drains_time_and_says_
     let took = told.elapsed();
     assert_eq!(code, Some(0), "{}", edge.log());
     assert!(took >= DRAIN, "{took:?}");
-    // And some for a busy machine.
+    // Plus some time for a busy machine.
     assert!(took < DRAIN + Duration::from_secs(2), "{took:?}");
     let log = edge.log();
     let line = log
         .lines()
-        .find(|line| line.contains("could not be told"))
+        .find(|line| line.contains("did not acknowledge"))
         .unwrap_or_else(|| panic!("{log}"));
     let line: Value = serde_json::from_str(line).unwrap();
     assert_eq!(line["calls"], 1, "{line}");
@@ -314,15 +314,15 @@ async fn a_stop_with_charges_that_cannot_be_told_takes_the_drains_time_and_says_
 }
 
 #[tokio::test]
-async fn a_redis_that_stands_still_is_away_and_leaves_no_hold_when_it_goes_on() {
+async fn stopped_redis_is_unavailable_and_leaves_no_hold_when_it_continues() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
-    // The key is known from here on for some seconds, so that what waits is the hold.
+    // The key is cached from here on for some seconds, so the call waits for its hold.
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
     world.settled(&key).await;
     server.stop_signal();
-    // Its hold was asked for and will be made, or found gone, when Redis goes on.
+    // The call's hold was requested, and will be made, or found released, when Redis continues.
     let late = is_away(world.chat(&key, &chat_body("Привет")))
         .await
         .number();
@@ -356,7 +356,7 @@ async fn a_redis_that_stands_still_is_away_and_leaves_no_hold_when_it_goes_on() 
     assert!(late.is_err(), "{late:?}");
 }
 
-/// What was acknowledged before the server died is there when it is back: I10.
+/// Data that was acknowledged before the server died is still there after its return: I10.
 #[tokio::test]
 async fn payments_and_keys_outlive_redis() {
     let server = RedisServer::start_durable().await;
@@ -384,7 +384,7 @@ async fn payments_and_keys_outlive_redis() {
     assert!(answer.headers.contains_key("retry-after"));
 
     server.restart().await;
-    // The same again, as the answer said.
+    // A repetition, as the answer requested.
     for _ in 0..2 {
         let paid = eventually("the payment is taken", async || {
             let answer = pay().await;
@@ -398,10 +398,10 @@ async fn payments_and_keys_outlive_redis() {
     is_sound(world.gateway.store()).await;
 }
 
-/// A RESERVE that was sent twice may arrive when the call has long been settled and its tombstone is
-/// gone: what it holds then must not be charged.
+/// A repeated RESERVE may arrive long after the call was settled and its tombstone was deleted: such a hold must not be
+/// charged.
 #[tokio::test]
-async fn a_hold_that_comes_back_after_its_receipt_ends_without_a_second_charge() {
+async fn hold_that_reappears_after_its_receipt_is_not_charged_again() {
     let server = RedisServer::start().await;
     let ledger = ledger::over(&server).await;
     open(&ledger, 1000).await;

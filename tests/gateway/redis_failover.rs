@@ -1,4 +1,4 @@
-//! Redis with replicas, under Sentinels, as a Cluster: who is asked, who is waited for, what is lost.
+//! Redis with replicas, under Sentinels, as a Cluster: which server is used, which is awaited, and what is lost.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
 };
 
-/// What a call takes that waits for nobody, on a busy machine; less than it would wait for a server that
-/// stands still.
+/// Time for a call that waits for nothing, on a busy machine; shorter than the wait for a server that stopped
+/// responding.
 const AT_ONCE: Duration = Duration::from_millis(400);
-/// What a call takes at most to hear that its server is away.
+/// Maximum time for a call to learn that its server is away.
 const IN_TIME: Duration = Duration::from_secs(1);
-/// How long after a failover calls are served again.
+/// Time after a failover until calls are served again.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// An account of its own key, `key-<account>`, with 1000 µ₽.
+/// Creates an account with a key `key-<account>` and 1000 µ₽.
 async fn opened(ledger: &RedisLedger, account: &str, digest: u8) -> AccountId {
     let id: AccountId = account.parse().unwrap();
     ledger.create_account(&id, account).await.unwrap();
@@ -48,7 +48,7 @@ fn hold_in(account: &AccountId, n: u128) -> Hold {
     }
 }
 
-/// What came of a hold, and how long that took: `Ok`, or that the ledger is away.
+/// The result of a hold, and how long it took: `Ok`, or the ledger's absence.
 async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Duration) {
     let begin = Instant::now();
     let answer = match ledger.reserve(hold).await {
@@ -59,7 +59,7 @@ async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Durati
     (answer, begin.elapsed())
 }
 
-/// Why the ledger could not do it.
+/// The ledger's reason for a failure.
 fn away<T: std::fmt::Debug>(answer: Result<T, LedgerError>) -> String {
     match answer {
         Err(LedgerError::Unavailable(cause)) => cause.to_string(),
@@ -74,7 +74,7 @@ async fn watched(ledger: &RedisLedger) -> Watch {
     .await
 }
 
-/// I10: what an operator is told is paid outlives the primary.
+/// I10: a payment acknowledged to an operator survives the primary.
 #[tokio::test]
 async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let primary = RedisServer::start().await;
@@ -84,7 +84,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let pay = async || ledger.enter(&acme(), &topup("second", 500)).await;
 
     replica.stop_signal();
-    // Asked again it writes nothing, and still no replica has the first.
+    // The repetition writes nothing, and no replica has the first one yet.
     for _ in 0..2 {
         match pay().await {
             Err(BookError::Unavailable(cause)) => {
@@ -94,7 +94,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
             answer => panic!("{answer:?}"),
         }
     }
-    // Callers do not wait behind the operator.
+    // Callers do not wait for the operator's command.
     let calls = async {
         for n in 1..=20 {
             let (answer, took) = timed(&ledger, &hold(n, "k1", 1)).await;
@@ -109,7 +109,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let view = eventually("the payment is acknowledged", async || pay().await.ok()).await;
     assert_eq!(view.balance_rub, micro(1500));
 
-    // Without replicas there is nobody to wait for.
+    // Without replicas there is nothing to wait for.
     replica.kill();
     eventually("the primary has no replica", async || {
         let info: String = primary.ask(&["INFO", "replication"]).await.ok()?;
@@ -124,7 +124,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
 }
 
 #[tokio::test]
-async fn a_look_tells_a_restart_from_a_loss() {
+async fn ledger_check_distinguishes_a_restart_from_a_loss() {
     let server = RedisServer::start_durable().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -142,7 +142,7 @@ async fn a_look_tells_a_restart_from_a_loss() {
     for _ in 0..2 {
         assert_eq!(watched(&ledger).await, Watch::Lost);
     }
-    // Another gateway may begin there from nothing. This one may not.
+    // Another gateway may start there with an empty ledger. This one may not.
     let newcomer = over(&server).await;
     assert_eq!(watched(&newcomer).await, Watch::Same);
     assert_eq!(watched(&ledger).await, Watch::Lost);
@@ -160,19 +160,19 @@ async fn a_look_tells_a_restart_from_a_loss() {
         found.unwrap_err().to_string(),
     ] {
         assert!(
-            answer.contains("not the one this gateway began with"),
+            answer.contains("not the one that this gateway started with"),
             "{answer}"
         );
     }
 }
 
-/// Not even until the next look is anybody told that a key is unknown, or that there is nobody to charge.
+/// Even before the next check, no call is refused with an unknown key, and no charge is dropped.
 #[tokio::test]
-async fn a_loss_is_noticed_by_the_call_that_meets_it() {
+async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
     let server = RedisServer::start().await;
     open(&over(&server).await, 1000).await;
     for meets in 0..4 {
-        // Each a gateway that knows of no loss yet.
+        // Each is a gateway that has not noticed the loss.
         let ledger = over(&server).await;
         let sys: Vec<String> = server.ask(&["HGETALL", "tg:sys"]).await.unwrap();
         server
@@ -205,7 +205,7 @@ async fn a_shard_that_lost_its_data_is_a_loss() {
     let shard = &cluster.nodes()[(sys + 1) % 3];
     shard.ask::<String>(&["FLUSHALL"]).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Lost);
-    // Nobody who comes later takes what is left for the whole.
+    // A gateway that starts later does not accept the rest as the complete ledger.
     let newcomer = RedisLedger::connect(&cluster.url(), RedisSettings::default()).await;
     assert!(newcomer.is_err());
     assert_eq!(watched(&ledger).await, Watch::Lost);
@@ -217,7 +217,7 @@ async fn a_replica_that_sentinels_promote_for_a_dead_primary_is_found() {
 }
 
 #[tokio::test]
-async fn a_replica_that_sentinels_promote_for_one_that_stands_still_is_found() {
+async fn replica_promoted_for_a_stopped_primary_is_found() {
     fails_over(RedisServer::stop_signal).await;
 }
 
@@ -228,7 +228,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
     let ledger = over_url(&sentinels.url()).await;
     open(&ledger, 1000).await;
     ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
-    // What is acknowledged has all before it behind it.
+    // The acknowledgement of this entry implies all entries before it.
     ledger.enter(&acme(), &topup("second", 500)).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Same);
 
@@ -239,7 +239,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
         assert!(took < IN_TIME, "{took:?}");
     }
     eventually("the replica is promoted", async || {
-        // Calls go on coming, as they do.
+        // Calls continue to arrive.
         let _ = ledger.reserve(&hold(2, "k1", 1)).await;
         (sentinels.primary().await == replica.port()).then_some(())
     })
@@ -262,7 +262,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
 }
 
 #[tokio::test]
-async fn a_primary_that_stands_still_holds_up_its_own_accounts_only() {
+async fn stopped_primary_delays_only_its_own_accounts() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let mut accounts = Vec::new();
@@ -272,7 +272,7 @@ async fn a_primary_that_stands_still_holds_up_its_own_accounts_only() {
     }
     let gone = &cluster.nodes()[2];
     gone.stop_signal();
-    // For longer than the others take to give it up.
+    // Longer than the others take to declare it failed.
     let begin = Instant::now();
     let mut n = 0;
     while begin.elapsed() < Duration::from_secs(3) {
@@ -305,7 +305,7 @@ async fn a_primary_that_stands_still_holds_up_its_own_accounts_only() {
 }
 
 #[tokio::test]
-async fn a_primary_that_is_away_keeps_nobody_elses_events() {
+async fn lost_primary_does_not_delay_events_of_others() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let of_feed = cluster.primary_of("feed");
@@ -315,7 +315,7 @@ async fn a_primary_that_is_away_keeps_nobody_elses_events() {
         accounts.push(opened(&ledger, &cluster.account_on(*index), digest).await);
     }
     let before = ledger.gather().await.unwrap();
-    // An event that no other gateway knows of, as this one will not.
+    // An event that no other gateway has seen.
     let teller = over_url(&cluster.url()).await;
     teller.enter(&accounts[0], &topup("lost", 5)).await.unwrap();
     teller.enter(&accounts[1], &topup("told", 7)).await.unwrap();
@@ -325,7 +325,7 @@ async fn a_primary_that_is_away_keeps_nobody_elses_events() {
         (last == before + 1).then_some(())
     })
     .await;
-    // By the gateway that knows of both, too.
+    // Also by the gateway that has both addresses.
     teller
         .enter(&accounts[1], &topup("told too", 7))
         .await
@@ -403,10 +403,10 @@ async fn an_account_whose_slot_moves_is_served_before_and_after_and_not_wrongly_
     assert!(keys.len() > 3, "{keys:?}");
     source.migrate(target, &keys).await.unwrap();
 
-    // What needs one key finds it where it is.
+    // Commands for one key find it on its node.
     let key = hold(1, "k1", 1).key;
     ledger.probe(&acme(), &key).await.unwrap();
-    // What names keys that never were there cannot be told apart from what is still on its way.
+    // A missing key cannot be distinguished from one that is still being moved.
     let (answer, took) = timed(&ledger, &hold(2, "k1", 50)).await;
     assert!(answer.is_err() && took < IN_TIME, "{answer:?} {took:?}");
 
@@ -416,7 +416,7 @@ async fn an_account_whose_slot_moves_is_served_before_and_after_and_not_wrongly_
             node.ask::<String>(&words).await.unwrap();
         }
     };
-    // A patient one comes through: it is asked again until the move ends.
+    // A patient command succeeds: it is retried until the move ends.
     let (expired, ()) = join(ledger.expire(), end).await;
     assert_eq!(expired.unwrap(), 0);
     assert_eq!(cluster.primary_of("acme"), {
@@ -438,7 +438,7 @@ async fn an_account_whose_slot_moves_is_served_before_and_after_and_not_wrongly_
     is_sound(&ledger).await;
 }
 
-/// A receipt is looked for in the accounts of its day, and, should one be missing there, in all.
+/// A receipt is searched in the accounts of its day, and, if one is missing there, in all accounts.
 #[tokio::test]
 async fn accounts_are_noted_under_the_day_of_their_calls() {
     let server = RedisServer::start().await;
@@ -473,12 +473,12 @@ async fn accounts_are_noted_under_the_day_of_their_calls() {
 }
 
 #[tokio::test]
-async fn settings_of_every_primary_are_looked_at() {
+async fn settings_of_every_primary_are_checked() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let warnings = ledger.check_server().await.unwrap();
     for node in cluster.nodes() {
-        for said in ["appendonly is no", "no replica is in touch with it"] {
+        for said in ["appendonly is no", "no replica is connected"] {
             let begins = format!("{}: {said}", node.address());
             let of_node = warnings
                 .iter()
@@ -505,11 +505,11 @@ async fn an_address_of_the_wrong_kind_is_refused_with_the_right_one() {
         (format!("redis://{one}"), "write redis-cluster://"),
         (
             format!("redis-cluster://{}", single.address()),
-            "answered an error",
+            "returned an error",
         ),
         (
             format!("redis-sentinel://{}/mymaster", single.address()),
-            "answered an error",
+            "returned an error",
         ),
     ] {
         let opened = RedisLedger::connect(&url, RedisSettings::default()).await;
@@ -518,9 +518,9 @@ async fn an_address_of_the_wrong_kind_is_refused_with_the_right_one() {
     }
 }
 
-/// Gateways of all tests have the rights of `deploy/redis.conf`; with them nothing is left unseen.
+/// The gateways of all tests have the rights of `deploy/redis.conf`, which are enough for every check.
 #[tokio::test]
-async fn a_user_with_the_documented_rights_sees_all_that_is_to_be_checked() {
+async fn documented_redis_user_can_run_all_checks() {
     let primary = RedisServer::start().await;
     let replica = RedisServer::replica_of(&primary).await;
     let cluster = RedisCluster::start(3, 0).await;

@@ -1,4 +1,4 @@
-//! Another configuration, taken while calls run: on SIGHUP, or because its files have changed.
+//! Reloading another configuration while calls run: on SIGHUP, or because its files have changed.
 
 use std::{
     sync::{Arc, Mutex},
@@ -24,7 +24,7 @@ use crate::{
     replies::{read_until, rest},
 };
 
-/// What `chat_body("Привет")` costs, in micro-rubles: nine tokens in, three out.
+/// Cost of `chat_body("Привет")`, in micro-rubles: nine tokens in, three out.
 const COST: i64 = 1500;
 const STREAMS: usize = 200;
 const RELOADS: usize = 10;
@@ -36,7 +36,7 @@ fn priced(config: &str, usdt: usize) -> String {
     config.replacen(&with("1"), &with(&usdt.to_string()), 1)
 }
 
-/// With lines under `[limits]`.
+/// The configuration with lines under `[limits]`.
 fn limited(config: &str, lines: &str) -> String {
     config.replace("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
 }
@@ -166,7 +166,7 @@ async fn limits_change_for_the_next_request_on_an_open_connection_too() {
 }
 
 #[tokio::test]
-async fn what_a_reload_does_not_take_is_named() {
+async fn settings_that_a_reload_does_not_apply_are_named() {
     let edge = Edge::start_with(|text| text).await;
     let config = edge.config();
     let other = config
@@ -181,19 +181,19 @@ async fn what_a_reload_does_not_take_is_named() {
     );
 }
 
-/// Looked at once a second.
+/// Checks its files once a second.
 async fn watching() -> Edge {
     Edge::start_with(|text| format!("reload_poll_seconds = 1\n{text}")).await
 }
 
 #[tokio::test]
-async fn a_changed_file_is_taken_by_itself_and_a_bad_one_is_refused_once() {
+async fn changed_file_is_reloaded_and_an_invalid_one_is_reported_once() {
     let edge = watching().await;
     let config = edge.config();
     edge.configure(&priced(&config, 0));
     edge.says("not reloaded: ", 1).await;
     assert!(edge.log().contains("above 0"));
-    // Two more looks at the same mistake.
+    // Time for two more checks of the same mistake.
     sleep(Duration::from_millis(2500)).await;
     edge.configure(&config[..config.len() / 2]);
     edge.says("not reloaded: ", 2).await;
@@ -210,7 +210,7 @@ async fn a_changed_file_is_taken_by_itself_and_a_bad_one_is_refused_once() {
 }
 
 #[tokio::test]
-async fn a_secret_in_a_file_is_taken_when_it_changes() {
+async fn changed_secret_file_is_reloaded() {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("vendor-key");
     std::fs::write(&secret, "the-first-key").unwrap();
@@ -234,7 +234,7 @@ async fn a_secret_in_a_file_is_taken_when_it_changes() {
 }
 
 #[tokio::test]
-async fn a_rate_source_that_does_not_answer_holds_no_reload_up_and_takes_no_prices_away() {
+async fn silent_rate_source_delays_no_reload_and_removes_no_prices() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut kept = JoinSet::new();
     let url = format!("http://{}/rate", silent.local_addr().unwrap());

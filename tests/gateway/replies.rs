@@ -1,5 +1,5 @@
-//! What a scripted vendor says beside being polite: usage of every class, streams, and streams that
-//! stop in the middle until a test lets them go on.
+//! Answers of a scripted vendor: usage of every class, streams, and streams that wait in the middle until a test
+//! continues them.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The usage object of the format: chat counts the cache inside the prompt, messages beside it.
+    /// The usage object of the format: chat counts the cache inside the prompt, messages next to it.
     pub fn usage(self, op: Op) -> Value {
         let prompt = self.input + self.cached_input + self.cache_write;
         match op {
@@ -45,7 +45,7 @@ impl Tokens {
     }
 }
 
-/// The usage of so many plain tokens.
+/// A usage with this many plain tokens.
 pub fn usage(op: Op, input: u64, output: u64) -> Value {
     let tokens = Tokens {
         input,
@@ -55,7 +55,7 @@ pub fn usage(op: Op, input: u64, output: u64) -> Value {
     tokens.usage(op)
 }
 
-/// A whole answer; without a usage where that is null.
+/// A complete answer; without a usage if that is null.
 pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     let mut answer = match op {
         Op::Chat => json!({
@@ -76,7 +76,7 @@ pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     answer
 }
 
-/// The events of a stream of these words.
+/// The events of a stream with these words.
 pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     match op {
         Op::Chat => chat_events(words, input, output),
@@ -84,7 +84,7 @@ pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     }
 }
 
-/// How many events stand before the second word.
+/// Number of events before the second word.
 pub const fn begun(op: Op) -> usize {
     match op {
         Op::Chat => 1,
@@ -146,13 +146,13 @@ fn messages_events(words: &[&str], input: u64, output: u64) -> Vec<String> {
         .collect()
 }
 
-/// A refusal of the vendor's.
+/// A refusal by the vendor.
 pub fn refusal(status: u16, text: &str) -> Reply {
     let error = json!({ "message": text, "type": "vendor_error", "code": null });
     Reply::json(status, &json!({ "type": "error", "error": error }))
 }
 
-/// A stream whose first word has come and whose second one waits.
+/// A stream whose first word has arrived, and whose second one waits.
 pub struct Running {
     pub number: String,
     body: Incoming,
@@ -180,14 +180,14 @@ impl Running {
         Self { number, body, go }
     }
 
-    /// Lets it go on, and reads the rest.
+    /// Continues it, and reads the rest.
     pub async fn finish(mut self) -> String {
         self.go.notify_one();
         rest(&mut self.body).await
     }
 }
 
-/// Reads until this text has come.
+/// Reads until this text has arrived.
 pub async fn read_until(body: &mut Incoming, text: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(text) {
@@ -199,7 +199,7 @@ pub async fn read_until(body: &mut Incoming, text: &str) -> String {
     seen
 }
 
-/// A stream without the comment in front of its last event, and what that says the call cost.
+/// A stream without the comment before its last event, and the cost in that comment.
 pub fn told_cost(text: &str) -> (String, &str) {
     let (before, comment) = text
         .split_once(": cost_rub ")

@@ -1,7 +1,7 @@
-//! Hardening, "Keys": a net under the whole run. What the gateways of this binary log at `debug`, answer, and
-//! leave in their folders is searched for the operator's key, the vendor's, and any key of a caller.
+//! Hardening, "Keys": a check over the whole run. The `debug` logs, answers and folders of this binary's gateways are
+//! searched for the operator's key, the vendor's, and any caller's key.
 //!
-//! What a vendor that tells all can bring out is asked in `edge_headers`, of a process of its own.
+//! `edge_headers` tests a vendor that reveals everything, with a process of its own.
 
 use std::{
     io,
@@ -14,28 +14,32 @@ use http::HeaderMap;
 use serde_json::Value;
 use tempfile::TempDir;
 use tollgate_layers::auth::SecretKey;
+use tracing_subscriber::{
+    filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 pub use crate::support::process::{ADMIN_KEY, BOT_TOKEN, VENDOR_KEY, WEBHOOK_SECRET};
 
 /// A caller's key: `tg-` and 48 letters and digits.
 const KEY_BYTES: usize = 51;
 
-/// What the log has let through. A writer must not panic: whoever logs would be blamed.
+/// Secrets found in the log. A writer must not panic, because the panic would be attributed to the logging code.
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Reads all that is logged from now on.
+/// Watches everything that is logged from now on.
 pub fn watch_the_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing_subscriber::fmt()
-            .json()
-            .with_env_filter("info,tollgate=debug,tollgate_layers=debug")
-            .with_writer(|| Net)
+        let levels: Targets = "info,tollgate=debug,tollgate_layers=debug".parse().unwrap();
+        let lines = tracing_subscriber::fmt::layer().json().with_writer(|| Net);
+        tracing_subscriber::registry()
+            .with(levels)
+            .with(lines)
             .init();
     });
 }
 
-/// Whether an answer has a secret in it. A key that was just made is shown to its operator, once.
+/// Whether an answer contains a secret. A new key is shown to its operator, once.
 pub fn are_answered(headers: &HeaderMap, body: &[u8]) -> bool {
     let made = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let body = String::from_utf8_lossy(body);
@@ -60,7 +64,7 @@ fn secrets_in(text: &str) -> impl Iterator<Item = &str> {
     known.chain(keys)
 }
 
-/// A gateway's folder, searched at the end; what was logged by then is looked at, too.
+/// A gateway's folder, searched at the end, together with the log so far.
 pub struct Folder(TempDir);
 
 impl Folder {
@@ -91,7 +95,7 @@ impl Drop for Folder {
     }
 }
 
-/// All files in a folder and in those inside it.
+/// All files in a folder and its subfolders.
 pub fn files_in(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -123,7 +127,7 @@ impl io::Write for Net {
 }
 
 #[test]
-fn the_net_finds_what_it_looks_for() {
+fn secret_scan_finds_whole_secrets_only() {
     let key = SecretKey::generate();
     let key = key.expose();
     for secret in [ADMIN_KEY, VENDOR_KEY, key] {
@@ -132,7 +136,7 @@ fn the_net_finds_what_it_looks_for() {
         let cut = &secret[..secret.len() - 1];
         assert!(!has_secret(cut), "{cut}");
     }
-    // What people are shown of a key is no secret.
+    // The displayed part of a key is not secret.
     assert!(!has_secret(&key[..9]) && !has_secret("tg-") && !has_secret(""));
 
     let none = HeaderMap::new();

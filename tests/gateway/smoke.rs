@@ -1,4 +1,4 @@
-//! The shortest way through.
+//! The shortest path through the gateway.
 
 use crate::harness::{World, chat_body, messages_body};
 

@@ -1,4 +1,4 @@
-//! docs/prices.md: sound and images of chat completions, where the model prices them.
+//! docs/prices.md: audio and images of chat completions, if the model has prices for them.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -10,7 +10,7 @@ use crate::{
     replies::answer,
 };
 
-/// A million tokens of sound cost 3200 and 6400 ₽, of images that are made 3000 ₽.
+/// A million audio tokens cost 3200 and 6400 ₽, a million tokens of generated images 3000 ₽.
 fn priced() -> Setup {
     Setup::default().edit(
         "cache_write = \"0.5\" }",
@@ -20,8 +20,8 @@ fn priced() -> Setup {
 
 /// A WAV file of silence: 24 kHz, 16 bits, 100 ms.
 pub fn sound() -> String {
-    // "RIFF....WAVEfmt " with 16 bytes of format, "data" with 4800 of samples; 48 bytes, so that the base64 of both parts
-    // stands one behind the other.
+    // "RIFF....WAVEfmt " with 16 bytes of format, "data" with 4800 of samples; 48 bytes, so that the base64 texts of
+    // both parts can be concatenated.
     let head = "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA";
     format!("{head}{}", "A".repeat(4797 / 3 * 4))
 }
@@ -45,7 +45,7 @@ fn spoken(modality: &str) -> Value {
 const INPUT_AUDIO: &str = "messages[0].content[1].input_audio";
 
 #[tokio::test]
-async fn what_has_no_price_is_refused_by_its_name() {
+async fn unpriced_media_is_refused_by_its_field() {
     refuses(Op::Chat, INPUT_AUDIO, [heard(&sound()), heard("AAAA")]).await;
     let voice = json!({ "audio": { "voice": "alloy", "format": "wav" } });
     refuses(Op::Chat, "audio", [with(Op::Chat.body("x"), voice)]).await;
@@ -65,7 +65,7 @@ async fn what_has_no_price_is_refused_by_its_name() {
 }
 
 #[tokio::test]
-async fn what_has_a_price_goes_through_as_it_is_and_costs_that() {
+async fn priced_media_is_forwarded_unchanged_and_charged() {
     let world = priced().start().await;
     let key = world.key().await;
     let used = json!({ "prompt_tokens": 13, "completion_tokens": 60,
@@ -100,7 +100,7 @@ async fn what_has_a_price_goes_through_as_it_is_and_costs_that() {
 }
 
 #[tokio::test]
-async fn sound_of_which_nobody_can_say_how_long_it_is_is_refused() {
+async fn audio_of_unknown_length_is_refused() {
     let world = priced().start().await;
     let key = world.key().await;
     for (data, field) in [

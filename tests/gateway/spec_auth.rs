@@ -1,13 +1,10 @@
-//! Specification 5; docs/decisions.md, "Names" and the rows 401 and 403: who is let in, and what a key that
-//! is not let in is told.
+//! Specification 5; docs/decisions.md, "Names" and the rows 401 and 403: which keys are admitted, and the refusals of
+//! the others.
 
 use http::Method;
 use serde_json::json;
 use tollgate_layers::{
-    auth::SecretKey,
-    ceiling::Ceilings,
-    key::{KeyRecord, KeyStatus},
-    reserve::ledger::LedgerAdmin,
+    auth::SecretKey, ceiling::Ceilings, key::KeyRecord, reserve::ledger::LedgerAdmin,
 };
 
 use crate::{
@@ -21,29 +18,14 @@ async fn patch(world: &World, path: &str, body: serde_json::Value) {
     assert_eq!(answer.status, 200, "{path}: {answer:?}");
 }
 
-/// A key that was let in until a moment ago.
+/// A key that was valid until a moment ago.
 async fn expired(world: &World, account: &str) -> Key {
     world.key_with(account, "10", json!({})).await;
     let secret = SecretKey::generate();
-    let record = KeyRecord {
-        id: "expired".parse().unwrap(),
-        account: account.parse().unwrap(),
-        digest: secret.digest(),
-        prefix: secret.prefix(),
-        name: String::new(),
-        status: KeyStatus::Active,
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: Some(1),
-        created_at_ms: 0,
-        changed_at_ms: 0,
-    };
+    let (id, owner) = ("expired".parse().unwrap(), account.parse().unwrap());
+    let mut record = KeyRecord::new(id, owner, secret.digest());
+    record.prefix = secret.prefix();
+    record.expires_at_ms = Some(1);
     world
         .gateway
         .store()
@@ -57,8 +39,7 @@ async fn expired(world: &World, account: &str) -> Key {
     }
 }
 
-/// Checks that both operations refuse a key with a 401 that speaks of the key or of the balance, as
-/// it should, and of one of them only.
+/// Checks that both operations refuse a key with a 401 that mentions either the key or the balance, as expected.
 async fn refused_with_401(what: &str, world: &World, key: &Key, code: &str, about: &str) {
     for op in BOTH {
         let answer = op.call(world, key, &op.body("x")).await;
@@ -75,7 +56,7 @@ fn about_one(what: &str, answer: &Answer, code: &str, about: &str) {
 }
 
 #[tokio::test]
-async fn a_key_is_taken_as_bearer_or_as_x_api_key_or_as_both_if_they_are_one() {
+async fn key_is_accepted_as_bearer_or_x_api_key_or_both_if_equal() {
     let world = World::start().await;
     let key = world.key().await;
     let (bearer, secret) = (bearer(&key), key.secret.as_str());
@@ -91,6 +72,33 @@ async fn a_key_is_taken_as_bearer_or_as_x_api_key_or_as_both_if_they_are_one() {
             assert_eq!(answer.status, 200, "{op:?}: {headers:?}");
         }
     }
+}
+
+/// For clients that also have a vendor's own key configured.
+#[tokio::test]
+async fn key_is_accepted_next_to_a_foreign_credential() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let (bearer, secret) = (bearer(&key), key.secret.as_str());
+    for op in BOTH {
+        for headers in [
+            [
+                ("authorization", bearer.as_str()),
+                ("x-api-key", "sk-ant-stale"),
+            ],
+            [("authorization", bearer.as_str()), ("x-api-key", "")],
+            [
+                ("authorization", "Bearer sk-ant-stale"),
+                ("x-api-key", secret),
+            ],
+            [("authorization", "Bearer"), ("x-api-key", secret)],
+        ] {
+            let answer = op.post(&world, &headers, op.body("x").to_string()).await;
+            assert_eq!(answer.status, 200, "{op:?} {headers:?}: {answer:?}");
+        }
+    }
+    let received = format!("{:?}", world.vendor.received());
+    assert!(!received.contains("sk-ant-stale") && !received.contains(secret));
 }
 
 #[tokio::test]
@@ -132,7 +140,7 @@ async fn no_key_two_different_keys_and_other_schemes_are_refused_with_401() {
 }
 
 #[tokio::test]
-async fn a_key_is_not_let_in_when_it_is_disabled_deleted_or_expired() {
+async fn disabled_deleted_or_expired_key_is_refused() {
     let world = World::start().await;
     let disabled = world.key_with("a", "10", json!({})).await;
     let path = format!("/admin/v1/keys/{}", disabled.id);
@@ -255,7 +263,7 @@ async fn a_key_that_is_not_permitted_the_address_is_refused_with_403() {
 }
 
 #[tokio::test]
-async fn a_key_begins_with_tg_and_is_shown_by_its_first_characters_alone() {
+async fn key_begins_with_tg_and_is_shown_only_by_its_prefix() {
     let world = World::start().await;
     let key = world.key().await;
     assert!(key.secret.starts_with("tg-"), "{}", key.secret);

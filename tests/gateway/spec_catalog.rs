@@ -27,7 +27,7 @@ async fn catalog(world: &World) -> Value {
     answer.json()
 }
 
-/// A setup whose exchange rate comes from an address where nobody listens.
+/// A setup whose exchange rate comes from an address without a listener.
 fn without_a_rate() -> Setup {
     Setup::default().edit(
         "fixed = \"100\"",
@@ -55,7 +55,7 @@ async fn the_catalog_has_every_field_that_the_specification_requires() {
 }
 
 #[tokio::test]
-async fn a_version_took_effect_at_a_moment_in_utc() {
+async fn tariff_version_has_its_start_in_utc() {
     let world = World::start().await;
     let catalog = catalog(&world).await;
     let moment = catalog["price_version"]["effective_from"].as_str().unwrap();
@@ -93,13 +93,13 @@ async fn a_rate_is_usdt_times_exchange_rate_times_multiplier_rounded_up_at_the_s
             assert!(decimal(shown).scale() <= 6, "{shown}");
         }
     }
-    // Even the smallest price is not nothing.
+    // Even the smallest price is above zero.
     let smallest = decimal(&catalog["models"][0]["cached_input_rub_mtok"]);
     assert_eq!(smallest, Decimal::new(1, 6));
 }
 
 #[tokio::test]
-async fn what_the_catalog_shows_is_what_a_receipt_was_charged_by() {
+async fn receipts_are_charged_by_the_catalogs_rates() {
     let world = World::start().await;
     let key = world.key().await;
     let catalog = catalog(&world).await;
@@ -115,7 +115,7 @@ async fn what_the_catalog_shows_is_what_a_receipt_was_charged_by() {
 }
 
 #[tokio::test]
-async fn the_catalog_needs_no_key_and_does_not_look_at_one() {
+async fn catalog_ignores_keys() {
     let world = World::start().await;
     for headers in [
         &[("authorization", "Bearer nonsense")][..],
@@ -131,7 +131,7 @@ async fn the_catalog_needs_no_key_and_does_not_look_at_one() {
 }
 
 #[tokio::test]
-async fn the_path_segment_is_the_configs() {
+async fn path_segment_is_configurable() {
     let world = top("service = \"acme-ai\"").start().await;
     assert_eq!(world.get("/v1/acme-ai/models", &[]).await.status, 200);
     let answer = world.get(CATALOG, &[]).await;
@@ -139,7 +139,7 @@ async fn the_path_segment_is_the_configs() {
 }
 
 #[tokio::test]
-async fn the_catalog_may_be_kept_for_five_minutes_at_most_and_read_from_any_page() {
+async fn catalog_may_be_cached_for_five_minutes_and_read_across_origins() {
     for setup in [Setup::default(), without_a_rate()] {
         let world = setup.start().await;
         let answer = world.get(CATALOG, &[]).await;
@@ -156,7 +156,7 @@ async fn the_catalog_may_be_kept_for_five_minutes_at_most_and_read_from_any_page
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_catalog_may_be_read_from_any_page_too() {
+async fn refusal_of_the_catalog_is_readable_across_origins() {
     let world = World::start().await;
     let mut answer = world.get(CATALOG, &[]).await;
     for _ in 0..100 {
@@ -212,7 +212,7 @@ async fn without_an_exchange_rate_nothing_is_priced_and_no_rates_are_issued() {
 }
 
 #[tokio::test]
-async fn the_catalog_takes_get_and_head_alone() {
+async fn catalog_allows_only_get_and_head() {
     let world = World::start().await;
     let url = world.url(CATALOG);
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {

@@ -21,7 +21,7 @@ fn of(messages: Value) -> Value {
     body
 }
 
-/// A good request with one more field.
+/// A valid request with one more field.
 fn also(name: &str, value: Value) -> Value {
     let mut body = of(turns());
     body[name] = value;
@@ -53,7 +53,7 @@ async fn messages_is_a_required_array_with_a_turn_in_it() {
 }
 
 #[tokio::test]
-async fn a_role_is_required_and_one_of_those_named() {
+async fn role_is_required_and_one_of_the_known_ones() {
     let bodies = [
         of(json!([{ "content": "x" }])),
         of(json!([{ "role": null, "content": "x" }])),
@@ -129,7 +129,7 @@ async fn every_role_reaches_the_model_and_the_turns_stay_in_order() {
 }
 
 #[tokio::test]
-async fn the_model_called_is_the_one_that_the_catalog_name_stands_for() {
+async fn catalog_name_selects_the_vendors_model() {
     let world = World::start().await;
     let key = world.key().await;
     world.chat(&key, &chat_body("x")).await;
@@ -186,7 +186,7 @@ async fn the_model_in_the_answer_may_be_the_vendors_full_name() {
 async fn output_includes_reasoning_and_is_charged_with_it() {
     let world = World::start().await;
     let key = world.key().await;
-    // Of 90 output tokens 80 are reasoning: inside the count, and beside it as one vendor writes it.
+    // 80 of 90 output tokens are reasoning: included in the count, or, by one vendor, in addition to it.
     for (completion, total) in [(90, 100), (10, 100)] {
         let usage = json!({
             "prompt_tokens": 10, "completion_tokens": completion, "total_tokens": total,

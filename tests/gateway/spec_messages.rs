@@ -21,14 +21,14 @@ fn of(messages: Value) -> Value {
     body
 }
 
-/// A good request with one field more, or another value of one.
+/// A valid request with one more field, or another value of one.
 fn also(name: &str, value: Value) -> Value {
     let mut body = of(turns());
     body[name] = value;
     body
 }
 
-/// A good request without a field.
+/// A valid request without a field.
 fn without(name: &str) -> Value {
     let mut body = of(turns());
     body.as_object_mut().unwrap().remove(name);
@@ -88,7 +88,7 @@ async fn messages_is_a_required_array_with_a_turn_in_it() {
 }
 
 #[tokio::test]
-async fn a_role_is_required_and_one_of_those_named() {
+async fn role_is_required_and_one_of_the_known_ones() {
     let bodies = [
         of(json!([{ "content": "x" }])),
         of(json!([{ "role": 1, "content": "x" }])),
@@ -160,7 +160,7 @@ async fn the_version_header_is_required() {
 }
 
 #[tokio::test]
-async fn any_version_that_is_not_empty_is_taken_and_passed_on() {
+async fn any_nonempty_version_is_accepted_and_forwarded() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

@@ -1,4 +1,4 @@
-//! What a key has spent, and its latest receipts: the numbers of the page at `/usage`.
+//! Spending and latest receipts of a key: the numbers of the page at `/usage`.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ async fn own_json(world: &World, key: &Key, path: &str) -> Value {
     answer.json()
 }
 
-/// Calls of two sessions on this key and one of a sibling's between them; their numbers, latest first.
+/// Calls of two sessions on this key, with one of a sibling's between them. Returns their numbers, latest first.
 async fn busy(world: &World, key: &Key, sibling: &Key) -> Vec<String> {
     let mut numbers = Vec::new();
     for (n, session) in ["night", "night", "day", ""].into_iter().enumerate() {
@@ -51,7 +51,7 @@ fn numbers(page: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The sums, the receipts and the operator's own report say the same.
+/// The sums, the receipts and the operator's own report agree.
 async fn agrees(world: &World) {
     let key = world.key().await;
     let sibling = world.another_key("acme", json!({})).await;
@@ -83,7 +83,7 @@ async fn agrees(world: &World) {
     let charges: Vec<_> = report["models"].as_array().unwrap().iter().collect();
     assert!(charges.is_sorted_by_key(|row| -micro(&row["charged_rub"])));
 
-    // Any page size gives each call once, latest first, and none of the sibling's.
+    // Every page size returns each call once, latest first, and none of the sibling's.
     for (filter, wanted) in [
         ("", (0..8).collect()),
         ("&model=chat", vec![1, 3, 5, 7]),
@@ -115,19 +115,19 @@ async fn agrees(world: &World) {
 }
 
 #[tokio::test]
-async fn in_memory_sums_and_receipts_are_those_of_the_operators_report() {
+async fn in_memory_sums_and_receipts_equal_the_operators_report() {
     agrees(&World::start().await).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_sums_and_receipts_are_those_of_the_operators_report() {
+async fn in_sqlite_sums_and_receipts_equal_the_operators_report() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     agrees(&Setup::default().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn in_redis_sums_and_receipts_are_those_of_the_operators_report() {
+async fn in_redis_sums_and_receipts_equal_the_operators_report() {
     let server = RedisServer::start().await;
     agrees(&Setup::default().ledger(&server.url()).start().await).await;
 }
@@ -155,7 +155,7 @@ async fn receipts_are_found_by_model_session_and_time() {
 }
 
 #[tokio::test]
-async fn what_is_misspelt_is_refused_by_name_and_a_key_is_needed() {
+async fn misspelt_query_is_refused_by_name_and_a_key_is_required() {
     let world = World::start().await;
     let key = world.key().await;
     for (path, field) in [
@@ -181,7 +181,7 @@ async fn what_is_misspelt_is_refused_by_name_and_a_key_is_needed() {
     }
 }
 
-/// A new key has spent nothing, and that is an answer too.
+/// A new key has spent nothing, and gets an answer too.
 #[tokio::test]
 async fn a_key_without_calls_has_empty_sums() {
     let world = World::start().await;

@@ -18,7 +18,7 @@ use crate::{
 const SELLER: &str =
     "[seller]\nname = \"ООО «Ромашка»\"\ninn = \"7701234567\"\nvat_percent = \"20\"\n[tariff]";
 
-/// The month of a moment, in UTC.
+/// The month of a time, in UTC.
 fn month_of(at: &str) -> String {
     at[..7].to_owned()
 }
@@ -41,7 +41,7 @@ async fn correct(world: &World, id: &str, rubles: &str) {
     assert!(answer.status.is_success(), "{answer:?}");
 }
 
-/// Calls of both models, and one correction. The month in which it was, unless it ended meanwhile.
+/// Makes calls of both models, and one correction. Returns their month, unless it ended meanwhile.
 async fn busy(world: &World, key: &Key) -> Option<String> {
     let mut months = Vec::new();
     for op in BOTH {
@@ -57,12 +57,12 @@ async fn busy(world: &World, key: &Key) -> Option<String> {
     (months.len() == 1).then(|| months.remove(0))
 }
 
-/// The kopecks of `12.50`.
+/// The kopecks in `12.50`.
 fn kopecks(value: &Value) -> i64 {
     micro(value) / 10_000
 }
 
-/// What every statement must be true to.
+/// Checks that a statement is consistent.
 fn adds_up(statement: &Value) {
     let of = |name: &str| {
         (
@@ -93,9 +93,9 @@ fn adds_up(statement: &Value) {
     assert_eq!(exact, spending.1, "{statement}");
 }
 
-/// In each ledger: the sums are those of the usage report, of the account and of the audit.
+/// In each ledger: the sums agree with the usage report, the account and the audit.
 #[tokio::test]
-async fn a_statement_is_what_the_books_say() {
+async fn statement_agrees_with_the_books() {
     let (server, folder) = (RedisServer::start().await, folder());
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &file, &server.url()] {
@@ -153,7 +153,7 @@ async fn a_statement_is_what_the_books_say() {
         assert_eq!(kopecks(&told["vat"]["rub"]), vat.round() as i64);
         said(&tollgate(&world, &["audit"], "").await, 0);
 
-        // Before the account was there, there was nothing; and nothing is said of what has not come yet.
+        // Before the account existed, everything is zero; a future month has no statement.
         let before = statement(&world, "2020-01").await;
         adds_up(&before);
         assert_eq!(before["closing"]["exact_rub"], "0.000000");
@@ -222,7 +222,7 @@ async fn a_statement_comes_as_a_page_as_csv_and_as_json() {
 }
 
 #[tokio::test]
-async fn what_has_no_statement_is_refused_and_said() {
+async fn missing_statement_is_refused_with_its_reason() {
     let world = World::start().await;
     world.key().await;
     for (path, status, says) in [
@@ -260,10 +260,10 @@ async fn what_has_no_statement_is_refused_and_said() {
         "x.txt",
     ];
     let errors = complained(&tollgate(&world, &args, "").await, 64);
-    assert!(errors.contains("ends in none of"), "{errors}");
+    assert!(errors.contains("does not end in"), "{errors}");
 }
 
-/// Moves all that an account's journal has to this earlier time, as if it had been booked then.
+/// Moves an account's whole journal to this earlier time, as if it had been booked then.
 async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
     let journal = format!("tg:{{{account}}}:j");
     let lines: Vec<(String, BTreeMap<String, String>)> =
@@ -287,7 +287,7 @@ async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
     }
 }
 
-/// Writes `-changed` behind the id of the account's first entry, as nobody may.
+/// Appends `-changed` to the id of the account's first entry, as an attacker might.
 async fn change_line(redis: &RedisServer, account: &str) -> String {
     let journal = format!("tg:{{{account}}}:j");
     let lines: Vec<(String, BTreeMap<String, String>)> =
@@ -335,7 +335,7 @@ async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
     said(&tollgate(world, &args, "").await, code)
 }
 
-/// Whatever comes later; and where names or the books have changed, it is said which.
+/// Whatever comes later; if names or the books have changed, the answer names the change.
 #[tokio::test]
 async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     const FORTY_DAYS_MS: u64 = 40 * 86_400_000;
@@ -376,7 +376,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         std::fs::write(&file, &made).unwrap();
         kept.push((format, file, made));
     }
-    // Later calls, payments and corrections are other months'.
+    // Later calls, payments and corrections belong to other months.
     busy_again(&world, &key).await;
     for (format, file, made) in &kept {
         assert_eq!(ask(&world, month, format).await.body, *made);
@@ -385,7 +385,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     }
     said(&tollgate(&world, &["audit"], "").await, 0);
 
-    // A file that somebody has written in.
+    // An edited file.
     let (_, csv, made) = &kept[1];
     let text = String::from_utf8(made.to_vec()).unwrap();
     std::fs::write(
@@ -406,7 +406,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     );
     std::fs::write(csv, made).unwrap();
 
-    // The customer's name of then, whatever it is called now.
+    // The customer's name at that time, even after it is renamed.
     rename(&world, "ООО «Акме»").await;
     for (format, file, made) in &kept {
         assert_eq!(ask(&world, month, format).await.body, *made);
@@ -417,7 +417,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     assert_eq!(told["same_sha256"], true);
     assert_eq!(said_sha256(&kept[0].2), sha256);
 
-    // A month that was made elsewhere by another name.
+    // A month's statement that was made elsewhere under another name.
     let (_, json, made) = &kept[0];
     let text = String::from_utf8(made.to_vec()).unwrap();
     let other = text.replace("\"name\":\"acme\"", "\"name\":\"Acme\"");
@@ -430,7 +430,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         "{told}"
     );
 
-    // A line of the journal that somebody has written in.
+    // An edited line of the journal.
     let spoiled = change_line(&redis, "acme").await;
     let answer = ask(&world, month, "json").await;
     assert_eq!(answer.status, 409, "{spoiled}: {answer:?}");
@@ -446,7 +446,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         .await
         .unwrap();
 
-    // And a line that somebody took out of the journal.
+    // A line removed from the journal.
     let (line, _) = lines
         .iter()
         .find(|(_, fields)| fields["kind"] == "call")
@@ -460,7 +460,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     let message = answer.json()["error"]["message"].to_string();
     assert!(message.contains(sha256), "{message}");
 
-    // What still changes is not verified.
+    // An open month cannot be verified.
     let open = said(
         &tollgate(&world, &["usage", "--by", "day", "--format", "csv"], "").await,
         0,
@@ -477,7 +477,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     complained(&tollgate(&world, &args, "").await, 64);
 }
 
-/// In all forms.
+/// A month's statement in all formats.
 async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
     let mut forms = Vec::new();
     for format in ["json", "csv", "html", "pdf"] {
@@ -488,7 +488,7 @@ async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
     forms
 }
 
-/// In each ledger, and in a copy: what it was made of is kept, and not what is in force later.
+/// In each ledger, and in a copy: its stored inputs are used, not the current ones.
 #[tokio::test]
 async fn a_closed_month_is_made_of_the_name_and_the_seller_that_it_had_first() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -537,9 +537,9 @@ async fn copied(from: &str, to: &str) {
     said(&output.await.unwrap(), 0);
 }
 
-/// Two gateways that are of two minds about the seller, asked at once.
+/// Concurrent requests to two gateways with different settings of the seller.
 #[tokio::test]
-async fn one_number_has_one_hash_whoever_makes_it_first() {
+async fn one_statement_number_has_one_hash_over_all_gateways() {
     let server = RedisServer::start().await;
     let mut gateways = Vec::new();
     for seller in [

@@ -1,5 +1,5 @@
-//! Decisions, "Status table": what we refuse ourselves. The rows 401 and 403 are in `spec_auth`, 429
-//! in `limits`, and what vendors do in `status_vendor`.
+//! Decisions, "Status table": refusals by the gateway. The rows 401 and 403 are in `spec_auth`, 429 in `limits`, and
+//! faults of vendors in `status_vendor`.
 
 use http::Method;
 use serde_json::json;
@@ -50,7 +50,7 @@ async fn a_body_that_is_not_json_is_400() {
 }
 
 #[tokio::test]
-async fn a_field_that_stands_there_twice_is_400_however_it_is_escaped() {
+async fn duplicate_field_is_400_however_it_is_escaped() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -81,10 +81,10 @@ async fn a_field_that_stands_there_twice_is_400_however_it_is_escaped() {
 }
 
 #[tokio::test]
-async fn what_the_vendors_format_cannot_express_is_400_and_names_the_field() {
+async fn untranslatable_field_is_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
-    // Several choices have no name in the messages format.
+    // The messages format has no field for several choices.
     let body = with(Op::Chat.body("x"), json!({ "model": "messages", "n": 2 }));
     let answer = world.chat(&key, &body).await;
     let text = refused("n", &answer, 400, INVALID, "");
@@ -117,7 +117,7 @@ async fn an_unknown_path_is_404() {
 }
 
 #[tokio::test]
-async fn a_wrong_method_is_405_and_says_which_are_allowed() {
+async fn wrong_method_is_405_with_the_allowed_ones() {
     let world = World::start().await;
     for (path, allow) in [
         ("/v1/chat/completions", "POST"),
@@ -244,7 +244,7 @@ async fn headers_of_more_than_32_kb_are_431() {
 }
 
 #[tokio::test]
-async fn no_such_model_is_503_that_need_not_be_tried_again() {
+async fn unknown_model_is_503_and_not_retryable() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -312,7 +312,7 @@ async fn overload_is_503_until_a_running_answer_has_ended() {
 }
 
 #[tokio::test]
-async fn texts_for_people_are_russian_or_english_as_the_config_says() {
+async fn texts_for_people_are_russian_or_english_by_the_configuration() {
     for (setup, russian) in [
         (Setup::default(), true),
         (top("language = \"ru\""), true),

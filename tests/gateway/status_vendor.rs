@@ -1,5 +1,5 @@
-//! Decisions, "Status table": what a vendor does, and what the caller is told of it. None of it costs
-//! the caller anything.
+//! Decisions, "Status table": a vendor's faults, and the caller's answer to them. None of them costs the caller
+//! anything.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// Checks that both operations, plain and streamed, are refused so when the vendor answers `reply`.
+/// Checks that both operations, plain and streamed, are refused like this when the vendor answers `reply`.
 async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
     let world = World::start().await;
     let key = world.key().await;
@@ -46,7 +46,74 @@ async fn a_vendors_400_413_and_422_are_passed_on_with_its_text_so_that_the_reque
     }
 }
 
-/// What Claude Code 2.1.330 finds in a refusal, and asks again without; some of it only where the text begins.
+#[tokio::test]
+async fn a_vendors_409_and_451_and_flagged_input_are_the_callers_and_not_tried_again() {
+    for (status, told, words) in [
+        (409, 409, "the file is still being written"),
+        (451, 451, "unavailable for legal reasons"),
+        (403, 400, "the input was flagged by moderation"),
+    ] {
+        let text = said(words, refusal(status, words), told, INVALID, "").await;
+        assert!(text.contains(words), "{text}");
+    }
+    for (status, words) in [
+        (403, "your account was flagged"),
+        (451, "Incorrect API key provided: x"),
+        (409, "This organization has been disabled."),
+    ] {
+        let text = said(
+            words,
+            refusal(status, words),
+            503,
+            API,
+            "vendor_unavailable",
+        )
+        .await;
+        assert!(!text.contains(words), "{text}");
+    }
+}
+
+/// Agents shorten the conversation because of the code, or of the words at the beginning.
+#[tokio::test]
+async fn vendors_error_message_reaches_the_caller_from_any_shape() {
+    const LONG: &str = "prompt is too long: 201234 tokens > 200000 maximum";
+    let world = World::start().await;
+    let key = world.key().await;
+    let raw = json!({ "error": { "message": LONG, "type": "invalid_request_error" } }).to_string();
+    let json = |body: serde_json::Value| Reply::json(400, &body);
+    let plain = Step::Send(Bytes::from_static(LONG.as_bytes()));
+    for (what, reply) in [
+        (
+            "a list of faults",
+            json(json!({ "detail": [{ "loc": ["body"], "msg": LONG }] })),
+        ),
+        (
+            "a message that is an object",
+            json(json!({ "object": "error", "message": { "detail": [{ "msg": LONG }] } })),
+        ),
+        ("plain text", Reply::raw(400, "text/plain", vec![plain])),
+        (
+            "a proxy's",
+            json(
+                json!({ "error": { "code": 400, "message": "Provider returned error", "metadata": { "raw": raw } } }),
+            ),
+        ),
+        (
+            "5xx",
+            Reply::json(500, &json!({ "error": { "message": LONG } })),
+        ),
+    ] {
+        world.vendor.script(move |_| reply.clone());
+        for op in BOTH {
+            let answer = op.call(&world, &key, &op.body("x")).await;
+            let text = refused(what, &answer, 400, INVALID, "context_length_exceeded");
+            assert!(text.starts_with(LONG), "{what}: {text}");
+            assert_eq!(answer.json()["error"]["vendor"]["message"], LONG, "{what}");
+        }
+    }
+}
+
+/// Phrases that Claude Code 2.1.330 finds in a refusal, to retry without the cause; some of them only at the beginning.
 const ACTED_ON: [&str; 40] = [
     "prompt is too long: 210000 tokens > 200000 maximum",
     "Input is too long.",
@@ -91,7 +158,7 @@ const ACTED_ON: [&str; 40] = [
 ];
 
 #[tokio::test]
-async fn what_clients_act_on_in_a_vendors_refusal_reaches_them_word_for_word() {
+async fn phrases_that_clients_search_in_a_refusal_reach_them_unchanged() {
     let world = World::start().await;
     let key = world.key().await;
     for text in ACTED_ON {
@@ -105,11 +172,11 @@ async fn what_clients_act_on_in_a_vendors_refusal_reaches_them_word_for_word() {
                     error["message"].as_str().unwrap(),
                     answer.headers["x-request-id"].to_str().unwrap(),
                 );
-                // Before anything of ours, in one line, with the number at the end.
+                // Before any text of the gateway, in one line, with the number at the end.
                 assert!(message.starts_with(&format!("{text} — ")), "{message}");
                 assert!(message.ends_with(&format!(" ({number})")), "{message}");
                 assert!(!message.contains('\n'), "{message}");
-                // And the whole of it, for who looks for that.
+                // And the whole text, for clients that search for it.
                 assert_eq!(error["vendor"], json!({ "message": text }));
                 assert_eq!(error["type"], INVALID);
             }
@@ -117,9 +184,9 @@ async fn what_clients_act_on_in_a_vendors_refusal_reaches_them_word_for_word() {
     }
 }
 
-/// Its code is what clients know it by, whichever format its vendor speaks.
+/// Clients recognise it by its code, whichever format its vendor speaks.
 #[tokio::test]
-async fn a_request_with_more_tokens_than_the_model_reads_has_a_code_of_its_own() {
+async fn request_beyond_the_context_window_has_its_own_code() {
     let world = World::start().await;
     let key = world.key().await;
     for (text, code) in [
@@ -237,7 +304,7 @@ async fn a_redirect_is_502_and_is_never_followed() {
 }
 
 #[tokio::test]
-async fn json_that_is_none_or_breaks_off_is_502() {
+async fn invalid_or_incomplete_json_is_502() {
     let world = World::start().await;
     let key = world.key().await;
     let send = |text: &'static str| Step::Send(Bytes::from_static(text.as_bytes()));
@@ -258,7 +325,7 @@ async fn json_that_is_none_or_breaks_off_is_502() {
 }
 
 #[tokio::test]
-async fn json_that_is_no_object_is_502() {
+async fn json_other_than_an_object_is_502() {
     for text in ["[]", "[null,null]", "null", "7", "\"x\""] {
         let world = World::start().await;
         let key = world.key().await;
@@ -275,7 +342,7 @@ async fn json_that_is_no_object_is_502() {
 }
 
 #[tokio::test]
-async fn json_where_a_stream_was_asked_for_is_502_and_the_other_way_round() {
+async fn json_for_a_stream_and_stream_for_json_are_502() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -292,7 +359,7 @@ async fn json_where_a_stream_was_asked_for_is_502_and_the_other_way_round() {
 }
 
 #[tokio::test]
-async fn an_error_in_the_clothes_of_an_answer_is_an_error() {
+async fn error_with_status_200_is_an_error() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -307,7 +374,7 @@ async fn an_error_in_the_clothes_of_an_answer_is_an_error() {
 
 #[tokio::test]
 async fn a_vendor_that_accepts_and_is_silent_is_504() {
-    // Connections wait in the listener's queue: nobody ever reads the request.
+    // Connections wait in the listener's queue: the request is never read.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let world = vendors_at(&address, "first_byte_seconds = 1\nplain_seconds = 1")
@@ -338,9 +405,9 @@ async fn a_vendor_that_falls_silent_in_a_plain_answer_is_504() {
     cost_nothing("falls silent", &world, &key, &answer).await;
 }
 
-/// A first event that is an error makes the answer a refusal, whatever else stands in it.
+/// A first event that is an error makes the answer a refusal, whatever its other fields are.
 #[tokio::test]
-async fn a_stream_that_begins_with_an_error_costs_nothing_whatever_else_it_says() {
+async fn stream_that_begins_with_an_error_costs_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let error = json!({ "message": "overloaded", "type": "server_error" });

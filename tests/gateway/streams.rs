@@ -18,7 +18,7 @@ fn streamed(body: Value) -> Value {
     with(body, json!({ "stream": true }))
 }
 
-/// The client asks for the usage itself, so that nothing of a chat stream is ours.
+/// The client requests usage, so that the gateway adds nothing to a chat stream.
 fn with_usage(body: Value) -> Value {
     with(
         streamed(body),
@@ -47,7 +47,7 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
                 event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
                 \"usage\":{\"output_tokens\":2}}  \n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     for (op, said) in [(Op::Chat, chat), (Op::Messages, messages)] {
-        // In frames that cut events, lines and characters. What stands behind the last event is no part of it.
+        // In frames that cut events, lines and characters. Data after the last event is not part of the stream.
         for (size, behind) in [(1, ": bye\n\n"), (7, ""), (64, ""), (10_000, ": bye\n\n")] {
             let steps = in_pieces(&[said, behind].concat(), size);
             world
@@ -68,8 +68,8 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     for op in BOTH {
         let said = events(op, &["раз ", "два ", "три"], 9, 3);
         let go = Arc::new(Notify::new());
-        // The vendor waits in front of each event until the client has read the one before it. The
-        // first one comes with the head of the answer.
+        // The vendor waits before each event until the client has read the previous one. The first one comes with the
+        // head of the answer.
         let steps: Vec<Step> = said
             .iter()
             .flat_map(|event| {
@@ -133,7 +133,7 @@ async fn an_error_as_the_first_event_has_a_status_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn usage_is_asked_of_the_vendor_and_its_chunk_taken_out_when_the_client_did_not_ask() {
+async fn usage_is_requested_and_its_chunk_removed_unless_the_client_requested_it() {
     let world = World::start().await;
     let key = world.key().await;
     let said = events(Op::Chat, &["раз"], 9, 1);
@@ -160,7 +160,7 @@ async fn usage_is_asked_of_the_vendor_and_its_chunk_taken_out_when_the_client_di
         let other = options.and_then(|options| options.get("include_obfuscation").cloned());
         let sent = sent["stream_options"].get("include_obfuscation").cloned();
         assert_eq!(sent, other);
-        // The usage was read all the same: 9 × 100 + 1 × 200 µ₽.
+        // The usage was read nevertheless: 9 × 100 + 1 × 200 µ₽.
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["charged_rub"], "0.0011", "{receipt}");
         assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -168,7 +168,7 @@ async fn usage_is_asked_of_the_vendor_and_its_chunk_taken_out_when_the_client_di
 }
 
 #[tokio::test]
-async fn usage_that_the_client_asked_for_stays() {
+async fn requested_usage_chunk_is_kept() {
     let world = World::start().await;
     let key = world.key().await;
     let said = events(Op::Chat, &["раз"], 9, 1);
@@ -182,7 +182,7 @@ async fn usage_that_the_client_asked_for_stays() {
 }
 
 #[tokio::test]
-async fn usage_on_a_chunk_with_choices_is_not_taken_out() {
+async fn usage_on_a_chunk_with_choices_is_not_removed() {
     let world = World::start().await;
     let key = world.key().await;
     let said = [
@@ -211,8 +211,8 @@ async fn a_chat_stream_ends_with_done_even_if_its_vendor_leaves_that_out() {
     assert!(events.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
 }
 
-/// What stands in the last event of a stream that failed, after checking that it is one of this
-/// format, ends with the number, and that nothing says that the stream came to its end.
+/// The last event of a failed stream. Checks that it is in this format and ends with the number, and that nothing
+/// reports a normal end.
 fn error_event(op: Op, text: &str, number: &str) -> Value {
     assert!(!text.contains("[DONE]"), "{text}");
     assert!(!text.contains("message_stop"), "{text}");
@@ -266,7 +266,7 @@ async fn a_vendors_error_inside_a_stream_is_an_error_event_without_the_vendors_w
             let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
             let text = answer.text();
             assert_eq!(answer.status, 200, "{op:?}");
-            // Not one byte of it, however it is cut.
+            // No byte of the vendor's error is forwarded, however it is cut.
             let ours = text
                 .strip_prefix(&before)
                 .unwrap_or_else(|| panic!("{text}"));
@@ -294,7 +294,7 @@ async fn a_stream_that_is_cut_never_looks_finished() {
             if half_an_event {
                 steps.push(Step::Send(Bytes::from_static(b"data: {\"half")));
             }
-            // Not before the client has read what was sent: a cut may overtake it.
+            // Cut only after the client has read the data, because a cut may overtake it.
             steps.extend([Step::Hold(Arc::clone(&go)), Step::Cut]);
             world
                 .vendor

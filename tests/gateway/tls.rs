@@ -1,5 +1,4 @@
-//! TLS for callers: what is spoken, how long we wait for it, and a certificate that changes under open
-//! connections.
+//! TLS for callers: protocols, timeouts, and a certificate that changes while connections are open.
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -35,7 +34,7 @@ use crate::{
     proxies::Authority,
 };
 
-/// A limit of one second, and what a busy machine adds to it.
+/// A limit of one second, plus the delays of a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
@@ -82,7 +81,7 @@ async fn connect(
         .await
 }
 
-/// As HTTP/1.1 has it: the path, and the host beside it.
+/// In the form of HTTP/1.1: the path, and a `host` header.
 fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     let (mut parts, body) = req.into_parts();
     parts.uri = parts.uri.path().parse().unwrap();
@@ -91,7 +90,7 @@ fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     Request::from_parts(parts, body)
 }
 
-/// A client of HTTP/1.1 over a connection; what drives it is among the tasks.
+/// A client of HTTP/1.1 over a connection, which is driven by one of the tasks.
 async fn speak_http1(
     stream: TlsStream<TcpStream>,
     tasks: &mut JoinSet<()>,
@@ -148,11 +147,11 @@ async fn both_versions_of_http_are_spoken_over_both_versions_of_tls() {
             }
         }
     }
-    // Without a protocol in common there is no connection.
+    // Without a common protocol there is no connection.
     assert!(connect(to, &authority, &["gopher"], &BOTH).await.is_err());
 }
 
-/// It says so with `close_notify`; without that, what came may have been cut by somebody else.
+/// The client closes with `close_notify`; without that, an attacker may have cut the data.
 #[tokio::test]
 async fn a_client_that_closes_its_sending_side_gets_its_answer() {
     let authority = Authority::new();
@@ -182,7 +181,7 @@ async fn a_client_that_closes_its_sending_side_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_or_speaks_no_tls_is_soon_gone_and_harms_nobody() {
+async fn silent_and_plain_clients_of_a_tls_port_are_disconnected_soon() {
     let authority = Authority::new();
     let setup = over_tls(Setup::default(), &authority)
         .edit("[tariff]", "[limits]\nfirst_byte_seconds = 1\n[tariff]");
@@ -212,7 +211,7 @@ async fn who_says_nothing_or_speaks_no_tls_is_soon_gone_and_harms_nobody() {
 }
 
 #[tokio::test]
-async fn in_tls_too_silence_ends_a_connection_and_idleness_ends_it_in_order() {
+async fn silent_and_idle_tls_connections_are_closed_in_order() {
     let authority = Authority::new();
     let limits = "[limits]\nfirst_byte_seconds = 1\nidle_seconds = 1\n[tariff]";
     let world = over_tls(Setup::default(), &authority)
@@ -259,7 +258,7 @@ async fn a_certificate_is_renewed_under_open_connections() {
     assert_eq!(get_root(&mut open).await, 200);
     assert!(connect(edge.address, &second, &[], &BOTH).await.is_err());
 
-    // The key comes later, and until then the two do not belong together.
+    // The key is written later, and until then the two do not match.
     install(&second, "vendor.pem", &certificate);
     edge.says("not reloaded: ", 1).await;
     assert!(edge.log().contains("is not the key of the certificate"));
@@ -271,7 +270,7 @@ async fn a_certificate_is_renewed_under_open_connections() {
     assert_eq!(get_root(&mut open).await, 200);
 }
 
-/// What `check` says of a `[tls]` section: mistakes or warnings, each with its field.
+/// Mistakes or warnings of `check` about a `[tls]` section, each with its field.
 fn told(tls: &str, base_url: &str) -> Vec<(String, String)> {
     let vendor = SocketAddr::from(([127, 0, 0, 1], 9));
     let text = crate::harness::config_text(vendor, "memory:", "outbox.db")

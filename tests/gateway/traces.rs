@@ -1,5 +1,5 @@
-//! Spans, as a collector gets them: what is in them, whose trace they join, and that a collector that does not listen
-//! costs nobody anything.
+//! Spans as a collector receives them: their content, the traces that they join, and a collector that does not respond,
+//! which costs nothing.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -21,7 +21,7 @@ use crate::{
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// A collector that takes all.
+/// A collector that accepts everything.
 async fn collector() -> ScriptedVendor {
     let collector = ScriptedVendor::start().await.unwrap();
     collector.script(|_| Reply::json(200, &json!({})));
@@ -37,7 +37,7 @@ async fn traced(collector: &str) -> World {
     Setup::default().edit("[ledger]", &section).start().await
 }
 
-/// Spans that a collector was sent.
+/// Spans that a collector received.
 fn spans_in(received: &[Received]) -> Vec<Value> {
     let mut spans = Vec::new();
     for one in received {
@@ -71,7 +71,7 @@ fn of_call<'s>(spans: &'s [Value], answer: &Answer) -> (&'s Value, Vec<&'s Value
     (request, attempts)
 }
 
-/// An attribute's value, of whatever kind; null if it is not there.
+/// An attribute's value, of any type; null if absent.
 fn attribute(span: &Value, key: &str) -> Value {
     let attributes = span["attributes"].as_array().unwrap();
     let found = attributes.iter().find(|attribute| attribute["key"] == key);
@@ -198,7 +198,7 @@ async fn a_call_is_a_span_and_the_vendor_that_answers_it_another() {
     assert_nothing_is_told(&collector, &key);
 }
 
-/// Neither secrets nor what was said, but for the header that is for the collector.
+/// Checks that neither secrets nor content are sent, except the collector's own header.
 fn assert_nothing_is_told(collector: &ScriptedVendor, key: &Key) {
     let received = collector.received();
     assert!(!received.is_empty());
@@ -218,7 +218,7 @@ fn assert_nothing_is_told(collector: &ScriptedVendor, key: &Key) {
 }
 
 #[tokio::test]
-async fn a_call_joins_its_callers_trace_and_the_vendor_is_told_of_none() {
+async fn call_joins_its_callers_trace_and_the_vendor_gets_no_trace() {
     let collector = collector().await;
     let world = traced(&collector.address().to_string()).await;
     let key = world.key().await;
@@ -253,7 +253,7 @@ async fn a_call_joins_its_callers_trace_and_the_vendor_is_told_of_none() {
 }
 
 #[tokio::test]
-async fn refused_and_failed_calls_say_so_by_their_code() {
+async fn refused_and_failed_calls_have_their_code_in_the_span() {
     let collector = collector().await;
     let world = traced(&collector.address().to_string()).await;
     let key = world.key().await;
@@ -302,7 +302,7 @@ async fn refused_and_failed_calls_say_so_by_their_code() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_not_taken_now_is_sent_again() {
+async fn rejected_batch_is_sent_again() {
     let collector = ScriptedVendor::start().await.unwrap();
     let asked = AtomicUsize::new(0);
     collector.script(move |_| {
@@ -322,7 +322,7 @@ async fn a_batch_that_is_not_taken_now_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_batch_that_will_never_be_taken_is_dropped_and_counted() {
+async fn permanently_rejected_batch_is_dropped_and_counted() {
     let collector = ScriptedVendor::start().await.unwrap();
     collector.script(|_| Reply::json(400, &json!({})));
     let world = traced(&collector.address().to_string()).await;
@@ -338,7 +338,7 @@ async fn a_batch_that_will_never_be_taken_is_dropped_and_counted() {
 async fn a_collector_that_hangs_delays_neither_calls_nor_the_stop() {
     /// More than the queue and a batch.
     const CALLS: usize = 2_700;
-    // Connections are made by the kernel, and nobody ever reads from them.
+    // The kernel accepts connections, but nothing reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let world = traced(&silent.local_addr().unwrap().to_string()).await;
     let key = world.key().await;

@@ -1,7 +1,7 @@
-//! Requests as real tools send them, and what they become: pairs of files under
-//! `fixtures/golden/DIRECTION/`, `NAME.in.json` and `NAME.out.json`.
+//! Requests as real tools send them, and their translations: pairs of files under `fixtures/golden/DIRECTION/`,
+//! `NAME.in.json` and `NAME.out.json`.
 //!
-//! With `UPDATE_GOLDEN=1` what comes out is written; then each difference is to be looked at.
+//! `UPDATE_GOLDEN=1` writes the translations; check every difference then.
 
 use std::{fs, path::Path};
 
@@ -10,10 +10,13 @@ use serde_json::Value;
 use tollgate_layers::{
     Error,
     model::{Dialect, Thinking},
-    translate::{chat, messages, wire::RequestCx},
+    translate::{
+        chat, messages,
+        wire::{CacheCx, RequestCx},
+    },
 };
 
-/// The ceiling where a request names none.
+/// The maximum of output if a request has none.
 const OUTPUT_TOKENS: u64 = 4000;
 
 type Translate = fn(&[u8], &RequestCx<'_>) -> Result<Bytes, Error>;
@@ -25,7 +28,9 @@ fn chat_requests_become_these_messages_requests() {
 
 #[test]
 fn messages_requests_become_these_chat_requests() {
-    golden("messages_to_chat", messages::request);
+    golden("messages_to_chat", |body, cx| {
+        messages::request(body, "v", cx)
+    });
 }
 
 fn golden(direction: &str, translate: Translate) {
@@ -73,7 +78,7 @@ fn translated(name: &str, asked: &[u8], translate: Translate) -> Value {
     let ceiling = ["max_completion_tokens", "max_tokens"]
         .iter()
         .find_map(|field| fields[field].as_u64());
-    // The way to ask for thinking is the model's, not the request's.
+    // The model decides how thinking is requested.
     let dialect = Dialect::default().thinking(if name.contains("budget") {
         Thinking::Budget
     } else {
@@ -83,6 +88,7 @@ fn translated(name: &str, asked: &[u8], translate: Translate) -> Value {
         model: "vendor-model",
         output_tokens: ceiling.unwrap_or(OUTPUT_TOKENS),
         dialect: &dialect,
+        cache: CacheCx::default(),
     };
     let became = translate(asked, &cx).unwrap_or_else(|error| panic!("{name}: {error}"));
     serde_json::from_slice(&became).unwrap()

@@ -1,5 +1,5 @@
-//! Decisions, "Money": never a price by accident. What a vendor bills at a rate that the model does not have is refused
-//! before it costs; where the model has it, the call is held, charged and told by it.
+//! Decisions, "Money": never a price by accident. A request that a vendor bills at a rate that the model does not have
+//! is refused; if the model has the rate, it is used for the hold, the charge and the receipt.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
     replies::{Tokens, answer},
 };
 
-/// Prices of `chat` and of `messages`, with cache writes of an hour: four times those of five minutes.
+/// Prices of `chat` and of `messages`, with cache writes of one hour: four times those of five minutes.
 fn with_an_hour() -> Setup {
     Setup::default()
         .edit(
@@ -43,7 +43,7 @@ fn marked(op: Op, lifetimes: &[&str]) -> Value {
     )
 }
 
-/// Another path that takes the body of a call of this operation.
+/// Another path that accepts the body of a call of this operation.
 async fn posted(world: &World, op: Op, key: &Key, path: &str, body: &Value) -> Answer {
     let mut headers = vec![
         ("x-api-key", key.secret.as_str()),
@@ -94,7 +94,7 @@ async fn a_lifetime_in_the_cache_without_a_price_is_refused_by_its_name() {
 }
 
 #[tokio::test]
-async fn the_usual_lifetimes_go_through_as_they_are() {
+async fn default_cache_lifetimes_pass_unchanged() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -112,7 +112,7 @@ async fn the_usual_lifetimes_go_through_as_they_are() {
 }
 
 #[tokio::test]
-async fn an_estimate_and_a_count_are_refused_where_the_call_is() {
+async fn estimate_and_count_are_refused_if_the_call_would_be() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, path) in [
@@ -171,7 +171,7 @@ async fn an_hour_in_the_cache_is_held_charged_and_shown_at_its_own_rate() {
             assert_eq!(receipt.pointer(count_of), Some(&json!(400)), "{receipt}");
             assert_eq!(receipt["price"], said["price"]);
             assert_eq!(receipt["held_rub"], said["hold_rub"]);
-            // Rubles for a million tokens are micro-rubles for one.
+            // Rubles per million tokens are micro-rubles per token.
             let rate = |class: &str| micro(&model[class]) / 1_000_000;
             let charge = 3 * rate("input_rub_mtok")
                 + 5 * rate("cached_input_rub_mtok")
@@ -196,7 +196,7 @@ async fn an_hour_in_the_cache_is_held_charged_and_shown_at_its_own_rate() {
 }
 
 #[tokio::test]
-async fn each_lifetime_is_charged_by_what_the_vendor_says_that_it_wrote() {
+async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
     let world = with_an_hour().start().await;
     let key = world.key().await;
     let body = marked(Op::Messages, &["1h", "5m"]);
@@ -206,7 +206,7 @@ async fn each_lifetime_is_charged_by_what_the_vendor_says_that_it_wrote() {
         );
         serde_json::from_str(&usage).unwrap()
     };
-    // Told in full, in part, and not at all: what is not told is of the dearest that was asked for.
+    // Reported in full, in part, and not at all: unreported writes have the dearest requested lifetime.
     for (creation, five, hour) in [
         (
             r#","cache_creation":{"ephemeral_5m_input_tokens":300,"ephemeral_1h_input_tokens":100}"#,
@@ -243,7 +243,7 @@ async fn each_lifetime_is_charged_by_what_the_vendor_says_that_it_wrote() {
             + 7 * rate("/price/output");
         assert_eq!(micro(&receipt["charged_rub"]), charge, "{receipt}");
     }
-    // No rate of an hour makes one of another time.
+    // A rate of one hour does not apply to another lifetime.
     for op in BOTH {
         let before = world.vendor.received().len();
         let answer = op.call(&world, &key, &marked(op, &["2h"])).await;
@@ -253,8 +253,8 @@ async fn each_lifetime_is_charged_by_what_the_vendor_says_that_it_wrote() {
 }
 
 #[tokio::test]
-async fn a_lifetime_that_reaches_no_vendor_costs_what_it_always_did() {
-    for setup in [Setup::default(), with_an_hour()] {
+async fn one_hour_lifetime_is_translated_only_if_the_model_has_a_price() {
+    for (setup, hour_priced) in [(Setup::default(), false), (with_an_hour(), true)] {
         let world = setup.start().await;
         let key = world.key().await;
         for (op, model) in [(Op::Messages, Op::Chat), (Op::Chat, Op::Messages)] {
@@ -264,7 +264,12 @@ async fn a_lifetime_that_reaches_no_vendor_costs_what_it_always_did() {
                 let answer = op.call(&world, &key, &body).await;
                 assert_eq!(answer.status, 200, "{answer:?}");
                 let sent = world.vendor.received().pop().unwrap().json();
-                assert!(!sent.to_string().contains("cache_control"), "{sent}");
+                let sent = sent.to_string();
+                let to_messages = model == "messages";
+                assert_eq!(sent.contains("cache_control"), to_messages, "{sent}");
+                let hour = to_messages && hour_priced && lifetimes[0] == "1h";
+                assert_eq!(sent.contains("\"ttl\":\"1h\""), hour, "{sent}");
+                assert!(!sent.contains("12h") && !sent.contains("5m"), "{sent}");
                 let receipt = world.receipt(&answer.number()).await;
                 let usual = if model == "chat" { "50.00" } else { "500.00" };
                 assert_eq!(receipt["price"]["cache_write"], usual, "{receipt}");
@@ -274,7 +279,7 @@ async fn a_lifetime_that_reaches_no_vendor_costs_what_it_always_did() {
 }
 
 #[tokio::test]
-async fn the_rate_of_an_hour_is_shown_where_there_is_one_and_nowhere_else() {
+async fn one_hour_cache_rate_is_shown_only_if_configured() {
     let setup = Setup::default().edit(
         "cache_write = \"5\"",
         "cache_write = \"5\", cache_write_1h = \"20.5\"",
@@ -295,7 +300,7 @@ async fn the_rate_of_an_hour_is_shown_where_there_is_one_and_nowhere_else() {
     );
     assert_eq!(page.matches(&shown).count(), 1, "{page}");
 
-    // But for that, nothing differs from what is shown without it.
+    // Except for that, everything is the same as without it.
     let mut known = catalog.clone();
     let model = known["models"][1].as_object_mut().unwrap();
     model.remove("cache_write_1h_rub_mtok").unwrap();
@@ -310,8 +315,8 @@ async fn the_rate_of_an_hour_is_shown_where_there_is_one_and_nowhere_else() {
     );
 }
 
-/// A chat body whose input is held as so many tokens: 512 for the call, 8 for its message, the rest
-/// for text at a byte and a half.
+/// A chat body whose input is held as this many tokens: 512 for the call, 8 for its message, the rest for text at 1.5
+/// bytes per token.
 fn held_as(tokens: usize) -> Value {
     Op::Chat.body(&"x".repeat((tokens - 520) / 2 * 3))
 }
@@ -341,7 +346,7 @@ async fn a_call_that_may_be_longer_than_its_price_is_refused_with_both_numbers()
     }
     assert_eq!(world.vendor.received().len(), received);
     assert_eq!(world.account(&key).await["held_rub"], "0.00");
-    // A count is free, whatever it counts, and tells more than a bound.
+    // A count is free, whatever it counts, and may exceed a bound.
     let count = with(long, json!({ "max_tokens": null }));
     let answer = posted(&world, Op::Messages, &key, COUNT, &count).await;
     assert_eq!(answer.status, 200, "{answer:?}");

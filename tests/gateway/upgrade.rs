@@ -36,14 +36,16 @@ use crate::{
     support::process::{Log, Start, TOLLGATE, addresses, signal, with_secrets},
 };
 
-/// What a start or a stop may take on a busy machine.
+/// Maximum duration of a start or a stop on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What `chat_body("Привет")` costs, in micro-rubles.
+/// Cost of `chat_body("Привет")`, in micro-rubles.
 const COST: i64 = 1500;
 const STREAMS: usize = 20;
 
-/// Where callers and operators are served.
-fn both((callers, operators): (SocketAddr, Option<SocketAddr>)) -> (SocketAddr, SocketAddr) {
+/// Addresses of callers and operators.
+pub(crate) fn both(
+    (callers, operators): (SocketAddr, Option<SocketAddr>),
+) -> (SocketAddr, SocketAddr) {
     (callers, operators.expect("operators are served"))
 }
 
@@ -60,8 +62,8 @@ async fn admin(to: SocketAddr, method: Method, path: &str, body: Option<Value>) 
     answer
 }
 
-/// An account `acme` with money, and the secret of its key.
-async fn funded_key(to: SocketAddr) -> String {
+/// Creates an account `acme` with money, and returns the secret of its key.
+pub(crate) async fn funded_key(to: SocketAddr) -> String {
     let account = json!({ "id": "acme", "name": "acme" });
     admin(to, Method::POST, "/admin/v1/accounts", Some(account)).await;
     let payment = json!({ "id": "first", "amount_rub": "1000" });
@@ -83,7 +85,7 @@ fn call(to: SocketAddr, key: &str, stream: bool) -> Request<Full<bytes::Bytes>> 
     request(Method::POST, &url, &headers, body.to_string().into())
 }
 
-/// A vendor whose streams wait after their first word until they are let go.
+/// A vendor whose streams wait after their first word until released.
 struct Vendor {
     scripted: ScriptedVendor,
     holds: Arc<Mutex<Vec<Arc<Notify>>>>,
@@ -112,7 +114,7 @@ impl Vendor {
     }
 }
 
-/// Streams that have begun, over connections of their own.
+/// Streams that have begun, each over its own connection.
 async fn begin_streams(to: SocketAddr, key: &str) -> Vec<Incoming> {
     let client = client();
     let mut streams = Vec::new();
@@ -133,7 +135,7 @@ async fn finish_streams(streams: Vec<Incoming>) {
     }
 }
 
-/// Calls one after the other, each on a connection of its own, until it is told to stop.
+/// Makes calls one after the other, each on its own connection, until stopped.
 struct Caller {
     done: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -180,7 +182,7 @@ impl Caller {
         caller
     }
 
-    /// Waits for so many more calls.
+    /// Waits for this many more calls.
     async fn goes_on(&self, more: usize) {
         let (begun, until) = (Instant::now(), self.done.load(Ordering::SeqCst) + more);
         while self.done.load(Ordering::SeqCst) < until {
@@ -190,7 +192,7 @@ impl Caller {
         }
     }
 
-    /// How many calls were answered, and what became of the others.
+    /// Returns the number of answered calls, and the failures of the others.
     async fn stop(mut self) -> (usize, Vec<String>) {
         self.stop.store(true, Ordering::SeqCst);
         while self.tasks.join_next().await.is_some() {}
@@ -199,7 +201,7 @@ impl Caller {
     }
 }
 
-/// Every call is charged once, and the books add up.
+/// Checks that every call is charged once, and that the books balance.
 async fn books_balance(to: SocketAddr, calls: usize) {
     let begun = Instant::now();
     let account = loop {
@@ -222,9 +224,9 @@ async fn books_balance(to: SocketAddr, calls: usize) {
     assert_eq!(audit["breaches"], json!([]), "{audit}");
 }
 
-/// Beside the old process, on the same port (`reuse_port`), with an outbox of its own.
+/// Next to the old process, on the same port (`reuse_port`), with an outbox of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beside_an_old_process_a_new_one_takes_the_calls_while_old_streams_end() {
+async fn new_process_takes_calls_while_the_old_one_finishes_its_streams() {
     let (redis, vendor) = (RedisServer::start().await, Vendor::start().await);
     let dir = tempfile::tempdir().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
@@ -262,16 +264,16 @@ async fn beside_an_old_process_a_new_one_takes_the_calls_while_old_streams_end()
     assert_eq!(old.ended().await.code(), Some(0));
     caller.goes_on(20).await;
     let (calls, failures) = caller.stop().await;
-    // The kernel resets what it hands to a socket in the moment of its closing, unless
-    // net.ipv4.tcp_migrate_req is set: one call may have met that moment, and none was refused.
+    // The kernel resets a connection that it hands to a socket that is just closing, unless net.ipv4.tcp_migrate_req is
+    // set: one call may have been affected, and none was refused.
     let refused = |failure: &String| !failure.starts_with("connecting false");
     assert!(!failures.iter().any(refused), "{failures:?}");
     assert!(failures.len() <= 1, "{failures:?}");
     books_balance(operators, calls + STREAMS).await;
 }
 
-/// Opens two sockets, says their ports, and starts a gateway on them for each line that it reads: the line is the
-/// file of its log. Says the process' number.
+/// Opens two sockets, prints their ports, and starts a gateway on them for each line that it reads: the line is the
+/// path of its log. Prints the process id.
 const SUPERVISOR: &str = r#"
 import fcntl, os, signal, socket, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -292,7 +294,7 @@ for line in sys.stdin:
     print(pid, flush=True)
 "#;
 
-/// What systemd does with a socket unit.
+/// Acts like systemd with a socket unit.
 struct Supervisor {
     child: Child,
     input: ChildStdin,
@@ -341,7 +343,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         for pid in &self.started {
-            // Most have ended in order.
+            // Most of these processes have ended already.
             let mut kill = Command::new("kill");
             let _ = kill
                 .args(["-KILL", &pid.to_string()])
@@ -355,7 +357,7 @@ impl Drop for Supervisor {
 
 /// On sockets that outlive both: new connections wait in the kernel until the ledger's file is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_sockets_that_were_passed_calls_wait_until_the_new_process_has_the_ledger() {
+async fn calls_on_inherited_sockets_wait_until_the_new_process_has_the_ledger() {
     let vendor = Vendor::start().await;
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name);

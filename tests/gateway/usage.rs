@@ -1,5 +1,4 @@
-//! Decisions, "Money": a vendor's usage is not trusted, and what goes beyond a hold is paid as far as
-//! there is money.
+//! Decisions, "Money": a vendor's usage is not trusted, and usage beyond a hold is charged as far as there is money.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -77,11 +76,11 @@ async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged
             assert_eq!(receipt["estimated"], true, "{what}");
             let huge = |field: &str| nonsense[field].as_u64().is_some_and(|it| it > 100_000);
             let (input, output) = counts(op);
-            // What cannot be is cut to what was held for, and said to be.
+            // Impossible counts are cut to the hold, and flagged.
             assert_eq!(receipt["bounded"], huge(input) || huge(output), "{what}");
             let (held, charged) = (micro(&receipt["held_rub"]), micro(&receipt["charged_rub"]));
             assert!(charged > 0, "{what}");
-            // A usual hold counts 1.5 bytes for a token, and no token has less than one.
+            // A usual hold counts 1.5 bytes per token, and a token has at least one byte.
             assert!(2 * charged <= 3 * held, "{what}");
             assert_eq!(receipt["loss_rub"], "0.00", "{what}");
         }
@@ -89,7 +88,7 @@ async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged
 }
 
 #[tokio::test]
-async fn an_answer_says_the_usage_that_it_is_charged_for_whoever_counted_it() {
+async fn answer_has_the_charged_usage() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, vendor) in [
@@ -183,7 +182,7 @@ async fn a_stream_without_usage_is_estimated_and_flagged() {
 }
 
 #[tokio::test]
-async fn usage_said_twice_in_a_stream_is_charged_once_by_the_last_word() {
+async fn repeated_usage_in_a_stream_is_charged_once_by_the_last_one() {
     let world = World::start().await;
     let key = world.key().await;
     let mut said = events(Op::Chat, &["да"], 9, 2);
@@ -202,7 +201,7 @@ fn dense() -> Value {
     Op::Chat.body(&"x".repeat(3000))
 }
 
-/// A world whose vendor finds 3000 input and 100 output tokens: 320 000 µ₽; and what was held.
+/// A world whose vendor reports 3000 input and 100 output tokens: 320 000 µ₽; and the hold.
 async fn dense_world() -> (World, i64) {
     let world = World::start().await;
     let said = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
@@ -212,7 +211,7 @@ async fn dense_world() -> (World, i64) {
     let receipt = world.receipt(&answer.number()).await;
     let held = micro(&receipt["held_rub"]);
     assert!(held < 320_000, "{receipt}");
-    // With money enough the surplus is paid from what is free.
+    // With enough money the surplus is taken from the free balance.
     assert_eq!(micro(&receipt["charged_rub"]), 320_000, "{receipt}");
     assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
     assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -220,7 +219,7 @@ async fn dense_world() -> (World, i64) {
 }
 
 #[tokio::test]
-async fn usage_above_the_hold_takes_what_is_free_and_the_rest_is_our_loss() {
+async fn usage_above_the_hold_is_charged_from_free_money_and_the_rest_is_a_loss() {
     let (world, held) = dense_world().await;
     let funds = held + 10_000;
     let poor = world.key_with("poor", &rubles(funds), json!({})).await;

@@ -28,7 +28,7 @@ async fn page(world: &World, accept_language: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn the_page_speaks_the_browsers_language_or_the_configs() {
+async fn usage_page_uses_the_browsers_or_the_configured_language() {
     let world = World::start().await;
     let english_world = top("language = \"en\"").start().await;
     for (world, accept, english) in [
@@ -53,14 +53,14 @@ async fn the_page_speaks_the_browsers_language_or_the_configs() {
     }
 }
 
-/// Every tag, after checking that they nest: a text field has no end.
+/// Every tag, after checking that they nest; an input field has no end tag.
 fn tags_of(html: &str) -> Vec<String> {
     let plain = html.replace("<input ", "<meta ");
     tags(&plain)
 }
 
 #[tokio::test]
-async fn the_page_runs_its_own_script_alone_and_nobody_may_frame_it() {
+async fn usage_page_runs_only_its_own_script_and_cannot_be_framed() {
     let world = World::start().await;
     let answer = page(&world, "").await;
     let policy = answer.headers["content-security-policy"].to_str().unwrap();
@@ -132,7 +132,7 @@ async fn a_key_cannot_leave_by_a_form_and_its_field_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn its_parts_are_files_of_this_origin_and_others_are_not_there() {
+async fn page_assets_are_served_and_other_names_are_404() {
     let world = World::start().await;
     for (path, kind) in PARTS {
         let answer = world.get(path, &[]).await;
@@ -160,7 +160,7 @@ async fn its_parts_are_files_of_this_origin_and_others_are_not_there() {
 }
 
 #[tokio::test]
-async fn without_a_script_the_page_says_where_the_numbers_are() {
+async fn usage_page_without_scripts_lists_the_addresses_of_the_numbers() {
     let world = top("service = \"acme-ai\"").start().await;
     let html = page(&world, "en").await.text();
     let (_, without) = html.split_once("<noscript>").unwrap();

@@ -1,4 +1,4 @@
-//! What operators learn of the past: usage, exports, audits, by the admin API and by the commands.
+//! Reports for operators: usage, exports, audits, by the admin API and by the commands.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
     support::process::TOLLGATE,
 };
 
-/// Runs the binary against this gateway. The gateway runs on this thread, so the wait is on another.
+/// Runs the binary against this gateway. The gateway runs on this thread, so another thread waits.
 pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
     let mut command = Command::new(TOLLGATE);
     let address = world.gateway.admin_address().unwrap();
@@ -47,7 +47,7 @@ pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
-/// What a command printed, and that it ended with this code.
+/// The output of a command, which must have ended with this code.
 pub fn said(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{output:?}: {errors}");
@@ -60,7 +60,7 @@ pub fn complained(output: &Output, code: i32) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Calls of two accounts on three keys, by receipts.
+/// Calls of two accounts on three keys, as receipts.
 async fn busy(world: &World) -> (Vec<Key>, Vec<Value>) {
     let keys = vec![
         world.key_with("acme", "1000", json!({})).await,
@@ -87,7 +87,7 @@ async fn usage(world: &World, query: &str) -> Value {
 }
 
 #[tokio::test]
-async fn classes_beside_the_four_have_columns_where_some_call_had_them() {
+async fn further_classes_have_columns_if_a_call_used_them() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let plain = Op::Chat.call(&world, &key, &Op::Chat.body("Привет")).await;
@@ -151,7 +151,7 @@ async fn classes_beside_the_four_have_columns_where_some_call_had_them() {
     assert_eq!(all["rows"][0]["usage"].get("classes"), None, "{all}");
 }
 
-/// Calls, input, output and charge by the words of a group, from receipts.
+/// Calls, input, output and charge by the fields of a group, from receipts.
 fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
     let mut sums = BTreeMap::new();
     for receipt in receipts {
@@ -170,7 +170,7 @@ fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
     sums
 }
 
-/// The same from an answer, in its order.
+/// The groups and sums of an answer's rows, in their order.
 fn rows(answer: &Value, group: &[&str]) -> Vec<(Vec<String>, [i64; 4])> {
     let rows = answer["rows"].as_array().unwrap().iter();
     rows.map(|row| {
@@ -223,9 +223,9 @@ async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
     assert_eq!(unnamed, usage(&world, "?group=account,key,model").await);
 }
 
-/// Read off a scale: never less than it was, and at most an eighth more.
+/// Percentiles come from a histogram: they are between the exact value and one eighth more.
 #[tokio::test]
-async fn usage_says_how_long_calls_took_as_their_receipts_do() {
+async fn usage_durations_agree_with_receipts() {
     let world = World::start().await;
     let (_, receipts) = busy(&world).await;
     let answer = usage(&world, "?group=hour").await;
@@ -245,7 +245,7 @@ async fn usage_says_how_long_calls_took_as_their_receipts_do() {
 }
 
 #[tokio::test]
-async fn usage_can_be_asked_of_an_account_a_key_a_model_and_a_time() {
+async fn usage_is_filtered_by_account_key_model_and_time() {
     let world = World::start().await;
     let (keys, receipts) = busy(&world).await;
     let (second, beta) = (&keys[1].id, &keys[2].id);
@@ -289,7 +289,7 @@ async fn usage_can_be_asked_of_an_account_a_key_a_model_and_a_time() {
             400,
             "acount: unknown parameter; this call takes account, key, model,",
         ),
-        ("group=week", 400, "group: must be words"),
+        ("group=week", 400, "group: must be a comma-separated list"),
         ("session=a%20b", 400, "session: an id is"),
         (
             "endpoint=chat",
@@ -300,7 +300,7 @@ async fn usage_can_be_asked_of_an_account_a_key_a_model_and_a_time() {
         (
             "since=2026-01-31&until=2026-01-31",
             400,
-            "until: must lie after since",
+            "until: must be after since",
         ),
     ] {
         let path = format!("/admin/v1/usage?{query}");
@@ -333,7 +333,7 @@ async fn calls_that_take_no_parameters_refuse_them() {
     }
 }
 
-/// In each ledger: where the session is kept is the ledger's own affair.
+/// In each ledger: each stores the session in its own way.
 #[tokio::test]
 async fn usage_is_added_up_by_session() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -348,7 +348,7 @@ async fn usage_is_added_up_by_session() {
         for (session, key, calls) in [
             (Some("s-2"), 0, 2),
             (Some("s-1"), 0, 1),
-            // Whose session it is, its account says.
+            // The account shows whose session it is.
             (Some("s-1"), 1, 3),
             (None, 1, 2),
         ] {
@@ -361,7 +361,7 @@ async fn usage_is_added_up_by_session() {
                     let answer = op.post(&world, &headers, body).await;
                     let mut receipt = world.receipt(&answer.number()).await;
                     assert_eq!(receipt["session"].as_str(), session, "{ledger}");
-                    // As the sums have it.
+                    // In the sums, a call without a session has an empty one.
                     receipt["session"] = session.unwrap_or_default().into();
                     receipts.push(receipt);
                 }
@@ -415,7 +415,7 @@ async fn usage_is_added_up_by_session() {
     }
 }
 
-/// In each ledger, and whatever format the vendor speaks: it is the caller's that counts.
+/// In each ledger, and whatever format the vendor speaks: the caller's format counts.
 #[tokio::test]
 async fn usage_is_added_up_by_endpoint() {
     const MODEL: &str = "[[model]]\nid = \"chat\"";
@@ -499,7 +499,7 @@ async fn usage_is_added_up_by_endpoint() {
     }
 }
 
-/// In each ledger: what the books say that a group has spent, whichever keys were in it when.
+/// In each ledger: the group's spending by the books, whichever keys were in it at the time.
 #[tokio::test]
 async fn usage_by_group_is_what_the_groups_have_spent() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -620,7 +620,7 @@ async fn an_estimate_is_counted_as_one() {
 }
 
 #[tokio::test]
-async fn the_usage_command_prints_exact_csv_and_says_when_there_is_nothing() {
+async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
     let world = World::start().await;
     let nothing = tollgate(&world, &["usage"], "").await;
     assert!(said(&nothing, 0).starts_with("no call was charged"));
@@ -733,7 +733,7 @@ async fn an_export_has_each_account_with_its_receipts_and_no_key() {
         assert_eq!(account["keys"].as_array().unwrap().len(), keys);
         let path = format!("/admin/v1/accounts/{}", account["id"].as_str().unwrap());
         let shown = world.admin(Method::GET, &path, None).await.json();
-        // Of today and of this month an export says nothing but the charges, and of a debt the corrections.
+        // An export contains only charges of today and of this month, and only corrections of a debt.
         let of_all_times = |field: &str| {
             !matches!(
                 field,
@@ -778,7 +778,7 @@ async fn an_export_has_each_account_with_its_receipts_and_no_key() {
     assert_eq!(nobody.await.status, 404);
 }
 
-/// An export by the command, to this file.
+/// Exports by the command to this file.
 async fn export_to(world: &World, file: &Path) -> String {
     let args = ["export", "--output", file.to_str().unwrap()];
     let output = tollgate(world, &args, "").await;
@@ -787,7 +787,7 @@ async fn export_to(world: &World, file: &Path) -> String {
 }
 
 #[tokio::test]
-async fn an_export_can_be_audited_by_whoever_has_it_while_calls_run() {
+async fn export_can_be_audited_offline_while_calls_run() {
     let folder = folder();
     let ledger = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &ledger] {
@@ -812,7 +812,7 @@ async fn an_export_can_be_audited_by_whoever_has_it_while_calls_run() {
         let to_stdout = said(&tollgate(&world, &["export"], "").await, 0);
         assert_eq!(to_stdout.lines().count(), export.lines().count());
 
-        // One receipt charges a micro-ruble more than it cost.
+        // One receipt charges a micro-ruble more than its cost.
         let charged = receipts[0]["charged_rub"].as_str().unwrap();
         let number = receipts[0]["number"].as_str().unwrap();
         let more = tollgate_layers::money::MicroRub::new(micro(&receipts[0]["charged_rub"]) + 1);
@@ -839,7 +839,7 @@ async fn an_export_can_be_audited_by_whoever_has_it_while_calls_run() {
             "{text}"
         );
 
-        // Cut off at whatever line.
+        // Cut off at any line.
         let lines: Vec<&str> = export.lines().collect();
         let cut = lines[..lines.len() - 1].join("\n");
         let found = tollgate(&world, &["audit", "--export", "-"], &cut).await;
@@ -861,7 +861,7 @@ async fn an_export_can_be_audited_by_whoever_has_it_while_calls_run() {
 }
 
 #[tokio::test]
-async fn an_export_goes_to_a_file_that_is_its_owners_alone() {
+async fn export_file_is_readable_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt;
 
     let world = World::start().await;
@@ -898,7 +898,7 @@ async fn an_export_goes_to_a_file_that_is_its_owners_alone() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// The reports of every group, as they are asked for.
+/// The reports of every group, by the API.
 async fn reports(world: &World) -> Vec<Value> {
     let mut reports = Vec::new();
     for query in [
@@ -931,7 +931,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     let ledger = ledger.await.unwrap();
     rollup::roll_up(&ledger, u64::MAX).await.unwrap();
     assert_eq!(reports(&world).await, before);
-    // What comes behind it counts at once.
+    // A later call counts at once.
     let answer = Op::Chat
         .call(&world, &keys[0], &Op::Chat.body("Привет"))
         .await;
@@ -939,7 +939,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     let later = reports(&world).await;
     assert!(later[0]["total"]["calls"] == 13, "{later:?}");
 
-    // A sum that is wrong is a breach, and is made anew.
+    // A wrong sum is a breach, and is computed again.
     let clean = tollgate(&world, &["audit"], "").await;
     said(&clean, 0);
     spoil_sums(&ledger, Scope::Days).await;
@@ -950,12 +950,12 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     );
     assert_ne!(reports(&world).await, later);
     let rebuilt = said(&tollgate(&world, &["usage", "--rebuild"], "").await, 0);
-    assert!(rebuilt.contains("made anew"), "{rebuilt}");
+    assert!(rebuilt.contains("computed again"), "{rebuilt}");
     said(&tollgate(&world, &["audit"], "").await, 0);
     assert_eq!(reports(&world).await, later);
 }
 
-/// Pages of receipts of all accounts, one behind the other.
+/// Pages of receipts of all accounts, concatenated.
 async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     let (mut numbers, mut after) = (Vec::new(), String::new());
     loop {
@@ -972,7 +972,7 @@ async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     }
 }
 
-/// Calls of two accounts by turns, in the order in which they were booked; of one millisecond by account.
+/// Alternating calls of two accounts, in the order in which they were booked; within a millisecond by account.
 async fn receipts_of_all(world: &World) {
     let (_, mut receipts) = busy(world).await;
     let key = world.another_key("acme", json!({})).await;

@@ -1,4 +1,4 @@
-//! Decisions, "Vendors": which of its routes a call takes.
+//! Decisions, "Vendors": the route of a call.
 
 use futures_util::future::join_all;
 use http::Method;
@@ -16,7 +16,7 @@ use crate::{
     replies::refusal,
 };
 
-/// So many calls, some at a time.
+/// Makes this many calls, some at a time.
 async fn calls(fleet: &Fleet, key: &Key, count: usize, at_a_time: usize) {
     let body = chat_body("x");
     for _ in 0..count / at_a_time {
@@ -48,7 +48,7 @@ async fn vendors_share_calls_by_weight() {
     }
     let asked: Vec<usize> = (0..WEIGHTS.len()).map(|n| fleet.asked(n)).collect();
     assert_eq!(asked.iter().sum::<usize>(), CALLS, "{asked:?}");
-    // Two degrees of freedom: beyond this once in a million runs.
+    // Two degrees of freedom: a higher value occurs once in a million runs.
     assert!(
         chi_squared < 27.6,
         "{asked:?} for {WEIGHTS:?}: χ² = {chi_squared}"
@@ -56,7 +56,7 @@ async fn vendors_share_calls_by_weight() {
 }
 
 #[tokio::test]
-async fn of_equals_the_slower_vendor_gets_fewer_calls() {
+async fn slower_of_equal_vendors_gets_fewer_calls() {
     let fleet = Fleet::start(Setup::default(), 2, |_| String::new(), |_| String::new()).await;
     let key = fleet.world.key().await;
     fleet.vendor(1).script(|received| {
@@ -92,7 +92,7 @@ async fn a_lower_priority_goes_first_whatever_the_weights() {
     assert_eq!([0, 1].map(|n| fleet.asked(n)), [0, 20]);
 }
 
-/// The turn of a conversation that begins with these words.
+/// A turn of the conversation with this beginning.
 fn turn(conversation: usize, turn: usize) -> Value {
     let mut messages =
         vec![json!({ "role": "user", "content": format!("conversation {conversation}") })];
@@ -136,14 +136,14 @@ async fn a_conversation_stays_with_its_vendor_where_the_model_is_sticky() {
             3 * begins.len(),
             "vendor {n}: each one wholly or not at all"
         );
-        // Half of them, give or take four deviations.
+        // Half of them, within four standard deviations.
         assert!(
             (8..=32).contains(&begins.len()),
             "vendor {n}: {}",
             begins.len()
         );
     }
-    // Away from home it goes on.
+    // On another route it continues.
     fleet.vendor(1).script(|_| refusal(500, "x"));
     for conversation in 0..CONVERSATIONS {
         let answer = fleet.world.chat(&key, &turn(conversation, 3)).await;
@@ -152,7 +152,7 @@ async fn a_conversation_stays_with_its_vendor_where_the_model_is_sticky() {
 }
 
 #[tokio::test]
-async fn a_vendor_taken_out_by_hand_gets_no_call_until_it_is_put_back() {
+async fn disabled_vendor_gets_no_call_until_it_is_enabled() {
     let fleet = Fleet::pair("").await;
     let key = fleet.world.key().await;
     for (status, asked) in [("disabled", [10, 0]), ("active", [10, 10])] {
@@ -168,7 +168,7 @@ async fn a_vendor_taken_out_by_hand_gets_no_call_until_it_is_put_back() {
 }
 
 #[tokio::test]
-async fn a_vendor_that_fails_again_and_again_is_left_alone_until_it_is_well() {
+async fn failing_vendor_is_avoided_until_it_recovers() {
     let fleet = Fleet::pair("").await;
     let key = fleet.world.key().await;
     fleet.vendor(1).script(|_| refusal(500, "x"));

@@ -1,5 +1,5 @@
-//! Decisions, "Vendors": when a vendor fails before the first byte the next route answers, under the
-//! same number and the same hold, and the call is charged once.
+//! Decisions, "Vendors": if a vendor fails before the first byte, the next route answers, under the same number and the
+//! same hold, and the call is charged once.
 
 use std::sync::Arc;
 
@@ -7,7 +7,10 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
     sync::Notify,
+    task::JoinSet,
     time::{Duration, Instant},
 };
 use tollgate::demo::{
@@ -25,8 +28,7 @@ use crate::{
     support::redis::free_port,
 };
 
-/// A failure by its name: what the first vendor does, for either operation, plain or streamed. `None`
-/// where it cannot be.
+/// A named failure: the first vendor's answer, for either operation, plain or streamed; `None` if it is not possible.
 type Failure = (&'static str, fn(Op, bool) -> Option<Reply>);
 
 fn never() -> Step {
@@ -96,8 +98,7 @@ const FAILURES: [Failure; 19] = [
     }),
 ];
 
-/// Checks that vendor 0 has answered, that its answer is charged and nothing else, and that it was
-/// asked once.
+/// Checks that vendor 0 has answered one request, and that only its answer is charged.
 async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &Answer) {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     assert!(
@@ -175,7 +176,7 @@ async fn each_vendor_is_sent_the_request_in_its_own_words() {
 
 #[tokio::test]
 async fn a_vendor_of_the_other_format_may_be_the_next_one() {
-    // One vendor speaks both, and fails in the caller's own.
+    // One vendor speaks both formats, and fails in the caller's own.
     let routes = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
     let other = "{ vendor = \"messages-vendor\", model = \"vendor-messages-1\" }";
     let own_first =
@@ -210,7 +211,7 @@ async fn a_vendor_of_the_other_format_may_be_the_next_one() {
 }
 
 #[tokio::test]
-async fn behind_the_first_byte_no_other_vendor_is_asked() {
+async fn after_the_first_byte_no_other_vendor_is_tried() {
     for op in BOTH {
         let fleet = Fleet::pair("").await;
         let key = fleet.world.key().await;
@@ -245,7 +246,7 @@ async fn behind_the_first_byte_no_other_vendor_is_asked() {
 }
 
 #[tokio::test]
-async fn a_mistake_of_the_callers_is_told_by_the_first_vendor_and_no_other_is_asked() {
+async fn callers_mistake_is_answered_only_by_the_first_vendor() {
     for status in [400, 413, 422] {
         for op in BOTH {
             let fleet = Fleet::pair("").await;
@@ -263,7 +264,7 @@ async fn a_mistake_of_the_callers_is_told_by_the_first_vendor_and_no_other_is_as
 }
 
 #[tokio::test]
-async fn an_answer_that_says_nothing_is_none_and_the_next_vendor_is_asked() {
+async fn empty_answer_is_a_failure_and_the_next_vendor_is_tried() {
     let plain = |op, answer: Value| (op, false, Reply::json(200, &answer));
     let done = Reply::stream(vec!["data: [DONE]\n\n".to_owned()]);
     for (op, stream, nothing) in [
@@ -287,9 +288,9 @@ async fn an_answer_that_says_nothing_is_none_and_the_next_vendor_is_asked() {
     }
 }
 
-/// Its head has gone on, so that there is no other vendor to ask.
+/// The answer's head was forwarded, so no other vendor can be tried.
 #[tokio::test]
-async fn a_stream_that_begins_and_says_nothing_ends_in_an_error_and_costs_nothing() {
+async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     world.vendor.script(|_| {
@@ -309,8 +310,8 @@ async fn a_stream_that_begins_and_says_nothing_ends_in_an_error_and_costs_nothin
 }
 
 #[tokio::test]
-async fn when_all_fail_the_most_telling_error_is_told_and_nothing_is_paid() {
-    // What the first and the second one say, in either order, and what is told.
+async fn if_all_vendors_fail_the_most_informative_error_is_returned_and_nothing_is_charged() {
+    // Answers of the first and the second vendor, in either order, and the caller's answer.
     for (one, other, status, kind, code) in [
         (500, 429, 429, LIMIT, "vendor_rate_limit"),
         (401, 500, 503, API, "vendor_unavailable"),
@@ -338,9 +339,9 @@ async fn when_all_fail_the_most_telling_error_is_told_and_nothing_is_paid() {
     }
 }
 
-/// Of a hundred callers one asks for what the vendor cannot bear, as often as it likes.
+/// One of a hundred callers repeatedly sends a request that makes the vendor fail.
 #[tokio::test]
-async fn what_one_callers_requests_do_to_a_lone_vendor_is_not_noticed_by_the_others() {
+async fn harmful_requests_of_one_caller_do_not_shut_a_lone_vendor() {
     const CALLERS: usize = 100;
     type Poison = fn(Op) -> Reply;
     let poisons: [(&str, Poison); 4] = [
@@ -377,7 +378,7 @@ async fn what_one_callers_requests_do_to_a_lone_vendor_is_not_noticed_by_the_oth
                 let answer = op.call(&world, poisonous, poisoned).await;
                 assert!(answer.status != 200 || answer.text().contains("\"error\""));
             }
-            // And beside the others.
+            // And concurrently with the others.
             let poisoning = join_all((0..20).map(|_| op.call(&world, poisonous, poisoned)));
             let calling = join_all(others.iter().map(|key| op.call(&world, key, well)));
             let (_, answers) = tokio::join!(poisoning, calling);
@@ -389,9 +390,9 @@ async fn what_one_callers_requests_do_to_a_lone_vendor_is_not_noticed_by_the_oth
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_vendor_that_comes_back_is_found_at_once() {
+async fn recovered_vendor_is_used_at_once() {
     const CALLERS: usize = 4;
-    /// A quarter of a second, and what a busy machine takes.
+    /// A quarter of a second, plus the delays of a busy machine.
     const FOUND_WITHIN: Duration = Duration::from_millis(900);
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let world = vendors_at(&address.to_string(), "").start().await;
@@ -412,7 +413,7 @@ async fn a_dead_vendor_that_comes_back_is_found_at_once() {
         }
     };
     let revival = async {
-        // By then a breaker that doubles its wait would wait for two seconds and more.
+        // By then a breaker with doubling would wait for more than two seconds.
         tokio::time::sleep(Duration::from_millis(3_500)).await;
         let vendor = ScriptedVendor::start_at(address).await.unwrap();
         back.set(Instant::now()).unwrap();
@@ -428,7 +429,7 @@ async fn a_dead_vendor_that_comes_back_is_found_at_once() {
 }
 
 #[tokio::test]
-async fn a_vendor_at_its_limit_is_left_alone_for_as_long_as_it_says() {
+async fn rate_limited_vendor_is_avoided_for_its_retry_after() {
     let fleet = Fleet::pair("").await;
     let key = fleet.world.key().await;
     let began = Instant::now();
@@ -472,7 +473,7 @@ async fn a_full_vendor_is_passed_by() {
             .world
             .send(op.request(&fleet.world, &key, &body))
             .await;
-        // Its place is taken to the end of the stream.
+        // The stream occupies the vendor's slot to its end.
         for _ in 0..3 {
             assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
         }
@@ -508,7 +509,7 @@ async fn two_keys() -> (World, tempfile::TempDir) {
     (world, dir)
 }
 
-/// How often each key was shown.
+/// How often each key was sent.
 fn shown(world: &World) -> (usize, usize) {
     let of = |name: &str| {
         let received = world.vendor.received();
@@ -537,7 +538,7 @@ async fn several_keys_are_used_in_turn() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_refused_or_at_its_limit_rests_and_no_caller_notices() {
+async fn vendor_key_refused_or_at_its_limit_is_skipped_without_effect_on_callers() {
     for status in [401, 402, 403, 429] {
         for op in BOTH {
             let (world, _dir) = two_keys().await;
@@ -559,7 +560,7 @@ async fn a_key_that_is_refused_or_at_its_limit_rests_and_no_caller_notices() {
 }
 
 #[tokio::test]
-async fn sick_vendors_are_asked_hardly_more_often_than_callers_ask() {
+async fn failing_vendors_get_few_retries() {
     const CALLS: usize = 100;
     let fleet = Fleet::pair("").await;
     let key = fleet.world.key().await;
@@ -576,4 +577,62 @@ async fn sick_vendors_are_asked_hardly_more_often_than_callers_ask() {
         "{asked} requests for {CALLS} calls"
     );
     assert_eq!(fleet.world.settled(&key).await["spent_rub"], "0.00");
+}
+
+/// Reads a request to its end; whether one arrived.
+async fn read_request(socket: &mut TcpStream) -> bool {
+    let mut read = Vec::new();
+    loop {
+        if let Some(end) = memchr::memmem::find(&read, b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&read[..end]).to_ascii_lowercase();
+            let mut lines = head.lines();
+            let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+            if read.len() >= end + 4 + length.unwrap().parse::<usize>().unwrap() {
+                return true;
+            }
+        }
+        if socket.read_buf(&mut read).await.unwrap_or(0) == 0 {
+            return false;
+        }
+    }
+}
+
+/// A vendor may close an idle connection while the next request is on its way.
+#[tokio::test]
+async fn a_reused_connection_that_ends_without_a_byte_is_replaced_under_the_same_hold() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let body = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
+    let reply = format!("{head} {}\r\n\r\n{body}", body.len());
+    let mut vendor = JoinSet::new();
+    vendor.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            // Each connection answers one request and ends with the second one.
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let reply = reply.clone();
+            connections.spawn(async move {
+                if read_request(&mut socket).await {
+                    socket.write_all(reply.as_bytes()).await.unwrap();
+                    read_request(&mut socket).await;
+                }
+            });
+        }
+    });
+    let world = vendors_at(&address, "").start().await;
+    let key = world.key().await;
+    let mut costs = Vec::new();
+    for call in 0..4 {
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        assert_eq!(answer.status, 200, "{call}: {answer:?}");
+        let receipt = world.receipt(&answer.number()).await;
+        costs.push(micro(&receipt["charged_rub"]));
+    }
+    let account = world.settled(&key).await;
+    assert_eq!(micro(&account["spent_rub"]), costs.iter().sum::<i64>());
+    assert!(
+        costs.iter().all(|cost| *cost == costs[0] && *cost > 0),
+        "{costs:?}"
+    );
 }

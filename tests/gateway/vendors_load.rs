@@ -1,5 +1,4 @@
-//! Vendors under load: one that is killed, one that stalls with a thousand streams, one that says more
-//! than is read.
+//! Vendors under load: one that is killed, one that stalls with a thousand streams, one that sends more than is read.
 
 use std::{
     process::Command,
@@ -27,12 +26,12 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_vendor_is_killed_under_load_no_plain_call_notices() {
+async fn vendor_killed_under_load_fails_no_plain_call() {
     const CALLERS: usize = 30;
     let mut fleet = Fleet::start(Setup::default(), 2, |_| String::new(), |_| String::new()).await;
     let key = fleet.world.key().await;
     let killed = fleet.others.pop().unwrap();
-    // Both are slow enough to have calls with them at any time.
+    // Both vendors are slow enough to have running calls at any time.
     let slow = |received: &tollgate::demo::vendor::Received| {
         let reply = tollgate::demo::script::polite(received);
         reply.with_step(0, Step::Wait(Duration::from_millis(20)))
@@ -54,7 +53,7 @@ async fn when_a_vendor_is_killed_under_load_no_plain_call_notices() {
         .await;
         let before = killed.received().len();
         drop(killed);
-        // Long enough for the breaker to look whether it is back, and to see that it is not.
+        // Long enough for the breaker to test it once, without success.
         sleep(Duration::from_millis(2_500)).await;
         over.store(true, Ordering::Relaxed);
         before
@@ -69,7 +68,7 @@ async fn when_a_vendor_is_killed_under_load_no_plain_call_notices() {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(!answer.failed);
     }
-    // Each call is paid once, whoever was asked.
+    // Each call is charged once, whichever vendor answered.
     let receipt = fleet.world.receipt(&answers[0].number()).await;
     let spent = micro(&fleet.world.settled(&key).await["spent_rub"]);
     let calls = i64::try_from(answers.len()).unwrap();
@@ -77,7 +76,7 @@ async fn when_a_vendor_is_killed_under_load_no_plain_call_notices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_vendor_is_killed_under_load_only_streams_that_had_begun_notice() {
+async fn vendor_killed_under_load_cuts_only_started_streams() {
     const CALLERS: usize = 20;
     let mut fleet = Fleet::start(Setup::default(), 2, |_| String::new(), |_| String::new()).await;
     let key = fleet.world.key().await;
@@ -117,7 +116,7 @@ async fn when_a_vendor_is_killed_under_load_only_streams_that_had_begun_notice()
         })
         .await;
         drop(killed);
-        // What it sent before may still be on its way to us.
+        // Data that it sent before may still be on its way.
         sleep(Duration::from_millis(100)).await;
         dead.store(true, Ordering::SeqCst);
         sleep(Duration::from_secs(1)).await;
@@ -133,8 +132,8 @@ async fn when_a_vendor_is_killed_under_load_only_streams_that_had_begun_notice()
     fleet.world.settled(&key).await;
 }
 
-/// Says whether this is a process for the test alone. If it is not, starts one, where as many files may
-/// be open as the system lets: each stream has four sockets here.
+/// Whether this is a process for the test alone. If not, starts one, with the maximum of open files that the system
+/// allows: each stream has four sockets here.
 fn alone(test: &str) -> bool {
     const ALONE: &str = "TOLLGATE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -162,7 +161,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Memory of this process, in KiB.
+/// Resident memory of this process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -173,12 +172,12 @@ fn resident() -> u64 {
         .unwrap()
 }
 
-/// Opens so many streams and reads the first word of each.
+/// Opens this many streams and reads the first word of each.
 async fn open(world: &World, key: &Key, count: usize) -> Vec<Response<Incoming>> {
     let mut streams = Vec::new();
     for op in BOTH {
         let body: Value = with(op.body("x"), json!({ "stream": true }));
-        // Not all at once: the listener's queue is short.
+        // In steps, because the listener's queue is short.
         for _ in 0..count / 2 / 25 {
             let opened = (0..25).map(|_| async {
                 let mut res = world.send(op.request(world, key, &body)).await;
@@ -228,7 +227,7 @@ fn a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_
         assert_eq!(world.vendor.open(), 1000);
         let each = after.saturating_sub(before) / 900;
         assert!(each <= KIB_PER_STREAM_MAX, "{each} KiB for each stream");
-        // Signs of life go out meanwhile.
+        // Pings are sent meanwhile.
         sleep(Duration::from_secs(11)).await;
         let grown = resident().saturating_sub(after);
         assert!(
@@ -248,15 +247,15 @@ fn a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_
 }
 
 #[test]
-fn what_a_slow_client_does_not_take_is_left_with_the_vendor() {
-    if !alone("vendors_load::what_a_slow_client_does_not_take_is_left_with_the_vendor") {
+fn unread_data_of_a_slow_client_stays_at_the_vendor() {
+    if !alone("vendors_load::unread_data_of_a_slow_client_stays_at_the_vendor") {
         return;
     }
     const STREAMS: usize = 50;
     const EVENT_BYTES: usize = 60_000;
     const EVENTS: usize = 500;
-    // A vendor's socket, ours and the client's have buffers of their own in the kernel, which do not
-    // count; hyper's of both connections do, and so do those of the vendor and the client in here.
+    // The sockets of the vendor, the gateway and the client have buffers in the kernel, which do not count; hyper's
+    // buffers of both connections do, and so do those of the vendor and the client in this process.
     const KIB_PER_STREAM_MAX: u64 = 3 * 1024;
     runtime().block_on(async {
         let world = Setup::default()
@@ -273,7 +272,7 @@ fn what_a_slow_client_does_not_take_is_left_with_the_vendor() {
             } else {
                 Op::Chat
             };
-            // One and the same bytes again and again: the vendor has them once.
+            // The same bytes again and again: the vendor has them once.
             let said = events(op, &["x".repeat(EVENT_BYTES).as_str()], 9, 2);
             let word = begun(op) - 1;
             let mut steps: Vec<Step> = said[..word]
@@ -291,7 +290,7 @@ fn what_a_slow_client_does_not_take_is_left_with_the_vendor() {
         });
         let before = resident();
         let streams = open(&world, &key, STREAMS).await;
-        // All of it would be thirty megabytes for each.
+        // A complete stream has thirty megabytes.
         let mut last = 0;
         eventually("nothing moves any more", async || {
             let now = resident();

@@ -1,4 +1,4 @@
-//! Webhooks: every event comes to every receiver, in order, signed, whatever happens to either side.
+//! Webhooks: every event reaches every receiver, in order, signed, whatever fails on either side.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ use crate::{
     support::{config::edited, process::Start},
 };
 
-/// A webhook as it came.
+/// A webhook as received.
 #[derive(Clone, Debug)]
 pub(crate) struct Post {
     at: Instant,
@@ -49,7 +49,7 @@ impl Post {
     }
 }
 
-/// What a receiver does with a webhook.
+/// A receiver's reaction to a webhook.
 #[derive(Clone, Debug)]
 pub(crate) enum Say {
     Status(u16, &'static str),
@@ -58,7 +58,7 @@ pub(crate) enum Say {
 
 type Script = Box<dyn FnMut(&Post) -> Say + Send>;
 
-/// Somebody who gets webhooks.
+/// A receiver of webhooks.
 pub(crate) struct Hook {
     port: u16,
     posts: Arc<Mutex<Vec<Post>>>,
@@ -106,7 +106,7 @@ impl Hook {
         self.posts().iter().map(Post::number).collect()
     }
 
-    /// A section of the configuration.
+    /// The receiver's section of the configuration.
     pub(crate) fn section(&self, name: &str, more: &str) -> String {
         let port = self.port;
         format!(
@@ -264,9 +264,9 @@ async fn each_event_is_posted_in_order_and_signed() {
     assert_eq!(standing["to"], "127.0.0.1");
 }
 
-/// Another customer's, say, whose number was mistyped.
+/// For example an event of another customer whose number was mistyped.
 #[tokio::test]
-async fn an_event_that_was_never_for_a_receiver_is_not_sent_again_to_it() {
+async fn filtered_event_cannot_be_replayed_to_a_receiver() {
     let hook = Hook::start().await;
     let world = world(&hook.section("crm", "accounts = [\"beta\"]\n")).await;
     open(&world).await;
@@ -286,7 +286,7 @@ async fn an_event_that_was_never_for_a_receiver_is_not_sent_again_to_it() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_not_taken_comes_again_before_those_behind_it() {
+async fn rejected_event_is_sent_again_before_later_ones() {
     let hook = Hook::start().await;
     let mut failures = 2;
     hook.script(move |_| {
@@ -308,7 +308,7 @@ async fn an_event_that_is_not_taken_comes_again_before_those_behind_it() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_asks_for_time_has_it() {
+async fn receiver_with_retry_after_gets_the_time() {
     let hook = Hook::start().await;
     let mut first = true;
     hook.script(move |_| match std::mem::take(&mut first) {
@@ -324,7 +324,7 @@ async fn a_receiver_that_asks_for_time_has_it() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_is_gone_is_sent_nothing_until_it_is_resumed() {
+async fn receiver_that_answered_410_gets_nothing_until_it_is_resumed() {
     let hook = Hook::start().await;
     hook.script(|_| Say::Status(410, ""));
     let world = world(&hook.section("crm", "")).await;
@@ -374,7 +374,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_name_that_means_this_machine_is_not_connected_to() {
+async fn webhook_to_a_name_of_this_machine_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let section = format!(
@@ -443,7 +443,7 @@ async fn a_receiver_that_hangs_slows_neither_calls_nor_another_receiver() {
     );
 }
 
-/// A call, again while a busy machine's Redis does not answer in time.
+/// Makes a call, and repeats it while a busy machine's Redis does not answer in time.
 async fn all_of(world: &World, key: &Key, body: &Value) {
     loop {
         let answer = world.chat(key, body).await;
@@ -484,7 +484,7 @@ async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     let ids: BTreeSet<String> = hook.posts().iter().map(|post| post.id.clone()).collect();
     assert_eq!((ids.len(), hook.posts().len()), (3, 3));
 
-    // The one that sends ends: the other goes on.
+    // The one that sends stops: the other takes over.
     one.gateway.drain().await.unwrap();
     alert(&other, json!(["899"])).await;
     for _ in 0..10 {
@@ -494,9 +494,9 @@ async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     assert_eq!(posts[3].json()["data"]["level_rub"], "899.00");
 }
 
-/// One gateway sends, and is gone without a word: its lease has to end first.
+/// The sending gateway is killed: its lease must expire first.
 #[tokio::test]
-async fn another_gateway_sends_where_one_was_killed() {
+async fn other_gateway_continues_deliveries_of_a_killed_one() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
     let start = async || {
         let setup = setup(&hook.section("crm", ""));
@@ -506,7 +506,7 @@ async fn another_gateway_sends_where_one_was_killed() {
     open(&one).await;
     pay(&one, "a").await;
     hook.has(1).await;
-    // Whichever of them it was, the one that is left has to find out.
+    // The remaining gateway has to detect it, whichever it was.
     drop(one);
     pay(&other, "b").await;
     hook.has(2).await;
@@ -515,9 +515,9 @@ async fn another_gateway_sends_where_one_was_killed() {
     assert_eq!(hook.numbers(), [1, 2, 3]);
 }
 
-/// A failover may take the events back that a replica had not: others get their numbers.
+/// A failover may lose events that a replica did not have: other events get their numbers.
 #[tokio::test]
-async fn what_gets_the_number_of_an_event_that_a_failover_lost_is_sent() {
+async fn event_that_reuses_a_lost_number_is_sent() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
     let section = hook.section("crm", "kinds = [\"top_up\"]");
     let world = setup(&section).ledger(&server.url()).start().await;
@@ -539,7 +539,7 @@ async fn what_gets_the_number_of_an_event_that_a_failover_lost_is_sent() {
         (last().await == after + 3).then_some(())
     })
     .await;
-    // It has looked at them, and wants none.
+    // The receiver's filter excludes all events that were read.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for number in 1..=3 {
         let place = format!("{}-0", after + number);
@@ -560,7 +560,7 @@ async fn what_gets_the_number_of_an_event_that_a_failover_lost_is_sent() {
     assert_eq!(hook.has(2).await[1].number(), after + 1);
 }
 
-/// Asks a gateway that is a process of its own.
+/// Calls a gateway that is a separate process.
 struct Outside {
     address: std::net::SocketAddr,
     admin: std::net::SocketAddr,
@@ -577,7 +577,7 @@ impl Outside {
         answer.json()
     }
 
-    /// Whether it was answered.
+    /// Whether the call was answered.
     async fn call(&self, key: &Key) -> bool {
         let bearer = format!("Bearer {}", key.secret);
         let url = format!("http://{}/v1/chat/completions", self.address);
@@ -593,7 +593,7 @@ impl Outside {
     }
 }
 
-/// The gateway is killed while events wait for their receiver, again and again.
+/// The gateway is killed repeatedly while events wait for their receiver.
 #[tokio::test]
 async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
     let (vendor, hook) = (ScriptedVendor::start().await.unwrap(), Hook::start().await);
@@ -612,7 +612,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         let admin = admin.unwrap();
         (served, Outside { address, admin })
     };
-    // Every other webhook is refused, so that there is always something on its way.
+    // Every second webhook is refused, so that a delivery is always pending.
     let mut turn = false;
     hook.script(move |_| {
         turn = !turn;
@@ -648,7 +648,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         let last = told["last"].as_u64().unwrap();
         assert!(outside.call(&key).await, "round {round}");
         if round % 2 == 0 {
-            // Charged and told, and on its way to the receiver.
+            // Charged and emitted, and on its way to the receiver.
             let path = format!("/admin/v1/events?after={last}&wait=20");
             let told = outside.operate(Method::GET, &path, json!({})).await;
             assert_ne!(told["events"], json!([]), "round {round}");
@@ -671,7 +671,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(came, (1..=last).collect(), "{told}");
-    // In order, but for repeats.
+    // In order, except for repetitions.
     let numbers = hook.numbers();
     let mut highest = 0;
     for number in numbers {

@@ -1,4 +1,4 @@
-"""What schemathesis must know of the gateway beside its documents."""
+"""Facts about the gateway that schemathesis needs in addition to its documents."""
 
 import os
 
@@ -6,7 +6,7 @@ import schemathesis
 
 MODELS = ["demo-chat", "demo-messages", "demo-responses"]
 MODELS_OF = {"EmbeddingsRequest": ["demo-embedding"]}
-# What the demo has, by the names of parameters in paths.
+# The demo's resources, by the names of parameters in paths.
 KNOWN = {
     "account": "demo",
     "client": "opencode",
@@ -20,7 +20,7 @@ KNOWN = {
     # The demo has no provider: these are 404.
     "payment": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90",
     "provider": "yookassa",
-    # The demo has none: these are 404.
+    # The demo has none of these: 404.
     "receiver": "accounting",
     "vendor": "scripted-chat",
 }
@@ -28,7 +28,7 @@ KNOWN = {
 
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
-    """The documents let answers grow; here no field of ours may be missing in them. Models are the demo's."""
+    """The documents allow further fields in answers; here every field must be documented. Models are the demo's."""
     schemas = raw_schema["components"]["schemas"]
     parts = {
         part["$ref"].rsplit("/", 1)[1]
@@ -58,18 +58,18 @@ def parameters(raw_schema):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Only browsers get the page; others get nothing, not even a type of it. Nobody waits for events that do not come."""
+    """Only browsers get the page; others get an empty answer without a content type. Does not wait for events that do not come."""
     if (case.method, case.path) == ("GET", "/"):
         case.headers["accept"] = "text/html"
     if case.path == "/admin/v1/events" and case.query and str(case.query.get("wait", "")).isdecimal():
-        # What is too long stays so, and is refused.
+        # Values that are too long stay so, and are refused.
         if int(case.query["wait"]) <= 50:
             case.query["wait"] = 0
 
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
-    """A model that there is none of is a 503 by the specification, and no fault of the server."""
+    """An unknown model is a 503 by the specification, and not a fault of the server."""
     if type(failure).__name__ != "ServerError" or response.status_code != 503:
         return True
     return response.json()["error"]["code"] != "model_not_found"

@@ -1,6 +1,6 @@
-"""The price page and the page of ready-made set-up in Chromium, as a phone and as a desk show it: driven over WebDriver with what Python brings along.
+"""The price page and the page of client configurations in Chromium, on the screens of a phone and of a desktop: driven over WebDriver with Python's standard library.
 
-TOLLGATE_URL names the gateway. Screenshots are left beside its binary, in target/page."""
+TOLLGATE_URL names the gateway. Screenshots are stored next to its binary, in target/page."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ FLAGS = [
 SCREENS = {"phone": (390, 844, True), "small-phone": (320, 640, True), "desk": (1280, 800, False)}
 SCHEMES = ["light", "dark"]
 
-# What stands out to the right, and how wide the page is.
+# Elements that overflow to the right, and the width of the page.
 OVERFLOW = """
 const wide = document.documentElement.clientWidth;
 const out = [...document.body.querySelectorAll('*')].filter((element) => {
@@ -47,7 +47,7 @@ const out = [...document.body.querySelectorAll('*')].filter((element) => {
 });
 return [document.documentElement.scrollWidth, wide, out.map((element) => element.outerHTML.slice(0, 120))];
 """
-# Each model: its name, whether all of it is in sight, and its exact prices.
+# Each model: its name, whether it is completely visible, and its exact prices.
 MODELS = """
 return [...document.querySelectorAll('tr.model')].map((row) => {
   const name = row.querySelector('code');
@@ -57,7 +57,7 @@ return [...document.querySelectorAll('tr.model')].map((row) => {
   return [name.textContent, seen, [...row.querySelectorAll('td')].map((cell) => cell.querySelector('data')?.value ?? null)];
 });
 """
-# The least contrast of any text, by the formula of WCAG 2, and the smallest letters.
+# The lowest contrast of any text, by the formula of WCAG 2, and the smallest font size.
 LEGIBILITY = """
 const luminance = (colour) => {
   const [red, green, blue] = colour.match(/[\\d.]+/g).map(Number).map((part) => {
@@ -126,7 +126,7 @@ class Driver:
 
 
 class Browser:
-    """A fresh Chromium with a screen of this size."""
+    """A new Chromium with a screen of this size."""
 
     def __init__(self, driver, screen):
         width, height, phone = SCREENS[screen]
@@ -163,19 +163,19 @@ class Browser:
         return self._post("/execute/sync", {"script": script, "args": []})
 
     def complaints(self):
-        """What the console says."""
+        """Messages in the browser's console."""
         return [line["message"] for line in self._post("/se/log", {"type": "browser"})]
 
     def requests(self):
-        """Every address that was asked for over the network."""
+        """Every address that was requested over the network."""
         events = [json.loads(line["message"])["message"] for line in self._post("/se/log", {"type": "performance"})]
         sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
         addresses = [event["request"]["url"] for event in sent]
-        # What the page carries within itself is not asked for; the browser's own pages are not the page.
+        # Data inside the page is not requested; the browser's own pages do not count.
         return [address for address in addresses if not address.startswith(("data:", "chrome:", "chrome-untrusted:"))]
 
     def shoot(self, name):
-        """The whole page, as long as it is."""
+        """A screenshot of the whole page."""
         params = {"captureBeyondViewport": True, "format": "png"}
         shot = self._post("/goog/cdp/execute", {"cmd": "Page.captureScreenshot", "params": params})
         SHOTS.mkdir(parents=True, exist_ok=True)

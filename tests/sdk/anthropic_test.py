@@ -1,4 +1,4 @@
-"""The official `anthropic` package against a vendor of the messages format, and against one of the chat format."""
+"""The official `anthropic` package with a vendor of the messages format, and with one of the chat format."""
 
 import anthropic
 
@@ -27,7 +27,7 @@ class Anthropic(gateway.Suite):
     model = "demo-messages"
     tokens_max = 3
     other_model = "demo-chat"
-    # Parameters that the chat format has no place for, and those that it has.
+    # Parameters for which the chat format has no place, and those for which it has one.
     dropped = {
         "top_k": 40,
         "cache_control": {"type": "ephemeral"},
@@ -53,7 +53,7 @@ class Anthropic(gateway.Suite):
         return client.messages.create(**self.request(text, **params))
 
     def classes(self, usage):
-        # `input_tokens` leaves out what was read from and written to the cache.
+        # `input_tokens` does not include tokens read from and written to the cache.
         return {
             "input": usage.input_tokens,
             "cached_input": usage.cache_read_input_tokens or 0,
@@ -95,7 +95,7 @@ class Anthropic(gateway.Suite):
         self.assertEqual((start.content, start.stop_reason, start.stop_sequence), ([], None, None))
         end = next(event for event in events if event.type == "message_delta")
         if self.translated:
-            # A chat vendor counts at the end: until then the input is 0, and the last event has all counts.
+            # A chat vendor reports usage at the end: until then the input is 0, and the last event has all counts.
             self.assertEqual(start.usage.input_tokens, 0)
             self.assertGreater(end.usage.input_tokens, 0)
         else:
@@ -132,7 +132,7 @@ class Anthropic(gateway.Suite):
         calls = self.assert_calls(answer, count)
         self.assertGreaterEqual(fragments, 2 * count, "arguments came in one piece")
         charges = [self.assert_charged(self.classes(answer.usage))]
-        # What a program keeps of the call, without what the SDK's own objects add.
+        # The fields of the call that a program stores, without those that the SDK adds.
         turn = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.input} for call in calls]
         turns = [*asked, {"role": "assistant", "content": turn}, results(calls)]
         with self.asker.messages.stream(**self.request(messages=turns, tools=[WEATHER])) as stream:
@@ -150,7 +150,7 @@ class Anthropic(gateway.Suite):
         return calls
 
     def test_tool_runner_sends_the_whole_conversation(self):
-        # Newer SDKs first ask the vendor to keep the conversation; the refusal makes them send all of it.
+        # Newer SDKs first ask the vendor to store the conversation; the refusal makes them send all of it.
         @anthropic.beta_tool
         def get_weather(city: str) -> str:
             """Погода в городе"""
@@ -161,7 +161,7 @@ class Anthropic(gateway.Suite):
 
     def test_answer_that_reaches_max_tokens_says_so(self):
         text = "раз " * self.tokens_max
-        # Two words of the answer are its own.
+        # Two words of the answer come from the vendor's script.
         cut = "Вы написали: " + "раз " * (self.tokens_max - 2)
         plain = self.ask(self.asker, text, max_tokens=self.tokens_max)
         self.assertEqual((plain.content[0].text, plain.stop_reason), (cut, "max_tokens"))
@@ -172,7 +172,7 @@ class Anthropic(gateway.Suite):
 
     def test_answer_ends_before_a_stop_sequence(self):
         text, stops = "до СТОП после", ["другое", "СТОП"]
-        # Chat vendors do not tell which sequence it was, or that it was one.
+        # Chat vendors report neither which sequence matched nor that one did.
         end = ("end_turn", None) if self.translated else ("stop_sequence", "СТОП")
         for answer in (self.ask(self.asker, text, stop_sequences=stops), self.streamed(text, stop_sequences=stops)):
             self.assertEqual(answer.content[0].text, "Вы написали: до ")
@@ -219,7 +219,7 @@ class Anthropic(gateway.Suite):
         self.assert_spent(0)
 
     def test_key_in_x_api_key_alone_is_taken(self):
-        # Older SDKs do so by themselves; newer ones send `api_key` as a bearer unless told to leave it out.
+        # Older SDKs do so by default; newer ones send `api_key` as a bearer unless configured otherwise.
         headers = {"Authorization": anthropic.Omit(), "X-Api-Key": self.key.secret}
         client = self.client(self.key.secret, default_headers=headers)
         answer = self.ask(client)
@@ -238,22 +238,22 @@ class Anthropic(gateway.Suite):
 
 
 class AnthropicTranslated(Anthropic):
-    """The same promises where the vendor speaks the chat format."""
+    """The same promises with a vendor of the chat format."""
 
     model, other_model = Anthropic.other_model, Anthropic.model
     translated = True
 
 
 class AnthropicToResponses(Anthropic):
-    """The same promises where the vendor speaks the responses format."""
+    """The same promises with a vendor of the responses format."""
 
     model, other_model = "demo-responses", Anthropic.model
     translated = True
-    # Vendors of this format take no less.
+    # Vendors of this format accept no less.
     tokens_max = 16
 
     def test_answer_ends_before_a_stop_sequence(self):
-        """The format has none: saying so beats an answer that goes on."""
+        """The format has no stop sequences: a refusal is better than an answer that continues."""
         with self.assertRaises(anthropic.BadRequestError) as refused:
             self.ask(self.asker, stop_sequences=["СТОП"])
         self.assertIn("«stop_sequences»", str(refused.exception))

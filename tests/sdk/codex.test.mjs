@@ -1,51 +1,25 @@
 // Codex CLI, headless, in a home of its own, with the file that `connect/codex` serves.
 
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
-import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { after, test } from "node:test";
-import { fileURLToPath } from "node:url";
 import { Front } from "./claude.mjs";
+import { run, served } from "./codex.mjs";
 import { Key, NUMBER, URL, cost, micro } from "./gateway.mjs";
 
-const CODEX = fileURLToPath(new globalThis.URL("node_modules/.bin/codex", import.meta.url));
-const TIMEOUT_MS = 90_000;
 /** A model of each vendor's format. */
 const MODELS = ["demo-responses", "demo-chat", "demo-messages"];
 
 const front = await Front.start(URL);
 after(() => front.stop());
-const served = await (await fetch(`${URL}/v1/tollgate/connect/codex`)).text();
 /** As it is served, but for where the front stands and for the search that Codex offers by default. */
-const CONFIG = served.replaceAll(URL, front.url).replace('web_search = "disabled"\n', "");
+const CONFIG = (await served(URL, front)).replace('web_search = "disabled"\n', "");
 const WITHOUT_LIST = CONFIG.replace(/^model_catalog_url.*\n/m, "");
 
-/** Runs a task; says its exit code, what was printed, and what the files named have in them then. */
-async function codex(model, task, { files = [], config = CONFIG, options = [] } = {}) {
+/** Runs a task by a key of its own. */
+async function codex(model, task, { config = CONFIG, ...more } = {}) {
   front.seen.length = 0;
   const key = await Key.create();
-  const home = await mkdtemp(join(tmpdir(), "codex-"));
-  const work = join(home, "work");
-  await mkdir(work);
-  await writeFile(join(home, "config.toml"), config);
-  const env = { PATH: process.env.PATH, HOME: home, CODEX_HOME: home, LANG: "C.UTF-8", TOLLGATE_KEY: key.secret };
-  const args = ["exec", "-m", model, "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ...options];
-  try {
-    const { error, out, errors } = await new Promise((resolve) => {
-      const child = execFile(CODEX, [...args, task], { cwd: work, env, timeout: TIMEOUT_MS }, (error, out, errors) =>
-        resolve({ error, out, errors }),
-      );
-      child.stdin.end();
-    });
-    const made = await Promise.all(files.map((file) => readFile(join(work, file), "utf8").catch(() => null)));
-    // That its home is a temporary one is no matter of ours.
-    const printed = (out + errors).replace(/^WARNING: proceeding, even though .*PATH aliases.*$/m, "");
-    return { key, code: error ? error.code : 0, out, printed, made };
-  } finally {
-    await rm(home, { recursive: true, force: true });
-  }
+  return { key, ...(await run({ secret: key.secret, model, task, config, ...more })) };
 }
 
 /** The calls just made cost what the catalog says, each, and the key paid for nothing else; `usage` is what Codex counts. */

@@ -1,4 +1,4 @@
-"""What `GET /v1/tollgate/connect/…` serves for Python, run as it is; and that all YAML there is YAML."""
+"""Runs the served files of `GET /v1/tollgate/connect/…` for Python unchanged, and parses all YAML there."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ class Connect(unittest.TestCase):
         environment = compose["services"]["open-webui"]["environment"]
         self.assertEqual(environment["OPENAI_API_BASE_URL"], gateway.URL + "/v1")
         self.assertEqual(environment["DEFAULT_MODELS"], "demo-chat")
-        # Compose wants text here, and true would be none.
+        # Compose requires text here, and `true` would not be.
         self.assertEqual({type(value) for value in environment.values()}, {str})
 
 

@@ -19,7 +19,7 @@ const CLASSES = {
 /** Micro-rubles (or micro-rubles per million tokens) of decimal rubles. */
 export function micro(rubles) {
   const [whole, fraction = ""] = String(rubles).split(".");
-  assert.match(fraction, /^\d{0,6}$/, `${rubles}: more than six digits behind the point`);
+  assert.match(fraction, /^\d{0,6}$/, `${rubles}: more than six digits after the point`);
   return BigInt(whole) * 1_000_000n + BigInt(fraction.padEnd(6, "0"));
 }
 

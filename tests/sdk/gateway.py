@@ -1,4 +1,4 @@
-"""What the Python suites share: the operator's API, receipts, price maths, and the promises that hold for every SDK."""
+"""Shared code of the Python suites: the operator's API, receipts, computation of prices, and the promises for every SDK."""
 
 import functools
 import json
@@ -25,7 +25,7 @@ CLASSES = {
 
 
 def admin(method, path, body=None):
-    """Calls the operator's API; None when there is no such thing."""
+    """Calls the operator's API; None if the resource does not exist."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"authorization": "Bearer " + ADMIN_KEY, "content-type": "application/json"}
     request = urllib.request.Request(ADMIN_URL + "/admin/v1" + path, data, headers, method=method)
@@ -40,7 +40,7 @@ def admin(method, path, body=None):
 
 
 def account(rubles):
-    """A new account with so many rubles in it."""
+    """Creates an account with this many rubles."""
     name = "sdk-" + secrets.token_hex(6)
     admin("POST", "/accounts", {"id": name, "name": "SDK tests"})
     if rubles:
@@ -64,13 +64,13 @@ def cost(model, usage):
     rates = next((entry for entry in catalog()["models"] if entry["id"] == model), None)
     assert rates and catalog()["priced"], f"no price of {model} in the catalog: {catalog()}"
     # Rubles per million tokens are micro-rubles per token.
-    # A model for embeddings has no rate but of input.
+    # An embedding model has only a rate for input.
     micro = sum(usage[name] * Decimal(rates[rate] or 0) for name, rate in CLASSES.items())
     return micro.to_integral_value(ROUND_CEILING) / 1_000_000
 
 
 class Key:
-    """A fresh key: whatever it has spent, the test at hand spent."""
+    """Creates a key, so that all its spending comes from the current test."""
 
     def __init__(self, account_id=None, **limits):
         limits.setdefault("name", "sdk test")
@@ -87,7 +87,7 @@ class Key:
         admin("DELETE", "/keys/" + self.id)
 
     def spent(self):
-        """What was spent once nothing is held: a charge is booked off the answer's path."""
+        """The spending once nothing is held, because charges are booked after the answer."""
         view = self.until(lambda view: Decimal(view["held_rub"]) == 0, self.view, "the key still holds money")
         return Decimal(view["spent_rub"])
 
@@ -104,7 +104,7 @@ class Key:
 
 
 class Wire:
-    """An SDK's own HTTP client that remembers what it sent and what came back."""
+    """An SDK's own HTTP client that records its requests and answers."""
 
     def __init__(self, sdk):
         self.requests, self.responses = [], []
@@ -118,12 +118,12 @@ class Wire:
 
 
 class Suite(unittest.TestCase):
-    """The promises that both formats share. A suite says how its SDK is called."""
+    """The promises of both formats. Each suite defines how its SDK is called."""
 
     sdk = None
-    # What its format has and the other has no place for.
+    # Fields of its format for which the other has no place.
     dropped = None
-    # The model that is asked, the other one, and whether the asked one's vendor speaks the other format.
+    # The called model, the other one, and whether the called one's vendor speaks the other format.
     model = None
     other_model = None
     translated = False
@@ -145,7 +145,7 @@ class Suite(unittest.TestCase):
         self.asker = self.client(self.key.secret)
 
     def assert_charged(self, usage, key=None):
-        """The newest call cost what the catalog says for `usage`, and the key paid what its receipt says."""
+        """Checks that the latest call cost the catalog's price of `usage`, and that the key paid its receipt."""
         key = key or self.key
         receipt = key.receipt(self.wire.number)
         self.assertEqual(receipt["model"], self.model)
@@ -159,7 +159,7 @@ class Suite(unittest.TestCase):
         self.assertEqual((key or self.key).spent(), sum(charges), "the key paid another sum than its receipts say")
 
     def refusal(self, kind, status, key=None, ask=None, **params):
-        """Asks and returns the error, which is of that class, carries its number and cost nothing."""
+        """Makes a call and returns its error, after checking that it has this class and its number, and cost nothing."""
         key = key or self.key
         client = self.client(key.secret, max_retries=0)
         with self.assertRaises(kind) as caught:
@@ -252,8 +252,8 @@ class Suite(unittest.TestCase):
         self.assertEqual(self.assert_charged(self.classes(usage)), Decimal(cost_header))
 
     def test_field_that_nobody_knows_is_passed_on_or_named_in_a_refusal(self):
-        # A vendor of the same format may know the field: it gets every byte. Where it would have to be translated,
-        # what it means is not known, and leaving it out silently could change the answer.
+        # A vendor of the same format may support the field, so it gets every byte. A field that would have to be
+        # translated is unknown, and dropping it silently could change the answer.
         params = {"extra_body": {"field_of_tomorrow": 1}}
         if self.translated:
             error = self.refusal(self.sdk.BadRequestError, 400, **params)
@@ -291,7 +291,7 @@ class Suite(unittest.TestCase):
         self.assert_spent(0)
 
     def assert_cut(self, read):
-        """`read(stream)` says whether the cut stream claims to be whole; what was charged stands on its receipt."""
+        """`read(stream)` returns whether the cut stream looks complete; its receipt has the charge."""
         text = "vendor-cut: " + "обрыв на полуслове " * 8
         try:
             whole = read(self.ask(self.asker, text=text, stream=True))
@@ -308,7 +308,7 @@ class Suite(unittest.TestCase):
 
 
 def main(*suites):
-    """Runs suites and closes with the line that the runner sums up."""
+    """Runs suites and prints the line that the runner adds up."""
     tests = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, suites))
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(tests)
     failed = len({test.id() for test, _ in result.failures + result.errors})

@@ -1,4 +1,4 @@
-"""LangChain's OpenAI client in its responses mode, to a vendor of each format."""
+"""LangChain's OpenAI client in its responses mode, with a vendor of each format."""
 
 import sys
 import unittest
@@ -36,7 +36,7 @@ class Responses(unittest.TestCase):
         )
 
     def assert_charged(self, usage):
-        """The newest call cost what the catalog says, and the key paid nothing else."""
+        """Checks that the latest call cost the catalog's price, and that the key paid nothing else."""
         details = usage["input_token_details"]
         classes = {"cached_input": details.get("cache_read", 0), "cache_write": 0, "output": usage["output_tokens"]}
         classes["input"] = usage["input_tokens"] - classes["cached_input"]

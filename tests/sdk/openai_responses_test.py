@@ -1,4 +1,4 @@
-"""The official `openai` package's Responses against a vendor of each format."""
+"""The official `openai` package's Responses with a vendor of each format."""
 
 import json
 
@@ -29,7 +29,7 @@ class Responses(gateway.Suite):
     sdk = openai
     model = "demo-responses"
     other_model = "demo-chat"
-    # Parameters that change nothing here.
+    # Parameters that have no effect here.
     dropped = {
         "store": False,
         "metadata": {"department": "sales"},
@@ -56,7 +56,7 @@ class Responses(gateway.Suite):
         return client.responses.create(**{**request, **params})
 
     def classes(self, usage):
-        # `input_tokens` contains what was read from and written to the cache.
+        # `input_tokens` includes tokens read from and written to the cache.
         details = usage.input_tokens_details
         cached = getattr(details, "cached_tokens", None) or 0
         written = getattr(details, "cache_write_tokens", None) or 0

@@ -1,4 +1,4 @@
-"""The official `openai` package against a vendor of the chat format, and against one of the messages format."""
+"""The official `openai` package with a vendor of the chat format, and with one of the messages format."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ class OpenAi(gateway.Suite):
     model = "demo-chat"
     other_model = "demo-messages"
     tokens_max = 3
-    # Parameters that the messages format has no place for, and those that it has.
+    # Parameters for which the messages format has no place, and those for which it has one.
     dropped = {
         "seed": 7,
         "store": False,
@@ -61,7 +61,7 @@ class OpenAi(gateway.Suite):
         return client.chat.completions.create(**{**request, **params})
 
     def classes(self, usage):
-        # `prompt_tokens` contains what was read from and written to the cache.
+        # `prompt_tokens` includes tokens read from and written to the cache.
         details = usage.prompt_tokens_details
         cached = getattr(details, "cached_tokens", None) or 0
         written = getattr(details, "cache_write_tokens", None) or 0
@@ -204,7 +204,7 @@ class OpenAi(gateway.Suite):
     def length(self, field):
         params = {"max_tokens": openai.NOT_GIVEN, field: self.tokens_max}
         text = "раз " * self.tokens_max
-        # Two words of the answer are its own.
+        # Two words of the answer come from the vendor's script.
         cut = "Вы написали: " + "раз " * (self.tokens_max - 2)
         plain = self.ask(self.asker, text, **params)
         self.assertEqual((plain.choices[0].message.content, plain.choices[0].finish_reason), (cut, "length"))
@@ -244,22 +244,22 @@ class OpenAi(gateway.Suite):
 
 
 class OpenAiTranslated(OpenAi):
-    """The same promises where the vendor speaks the messages format."""
+    """The same promises with a vendor of the messages format."""
 
     model, other_model = OpenAi.other_model, OpenAi.model
     translated = True
 
 
 class OpenAiToResponses(OpenAi):
-    """The same promises where the vendor speaks the responses format."""
+    """The same promises with a vendor of the responses format."""
 
     model, other_model = "demo-responses", OpenAi.model
     translated = True
-    # Vendors of this format take no less.
+    # Vendors of this format accept no less.
     tokens_max = 16
 
     def test_answer_ends_before_a_stop_sequence(self):
-        """The format has none: saying so beats an answer that goes on."""
+        """The format has no stop sequences: a refusal is better than an answer that continues."""
         with self.assertRaises(openai.BadRequestError) as refused:
             self.ask(self.asker, stop="СТОП")
         self.assertIn("«stop»", str(refused.exception))
@@ -267,7 +267,7 @@ class OpenAiToResponses(OpenAi):
 
 
 class Embeddings(unittest.TestCase):
-    """Vectors, as the package asks for them by default (base64, which it decodes) and as floats."""
+    """Vectors in the package's default encoding (base64, which it decodes) and as floats."""
 
     def setUp(self):
         self.key = gateway.Key()
@@ -323,7 +323,7 @@ class Embeddings(unittest.TestCase):
 
 
 def decoded(vector):
-    """Floats, of what was asked for as base64 by name: that the package leaves as it is."""
+    """Floats of an explicit base64 answer, which the package does not decode."""
     if isinstance(vector, str):
         data = base64.b64decode(vector)
         return list(struct.unpack(f"<{len(data) // 4}f", data))

@@ -1,32 +1,32 @@
-//! The command line: our own flags, and those of the usual test harness, which `cargo test` hands to
+//! The command line: the simulation's own flags, and those of the usual test harness, which `cargo test` passes to
 //! every test binary.
 
 use std::{num::NonZero, thread::available_parallelism};
 
 use crate::{plan::Kind, random::seed, world::Sabotage};
 
-/// What is asked for.
+/// The parsed options.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) mode: Mode,
-    /// The first of many; what `TOLLGATE_SEED` says unless it is named.
+    /// The first of many seeds; by default the value of `TOLLGATE_SEED`.
     pub(crate) from: u64,
     pub(crate) seeds: Option<u64>,
     pub(crate) threads: usize,
     pub(crate) trace: bool,
     pub(crate) sabotage: Option<Sabotage>,
-    /// Seeds of this kind alone.
+    /// Only seeds of this kind.
     pub(crate) kind: Option<Kind>,
-    /// Seeds with leases alone, or those without.
+    /// Only seeds with leases, or only seeds without.
     pub(crate) leases: Option<bool>,
-    /// Where the figures of regions are kept.
+    /// File for the figures of regions.
     pub(crate) keep: Option<String>,
 }
 
-/// How much is run.
+/// The runs to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Other tests were named, or none are to run.
+    /// Other tests were named, or none should run.
     Nothing,
     One(u64),
     Regions,

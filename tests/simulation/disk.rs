@@ -1,5 +1,5 @@
-//! The disks that the gateways' outboxes write to. A line is in memory, then with the system, then on the
-//! disk; a crash keeps what the system has, a power cut what is on the disk. Lines are whole or gone.
+//! The disks of the gateways' outboxes. A line is in memory, then in the system's cache, then on the disk. A crash
+//! keeps the lines in the system's cache, a power cut only those on the disk. Lines are complete or lost.
 
 use std::{
     sync::{Arc, Mutex},
@@ -26,12 +26,12 @@ pub(crate) struct Disk(Mutex<Platter>);
 
 #[derive(Debug, Default)]
 struct Platter {
-    /// The process that may write now: earlier ones are dead.
+    /// The process that may write now; earlier ones are dead.
     process: u32,
     lines: Vec<Stored>,
-    /// So many of them survive a power cut.
+    /// Number of lines that survive a power cut.
     synced: usize,
-    /// What was done until then need not be kept.
+    /// Calls before this time need not be kept.
     forgotten_ms: u64,
     syncs: u64,
 }
@@ -39,12 +39,12 @@ struct Platter {
 #[derive(Debug)]
 struct Stored {
     line: CallStep,
-    /// When the system has it.
+    /// When it reaches the system.
     written: Ms,
 }
 
 impl Disk {
-    /// The process is gone, at `now`; the next one reads what it left.
+    /// The process dies at `now`; the next one reads the remaining lines.
     pub(crate) fn crash(&self, now: Ms, power: bool, fate: &mut Random) {
         let mut platter = lock(&self.0);
         let written = platter
@@ -67,13 +67,13 @@ impl Disk {
         platter.process += 1;
     }
 
-    /// The number of the process that may write now.
+    /// Number of the process that may write now.
     pub(crate) fn process(&self) -> u32 {
         lock(&self.0).process
     }
 }
 
-/// An outbox's log on its machine's disk.
+/// An outbox's log on the disk of its machine.
 pub(crate) struct SimLog {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,
@@ -85,7 +85,7 @@ impl SimLog {
         &self.sim.disks[self.gateway]
     }
 
-    /// How long a line takes to reach the system.
+    /// Time until a line reaches the system.
     fn delay(&self, line: &CallStep) -> Ms {
         let (slowest, kind) = match line {
             CallStep::Intent { .. } => (self.sim.plan.disk.write_ms_max, 0),
@@ -121,7 +121,7 @@ impl Log for SimLog {
         if platter.process != self.process {
             return;
         }
-        // One after the other.
+        // Lines are written in order.
         let before = platter.lines.last().map_or(0, |stored| stored.written);
         platter.lines.push(Stored {
             line,

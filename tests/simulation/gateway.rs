@@ -1,5 +1,5 @@
-//! One process of a gateway: the real layer, settler and outbox over a simulated ledger, disk and vendor,
-//! and the loops that the runtime has around them.
+//! A process of a gateway: the real layer, settler and outbox over a simulated ledger, disk and vendor, and the loops
+//! that the runtime runs around them.
 
 use std::{
     future::poll_fn,
@@ -34,16 +34,17 @@ use crate::{
     ledger::SimLedger,
     net::{Name, ms},
     plan::{CallPlan, EPOCH_MS, TTL},
+    slices::GatewayLedger,
     vendor::{ByTheToken, Order, Short, Vendor},
     world::{Life, Sabotage, Sim},
 };
 
-/// How often the ledger is asked whether it is still the same.
+/// Interval at which the identity of the ledger is checked.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// How often holds past their time are looked for.
+/// Interval of sweeps of expired holds.
 pub(crate) const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
-type Front = Reserve<Vendor, Outbox<SimLedger, SimLog>, ByTheToken>;
+type Front = Reserve<Vendor, GatewayLedger, ByTheToken>;
 
 /// A running gateway.
 pub(crate) struct Process {
@@ -52,7 +53,7 @@ pub(crate) struct Process {
     sim: Arc<Sim>,
     life: Life,
     tasks: JoinSet<()>,
-    outbox: Outbox<SimLedger, SimLog>,
+    outbox: GatewayLedger,
     settler: Settler,
     front: Front,
     status: Arc<Status>,
@@ -62,12 +63,12 @@ pub(crate) struct Process {
 #[derive(Default)]
 struct Status {
     recovered: AtomicBool,
-    /// The server that was seen last.
+    /// The last server seen.
     epoch: AtomicU64,
 }
 
 impl Process {
-    /// Starts where the last one left its outbox. The ledger is within reach.
+    /// Starts with the outbox that the previous process left. The ledger must be reachable.
     pub(crate) async fn start(sim: &Arc<Sim>, gateway: usize) -> Self {
         let number = sim.disks[gateway].process();
         let life = Life::default();
@@ -104,6 +105,7 @@ impl Process {
         let vendor = Vendor {
             sim: Arc::clone(sim),
             life: life.clone(),
+            ledger: outbox.clone(),
         };
         let tariff = ByTheToken {
             sim: Arc::clone(sim),
@@ -147,21 +149,20 @@ impl Process {
         }
     }
 
-    /// A client calls.
+    /// A client makes a call.
     pub(crate) fn call(&mut self, plan: CallPlan) {
         self.tasks
             .spawn(client(Arc::clone(&self.sim), self.front.clone(), plan));
     }
 
-    /// It is gone at once: no task of it goes on, and what its tasks do while they are dropped reaches
-    /// nobody.
+    /// The gateway dies at once: none of its tasks continues, and the effects of their drops reach nothing.
     pub(crate) fn crash(mut self) {
         self.find_panics();
         self.life.end();
         self.tasks.abort_all();
     }
 
-    /// All calls are settled, at the ledger that is there now.
+    /// Whether all calls are settled, at the current ledger.
     pub(crate) fn is_idle(&self) -> bool {
         self.settler.running() == 0
             && self.outbox.backlog().calls == 0
@@ -175,7 +176,7 @@ impl Process {
         leases.map(|leases| leases.counts()).unwrap_or_default()
     }
 
-    /// A task that panicked is a breach, and a lease that was lost where nothing takes one away.
+    /// Reports a breach for each panicked task, and for each lease lost in a run where none may be lost.
     pub(crate) fn find_panics(&mut self) {
         let lost = self.lease_counts().lost;
         if lost > 0 && keeps_leases(self.sim.plan.kind) {
@@ -209,17 +210,12 @@ fn reporter(sim: Arc<Sim>) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
     }
 }
 
-async fn recover(sim: Arc<Sim>, outbox: Outbox<SimLedger, SimLog>, status: Arc<Status>) {
+async fn recover(sim: Arc<Sim>, outbox: GatewayLedger, status: Arc<Status>) {
     outbox.recover(&reporter(sim)).await;
     status.recovered.store(true, Ordering::Relaxed);
 }
 
-async fn watch(
-    sim: Arc<Sim>,
-    gateway: usize,
-    outbox: Outbox<SimLedger, SimLog>,
-    status: Arc<Status>,
-) {
+async fn watch(sim: Arc<Sim>, gateway: usize, outbox: GatewayLedger, status: Arc<Status>) {
     loop {
         sleep(WATCH_EVERY).await;
         if !sim.reaches(gateway) {
@@ -235,15 +231,15 @@ async fn watch(
     }
 }
 
-async fn expire(outbox: Outbox<SimLedger, SimLog>) {
+async fn expire(outbox: GatewayLedger) {
     loop {
         sleep(EXPIRE_EVERY).await;
-        // It is asked again in any case.
+        // The query is repeated in any case.
         drop(outbox.expire().await);
     }
 }
 
-/// A client, and what the gateway does for it.
+/// A client, and the gateway's work for it.
 async fn client(sim: Arc<Sim>, front: Front, plan: CallPlan) {
     let number = plan.number;
     let leaves_at = plan.leaves_after.map(|after| Instant::now() + ms(after));
@@ -292,7 +288,7 @@ async fn at(moment: Option<Instant>) {
     }
 }
 
-/// The ledger has refused the hold, or was not asked: nobody has to end anything.
+/// Whether the ledger refused the hold, or was not called: no hold must be ended.
 const fn holds_nothing(error: &Error) -> bool {
     matches!(
         error,

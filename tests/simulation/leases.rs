@@ -1,4 +1,4 @@
-//! Leases in a run: what its gateways' clocks say, which of their rules are left out, and what has to hold of a grant.
+//! Leases in a run: the gateways' clocks, rules that are left out on purpose, and checks of each grant.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 use tollgate_layers::{
     facts::RequestNumber,
     key::{AccountId, KeyId},
-    reserve::ledger::{Hold, LedgerError, Reserved},
+    reserve::ledger::{Adjusted, Adjustment, Hold, LedgerError, Reserved},
 };
 use tollgate_ledger::leases::{
     LeaseLedger, LeaseSettings, LeaseSource, Leases, Now, Turn, TurnAnswer, Word, model::Rule,
@@ -27,25 +27,25 @@ use crate::{
     world::{Sabotage, Sim},
 };
 
-/// What clocks may differ in the time of a lease, and messages take.
+/// Maximum difference of clocks during a lease, plus the time of messages.
 const SLACK_MS: Ms = 25;
-/// How far a gateway's clock is set, either way.
+/// Maximum adjustment of a gateway's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
 /// The leases of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct LeasePlan {
-    /// For how long something may be granted after a turn.
+    /// How long a lease may grant after a turn.
     pub(crate) max: Ms,
     clocks: Vec<GatewayClock>,
-    /// How long a message of a gateway takes at least, either way.
+    /// Minimum time of a gateway's message, in either direction.
     pub(crate) far: Ms,
 }
 
 /// A gateway's own clock.
 #[derive(Clone, Debug)]
 struct GatewayClock {
-    /// Of a second of the run, in thousandths.
+    /// Length of its second relative to the run's, in thousandths.
     rate: u64,
     ahead: i64,
     jumps: Vec<(Ms, i64)>,
@@ -79,7 +79,7 @@ impl LeasePlan {
     }
 }
 
-/// The clocks of a gateway, and names that follow the seed.
+/// A gateway's clocks, and names that follow the seed.
 struct SimSource {
     sim: Arc<Sim>,
     gateway: usize,
@@ -118,7 +118,7 @@ impl LeaseSource for SimSource {
     }
 }
 
-/// A process' leases, where the run has them. One is taken with a key's first call.
+/// A process's leases, if the run has them. One is taken with a key's first call.
 pub(crate) fn leases_of(sim: &Arc<Sim>, gateway: usize, process: u32) -> Option<Arc<Leases>> {
     let plan = sim.plan.leases.as_ref()?;
     let settings = LeaseSettings {
@@ -164,16 +164,20 @@ impl LeaseLedger for SimLedger {
     async fn hold(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         self.hold_in_ledger(hold).await
     }
+
+    async fn adjust_hold(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        self.adjust_in_ledger(adjustment).await
+    }
 }
 
-/// What the server remembers of leases to judge what is granted from them.
+/// The server's record of leases, to check their grants.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// When a turn came last after which something may be granted.
+    /// Time of the last turn after which a lease may grant.
     told: BTreeMap<RequestNumber, Ms>,
-    /// Until then a fall back of the ledger, or its clock, may have made it forget what it was to wait for.
+    /// Until then a failover of the ledger, or its clock, may have lost the time that it must wait.
     unsure_until: Ms,
-    /// Since when an operator knows something to be forbidden.
+    /// Since when an operator has an acknowledgement that grants are forbidden.
     forbidden: BTreeMap<(AccountId, Option<KeyId>), Ms>,
     pub(crate) count: u64,
 }
@@ -189,7 +193,7 @@ impl Grants {
         self.unsure_until = self.unsure_until.max(until + SLACK_MS);
     }
 
-    /// On a key, or on all of an account's.
+    /// Forbids grants of a key, or of a whole account.
     pub(crate) fn forbid(
         &mut self,
         account: &AccountId,
@@ -205,7 +209,7 @@ impl Grants {
         }
     }
 
-    /// A lease has granted a hold. Says what is wrong with it.
+    /// Records a lease's grant, and returns what is wrong with it.
     pub(crate) fn granted(
         &mut self,
         hold: &Hold,
@@ -242,7 +246,7 @@ impl Grants {
     }
 }
 
-/// Kinds in which no lease of a gateway that lives may be lost.
+/// Kinds in which a living gateway may lose no lease.
 pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     matches!(
         kind,
@@ -257,13 +261,13 @@ pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     )
 }
 
-/// Kinds in which every lease has been given back when all is quiet.
+/// Kinds in which every lease is returned at the end.
 pub(crate) const fn gives_all_back(kind: Kind) -> bool {
     matches!(kind, Kind::Calm | Kind::Leaving | Kind::BrokenDisk)
 }
 
 impl Sabotage {
-    /// The rule of the ledger that is left out.
+    /// The ledger's rule that is left out.
     pub(crate) const fn rule(self) -> Option<Rule> {
         Some(match self {
             Self::EndTwice => Rule::EndOnce,
@@ -275,6 +279,8 @@ impl Sabotage {
             Self::GrantsForbidden => Rule::Forbidden,
             Self::Unheard => Rule::Heard,
             Self::LeasesLimited => Rule::CallsLimited,
+            Self::RaisesBeyond => Rule::RaiseFits,
+            Self::RaisesForbidden => Rule::RaiseForbidden,
             _ => return None,
         })
     }

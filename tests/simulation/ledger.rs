@@ -1,4 +1,4 @@
-//! The ledger as one process of a gateway reaches it: over the network, by number, with a timeout.
+//! The ledger as one process of a gateway reaches it: over the network, with a timeout.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tollgate_layers::{
     key::{AccountId, KeyId},
     reserve::{
         book::{Command, Outcome},
-        ledger::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
+        ledger::{Adjusted, Adjustment, Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
     },
 };
 use tollgate_ledger::leases::{self, LeaseLedger, Leases, Turn};
@@ -17,7 +17,7 @@ use crate::{
     world::{Sim, lock},
 };
 
-/// The way to the server.
+/// The connection to the server.
 pub(crate) struct SimLedger {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,
@@ -40,6 +40,16 @@ impl SimLedger {
         match self.step(Command::Reserve(hold.clone())).await? {
             Outcome::Reserve(answer) => answer.map_err(LedgerError::Refused),
             other => unreachable!("RESERVE is not answered {other:?}"),
+        }
+    }
+
+    pub(crate) async fn adjust_in_ledger(
+        &self,
+        adjustment: &Adjustment,
+    ) -> Result<Adjusted, LedgerError> {
+        match self.step(Command::Adjust(adjustment.clone())).await? {
+            Outcome::Adjust(answer) => answer.map_err(LedgerError::Refused),
+            other => unreachable!("ADJUST is not answered {other:?}"),
         }
     }
 }
@@ -118,6 +128,10 @@ impl Ledger for SimLedger {
             Outcome::Extended(stood) => Ok(stood),
             other => unreachable!("EXTEND is not answered {other:?}"),
         }
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        leases::adjust(self, self.leases.as_deref(), adjustment).await
     }
 
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {

@@ -1,33 +1,34 @@
-//! Gateways, ledger and outbox on one thread, under a clock, a network and disks that follow a seed. The
-//! layer, the settler and the outbox are the real ones; the ledger's server is the book.
+//! Gateways, ledger and outbox on one thread, under a clock, a network and disks that follow a seed. The layer, the
+//! settler and the outbox are the real ones; the ledger's server is the book.
 //!
 //! ```text
 //! cargo test --test simulation                              10 000 seeds
 //! cargo test --test simulation -- --seeds 100000 --from 1   more, others
 //! cargo test --test simulation -- --seed 17 --trace         what happens in one of them
-//! cargo test --test simulation -- --sabotage no-replay      until a fault that was put in is found
+//! cargo test --test simulation -- --sabotage no-replay      until an injected fault is found
 //! cargo test --test simulation -- --regions                 gateways far from their ledger: how often a caller waits for it
 //! ```
 //!
-//! Of the rounds of fourteen seeds, one for each kind of fault, every other one has leases.
+//! A round has fourteen seeds, one for each kind of fault. Every other round has leases.
 
-// From the seed alone
+// Randomness from the seed only.
 #[path = "../support/random.rs"]
 mod random;
 
 mod arguments; // of the command line
-mod disk; // what survives a crash, and what a power cut
+mod disk; // what survives a crash, and a power cut
 mod gateway; // one process, and its clients
-mod leases; // what gateways hold by themselves
-mod ledger; // the way to the server
-mod net; // messages, late, lost and twice
-mod plan; // what a seed stands for, and what its faults may cost
+mod leases; // leases of gateways
+mod ledger; // the connection to the server
+mod net; // late, lost and repeated messages
+mod plan; // the run of a seed, and the possible cost of its faults
 mod regions; // how often gateways far from their ledger wait for it
 mod server; // the book, its replica, its clock
+mod slices; // holds that follow the output of their calls
 mod sweep; // many seeds on several threads
-mod trace; // what happened
-mod vendor; // what is served, and the log of it
-mod verdict; // the vendor's log against the books
+mod trace; // the log of a run
+mod vendor; // the served tokens, and their log
+mod verdict; // comparison of the vendor's log with the books
 mod world; // one run
 
 use std::process::ExitCode;
@@ -42,7 +43,7 @@ use crate::{
     world::{Sabotage, play},
 };
 
-/// A fault that was put in is found within so many seeds.
+/// An injected fault is found within this many seeds.
 const SABOTAGE_SEEDS: u64 = 5_000;
 
 fn main() -> ExitCode {
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One seed, looked at.
+/// Runs one seed, with a trace.
 fn one(seed: u64, arguments: &Arguments) -> bool {
     let tracing = if arguments.trace {
         Tracing::Printed
@@ -93,7 +94,7 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
     verdict.breaches.is_empty()
 }
 
-/// The same seed twice is the same run, line by line.
+/// Checks that the same seed is the same run, line by line.
 fn reproduces(arguments: &Arguments) -> bool {
     let differing: Vec<u64> = (0..4 * Kind::ALL.len() as u64)
         .map(|seed| arguments.from + seed)
@@ -108,7 +109,7 @@ fn reproduces(arguments: &Arguments) -> bool {
     differing.is_empty()
 }
 
-/// A fault that was put in is found.
+/// Checks that an injected fault is found.
 fn finds(sabotage: Sabotage, arguments: &Arguments) -> bool {
     let seeds = arguments.seeds.unwrap_or(SABOTAGE_SEEDS);
     let found = sweep(arguments, seeds, Some(sabotage), 1);
@@ -129,7 +130,7 @@ fn finds(sabotage: Sabotage, arguments: &Arguments) -> bool {
     }
 }
 
-/// Many seeds, and the table of what they came to.
+/// Runs many seeds, and prints the table of their results.
 fn many(arguments: &Arguments) -> bool {
     let began = Instant::now();
     let seeds = arguments.seeds.unwrap_or(10_000);

@@ -1,5 +1,5 @@
-//! The network between gateways, operators and the ledger's server. Messages take their time, overtake
-//! each other, get lost and come twice, by the seed.
+//! The network between gateways, operators and the ledger's server. By the seed, messages are delayed, reordered, lost
+//! and repeated.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,12 +20,12 @@ use crate::{
     world::{Sabotage, Sim, lock},
 };
 
-/// Who asks, where it is no gateway.
+/// The sender of a request that is not from a gateway.
 pub(crate) const OPERATOR: usize = usize::MAX;
-/// For how long a lost message keeps its sender waiting.
+/// How long the sender of a lost message waits.
 const SILENCE_MS: Ms = 2 * ASK_TIMEOUT.as_millis() as Ms;
 
-/// All that is on its way.
+/// All messages in transit.
 #[derive(Debug, Default)]
 pub(crate) struct Net {
     queue: Mutex<Queue>,
@@ -34,11 +34,11 @@ pub(crate) struct Net {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// By time, then in the order of sending.
+    /// Events by time, then in the order of sending.
     events: BTreeMap<(Ms, u64), Event>,
     sent: u64,
     requests: usize,
-    /// How often each question was asked: each time has a fate of its own.
+    /// How often each request was sent: each time has its own fate.
     asked: HashMap<(u64, u64), u64>,
 }
 
@@ -50,24 +50,24 @@ enum Event {
         from: usize,
         ask: Ask,
         fate: Random,
-        /// None for the second of two.
+        /// `None` for the second copy.
         back: Option<Back>,
     },
     Answer {
         from: usize,
         answer: Answer,
         back: Back,
-        /// It is given by this server alone.
+        /// Only this server may answer.
         epoch: Option<u64>,
     },
-    /// Nothing comes back, and nobody says so.
+    /// No answer comes, and no error.
     Silence(Back),
-    /// The second half of a step that was taken apart.
+    /// The second half of a step that was split.
     Act(Command),
 }
 
 impl Sim {
-    /// Asks the server, as `from`.
+    /// Sends a request to the server, from `from`.
     pub(crate) async fn ask(&self, from: usize, ask: Ask) -> Result<Answer, LedgerError> {
         let (back, answer) = oneshot::channel();
         self.send(from, ask, back);
@@ -78,7 +78,7 @@ impl Sim {
         }
     }
 
-    /// Whether messages get through between `from` and the server now.
+    /// Whether messages pass between `from` and the server now.
     pub(crate) fn reaches(&self, from: usize) -> bool {
         let (plan, now) = (&self.plan, self.now());
         let away = plan.away.iter().any(|window| window.contains(now));
@@ -89,12 +89,12 @@ impl Sim {
         !away && !cut
     }
 
-    /// Nothing is on its way to the server.
+    /// Whether no message to the server is in transit.
     pub(crate) fn net_is_idle(&self) -> bool {
         lock(&self.net.queue).requests == 0
     }
 
-    /// Delivers, for ever.
+    /// Delivers messages, for ever.
     pub(crate) async fn deliver(&self) {
         loop {
             let next = lock(&self.net.queue)
@@ -148,7 +148,7 @@ impl Sim {
                 let changed =
                     epoch.is_some_and(|epoch| lock(&self.server).epoch(from, self.now()) != epoch);
                 if !changed && self.reaches(from) {
-                    // Whoever asked may have given up.
+                    // The sender may have given up.
                     drop(back.send(answer));
                 }
             }
@@ -184,7 +184,7 @@ impl Sim {
         let (answer, lag, epoch) = {
             let mut server = lock(&self.server);
             let answer = match ask {
-                // Looks first and takes afterwards: in between, others look too.
+                // Checks first and writes afterwards: other commands may run in between.
                 Ask::Step(command @ Command::Reserve(_))
                     if self.sabotage == Some(Sabotage::SkipAtomicity) =>
                 {
@@ -203,7 +203,7 @@ impl Sim {
             self.lose(&mut fate, back);
             return;
         }
-        // Operators are answered when a replica has it.
+        // An operator gets the answer only when a replica has the data.
         let durable = match lag {
             Some(lag) if operator && now < self.plan.heal => lag,
             _ => 0,
@@ -238,7 +238,7 @@ impl Sim {
         }
     }
 
-    /// The sender hears that the connection broke, or nothing at all.
+    /// The sender gets an error, or nothing at all.
     fn lose(&self, fate: &mut Random, back: Back) {
         if fate.chance(400) {
             self.push(SILENCE_MS, Event::Silence(back));
@@ -268,7 +268,7 @@ impl Sim {
         self.net.changed.notify_one();
     }
 
-    /// What becomes of a message depends on what it is, not on what else is on its way.
+    /// The fate of a message depends on its content, not on other messages.
     fn fate(&self, from: usize, ask: &Ask) -> Random {
         let (step, about) = match ask {
             Ask::Expire => (0, from as u64),
@@ -300,10 +300,11 @@ const fn order_of(command: &Command) -> u64 {
         Command::Expire { .. } => 8,
         Command::SetGroup { .. } => 9,
         Command::Bind { .. } => 10,
+        Command::Adjust(_) => 11,
     }
 }
 
-/// Who asks, as the trace shows it.
+/// The sender's name in the trace.
 pub(crate) struct Name(pub(crate) usize);
 
 impl std::fmt::Display for Name {
@@ -316,7 +317,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// So long after now.
+/// A duration of this many milliseconds.
 pub(crate) const fn ms(millis: Ms) -> Duration {
     Duration::from_millis(millis)
 }

@@ -1,4 +1,4 @@
-//! What a seed stands for: who calls when, what operators do, which faults come, and what those may cost.
+//! The run of a seed: its calls, its operators' commands, its faults, and their possible cost.
 
 use std::{fmt, time::Duration};
 
@@ -9,7 +9,7 @@ use tollgate_layers::{
     money::MicroRub,
     reserve::{
         book::Command,
-        ledger::{Entry, Hold},
+        ledger::{Adjustment, Entry, Hold},
     },
 };
 use uuid::Uuid;
@@ -23,16 +23,16 @@ use crate::{
 /// Milliseconds since the run began.
 pub(crate) type Ms = u64;
 
-/// How long a hold lives. Some calls run for longer.
+/// Lifetime of a hold. Some calls run for longer.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
-/// How long a gateway waits for the ledger's answer.
+/// A gateway's timeout for the ledger's answer.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Unix time when a run begins, by every clock that nobody has set.
+/// Unix time at the beginning of a run, by every clock that was not adjusted.
 pub(crate) const EPOCH_MS: u64 = 1_750_000_000_000;
-/// How far the ledger's clock is set, either way.
+/// Maximum adjustment of the ledger's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
-/// The faults of a run. A seed's rest by division decides.
+/// The faults of a run. The remainder of the seed decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Calm,
@@ -51,30 +51,29 @@ pub(crate) enum Kind {
     Storm,
 }
 
-/// What the faults of a kind may do to money. Nothing may ever be charged twice, and no balance may fall
-/// below zero.
+/// Possible effects of a kind's faults on money. A call may never be charged twice, and no balance may fall below zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allows {
-    /// A charge from what is free, since the hold has expired.
+    /// A charge from free money, because the hold has expired.
     pub(crate) late: bool,
-    /// A charge from what is free, since the ledger has lost the hold.
+    /// A charge from free money, because the ledger has lost the hold.
     pub(crate) forced: bool,
-    /// A loss that stands in the books: others have spent what an expired or lost hold had kept.
+    /// A loss in the books: others have spent the money of an expired or lost hold.
     pub(crate) short: bool,
-    /// What a gateway that died leaves unbooked of its calls.
+    /// Unbooked calls of a dead gateway.
     pub(crate) lost: Lost,
 }
 
-/// What may be left unbooked of a dead gateway's calls. Of a living one's: nothing, ever.
+/// Calls that a dead gateway may leave unbooked. A running one leaves none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// Nobody dies.
+    /// No gateway dies.
     Nothing,
-    /// What was served since the last checkpoint reached the system, which keeps it.
+    /// Output served since the last checkpoint that reached the system, which keeps it.
     SinceCheckpoint,
-    /// Running calls, and those that ended so lately that no sync was due.
+    /// Running calls, and calls that ended so recently that no sync was due.
     Unsynced,
-    /// Several faults at once took both records of an end, or the only one.
+    /// Several simultaneous faults destroyed both records of an end, or the only one.
     OfTheDead,
 }
 
@@ -100,7 +99,7 @@ impl Kind {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
     }
 
-    /// Whether the gateways of a seed take leases: those of every other round of kinds do.
+    /// Whether the gateways of a seed take leases: those of every other round do.
     pub(crate) const fn has_leases(seed: u64) -> bool {
         seed / Self::ALL.len() as u64 % 2 == 1
     }
@@ -124,18 +123,18 @@ impl Kind {
         }
     }
 
-    /// The table of what may be lost.
+    /// The table of possible losses.
     pub(crate) const fn allows(self) -> Allows {
         let (late, forced, short, lost) = match self {
-            // All holds live for as long as their calls: every call is charged from its own.
+            // All holds live as long as their calls: every call is charged from its own hold.
             Self::Calm | Self::Leaving | Self::Lossy | Self::Away | Self::BrokenDisk => {
                 (false, false, false, Lost::Nothing)
             }
-            // Nobody could extend or settle in time.
+            // No hold could be extended or settled in time.
             Self::LongAway | Self::Partition | Self::Clock => (true, false, true, Lost::Nothing),
-            // The newest holds and charges are gone, and are booked again by the replay.
+            // The newest holds and charges are lost, and are booked again by the replay.
             Self::Failover => (true, true, true, Lost::Nothing),
-            // The dead cannot extend.
+            // Dead gateways cannot extend holds.
             Self::Crash | Self::SlowDisk => (true, false, true, Lost::SinceCheckpoint),
             Self::PowerCut => (true, false, true, Lost::Unsynced),
             Self::CrashAndFailover => (true, true, true, Lost::SinceCheckpoint),
@@ -156,34 +155,34 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A run.
+/// The plan of a run, drawn from its seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) kind: Kind,
     pub(crate) gateways: usize,
     pub(crate) outbox_calls_max: usize,
-    /// What the books hold before the first call.
+    /// Content of the books before the first call.
     pub(crate) opening: Vec<Command>,
     pub(crate) calls: Vec<CallPlan>,
     pub(crate) operator: Vec<(Ms, Command)>,
     pub(crate) network: Network,
     pub(crate) disk: DiskPlan,
-    /// When the ledger does not answer.
+    /// Times when the ledger does not answer.
     pub(crate) away: Vec<Window>,
-    /// When a gateway does not reach the ledger.
+    /// Times when a gateway does not reach the ledger.
     pub(crate) partitions: Vec<(usize, Window)>,
-    /// How far behind the replica is.
+    /// The replica's lag.
     pub(crate) replica_lag: Ms,
     pub(crate) failovers: Vec<(Ms, Failover)>,
     pub(crate) clock_jumps: Vec<(Ms, i64)>,
     pub(crate) crashes: Vec<(Ms, Crash)>,
     pub(crate) leases: Option<LeasePlan>,
-    /// From here on there are no more faults.
+    /// No faults occur after this time.
     pub(crate) heal: Ms,
 }
 
-/// From the one moment until the other.
+/// A half-open interval of simulated time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) from: Ms,
@@ -196,7 +195,7 @@ impl Window {
     }
 }
 
-/// A call.
+/// A call: its arrival, its caller and its order.
 #[derive(Clone, Debug)]
 pub(crate) struct CallPlan {
     pub(crate) at: Ms,
@@ -209,7 +208,7 @@ pub(crate) struct CallPlan {
     pub(crate) leaves_after: Option<Ms>,
 }
 
-/// Faults of messages between gateways and ledger, each in so many of a thousand.
+/// Faults of messages between gateways and ledger, per thousand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
     pub(crate) lost: u64,
@@ -221,21 +220,21 @@ pub(crate) struct Network {
 /// The gateways' disks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskPlan {
-    /// How long a line that ends a call takes to reach the system.
+    /// Maximum time until a line that ends a call reaches the system.
     pub(crate) ending_ms_max: Ms,
-    /// Any other line.
+    /// Maximum time until any other line reaches the system.
     pub(crate) write_ms_max: Ms,
     pub(crate) sync_ms_max: Ms,
-    /// When which gateway's disk takes nothing more.
+    /// When a gateway's disk stops accepting writes.
     pub(crate) breaks: Option<(usize, Ms)>,
 }
 
 /// The replica becomes the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failover {
-    /// What the old one did in this time before is gone, as far as the replica had not got it.
+    /// Commands of the old primary in this time before are lost, unless the replica had them.
     pub(crate) drops: Ms,
-    /// A gateway that still talks to the old one, and for how long.
+    /// A gateway that still uses the old primary, and for how long.
     pub(crate) split: Option<(usize, Ms)>,
 }
 
@@ -243,7 +242,7 @@ pub(crate) struct Failover {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crash {
     pub(crate) gateway: usize,
-    /// With its machine: what the system had not synced is gone too.
+    /// The machine fails too: data that the system had not synced is lost.
     pub(crate) power: bool,
     pub(crate) restart: Ms,
 }
@@ -322,7 +321,7 @@ impl Plan {
             Kind::Away => {
                 for _ in 0..random.between(1, 2) {
                     let from = at(random);
-                    // Far apart, or one: a hold must outlive what both keep it from.
+                    // Far apart, or only one: a hold must survive both interruptions together.
                     let until = from + random.between(100, 4_000);
                     self.away.push(Window { from, until });
                 }
@@ -401,7 +400,7 @@ impl Plan {
         if random.chance(300) {
             self.slow_disk(random);
         }
-        // As many are kept for a replay: a failover would lose the rest.
+        // As many as are kept for a replay: a failover would lose the rest.
         if self.failovers.is_empty() && random.chance(300) {
             self.outbox_calls_max = random.between(1, 4) as usize;
         }
@@ -429,7 +428,7 @@ impl Plan {
             .push((random.index(self.gateways), Window { from, until }));
     }
 
-    /// What is lost and how long a split lasts stay within the replay window together.
+    /// The lost time and the duration of a split are together within the replay window.
     fn failover(&mut self, random: &mut Random, load: Ms, may_split: bool) {
         let at = random.between(1_000, load);
         let lag = if random.chance(400) {
@@ -437,7 +436,7 @@ impl Plan {
         } else {
             random.between(500, 25_000)
         };
-        // The lag of the whole run is the longest: whoever waits for the replica waits that long.
+        // The lag of the whole run is the longest one, and it delays everything that waits for the replica.
         self.replica_lag = self.replica_lag.max(lag);
         let drops = random.between(0, lag);
         let split = (may_split && random.chance(250))
@@ -475,9 +474,9 @@ struct AccountPlan {
     id: AccountId,
     balance: MicroRub,
     keys: Vec<KeyPlan>,
-    /// What its keys may spend together, where they are in a group.
+    /// Ceiling of the group of its keys, if they are in one.
     group: Option<MicroRub>,
-    /// How many calls of a key may be open at once.
+    /// Concurrency of a key.
     concurrency: Option<u32>,
 }
 
@@ -590,7 +589,7 @@ fn operator(random: &mut Random, accounts: &[AccountPlan], load: Ms) -> Vec<(Ms,
         .collect()
 }
 
-/// A key is disabled while calls come on it, and enabled some time later.
+/// A key is disabled while calls arrive for it, and enabled some time later.
 fn between_calls(
     random: &mut Random,
     accounts: &[AccountPlan],
@@ -646,7 +645,7 @@ fn calls(
     let mut calls = Vec::new();
     let many = random.between(5, 16) as usize;
     while calls.len() < many {
-        // Alone, or several at the same moment on money for fewer.
+        // Single calls, or several at the same moment on money for fewer.
         let at = random.between(0, load);
         let together = if random.chance(250) {
             random.between(2, 6)
@@ -673,7 +672,7 @@ fn calls(
     calls
 }
 
-/// Where leases are taken: most accounts have money for many calls, some for few.
+/// For runs with leases: most accounts have money for many calls, some for few.
 fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
     for account in accounts {
         let times = |random: &mut Random, amount: MicroRub| {
@@ -690,7 +689,7 @@ fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
     }
 }
 
-/// Calls that come one behind the other on a key, mostly at one gateway.
+/// Successive calls on a key, mostly at one gateway.
 fn trains(
     random: &mut Random,
     accounts: &[AccountPlan],
@@ -735,7 +734,7 @@ fn order(random: &mut Random) -> OrderPlan {
     } else {
         random.between(5, 20)
     };
-    // Some outlive their hold, unless it is extended.
+    // Some run longer than their hold lives, unless it is extended.
     let frame_ms_max = match random.index(20) {
         0 => 5_000,
         1..8 => 800,
@@ -756,6 +755,7 @@ fn order(random: &mut Random) -> OrderPlan {
         output_tokens_max,
         output_tokens_min: least,
         finish_without_client: random.chance(400),
+        slice_tokens: random.chance(500).then(|| random.between(5, 60)),
         script: Script {
             head_ms: random.between(0, 600),
             refuses: random.chance(60),
@@ -765,7 +765,7 @@ fn order(random: &mut Random) -> OrderPlan {
     }
 }
 
-/// A UUIDv7 of the run's clock and the seed's randomness.
+/// A UUIDv7 from the run's clock and the seed's randomness.
 fn number(random: &mut Random, at: Ms) -> RequestNumber {
     let time = u128::from(EPOCH_MS + at) << 80;
     let noise = (u128::from(random.bits()) << 64) | u128::from(random.bits());
@@ -779,7 +779,7 @@ pub(crate) fn bits_of(number: RequestNumber) -> u64 {
     number.uuid().as_u128() as u64
 }
 
-/// The account that a command is about, and the call's number if it is one's.
+/// The account of a command, and the number of its call, if any.
 pub(crate) const fn about(command: &Command) -> (&AccountId, Option<RequestNumber>) {
     match command {
         Command::Reserve(Hold {
@@ -791,7 +791,10 @@ pub(crate) const fn about(command: &Command) -> (&AccountId, Option<RequestNumbe
         | Command::Release { account, number }
         | Command::Extend {
             account, number, ..
-        } => (account, Some(*number)),
+        }
+        | Command::Adjust(Adjustment {
+            account, number, ..
+        }) => (account, Some(*number)),
         Command::SetAccount { account, .. }
         | Command::SetKey { account, .. }
         | Command::SetGroup { account, .. }

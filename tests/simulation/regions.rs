@@ -1,5 +1,5 @@
-//! Gateways in several regions, one account, a ledger that is far from most of them: how often does a caller wait for it?
-//! The leases are the real ones, the ledger's server is the model of it; the time is the simulation's.
+//! Gateways in several regions, one account, a ledger that is far from most of them: measures how often a caller waits
+//! for it. The leases are the real ones, the ledger's server is a model; time is simulated.
 
 use std::{
     collections::HashMap,
@@ -39,25 +39,25 @@ use crate::{
 
 /// Round trips to the ledger, one region each, in ms.
 const ROUND_TRIPS: [Ms; 5] = [1, 50, 100, 150, 200];
-/// Calls a second in each region.
+/// Calls per second in each region.
 const RATES: [u64; 4] = [100, 200, 1_000, 3_000];
-/// How long callers call, in ms; what comes before `COUNTED_FROM` opens leases.
+/// Duration of the calls, in ms; calls before `COUNTED_FROM` open leases.
 const LASTS: Ms = 30_000;
 const COUNTED_FROM: Ms = 2_000;
-/// A call runs for so long, on the average.
+/// Mean duration of a call.
 const CALL_MS: u64 = 1_500;
-/// Every so often the rate of uneven calls changes: half of it more, half of it less.
+/// Period of uneven rates: alternately half more and half less.
 const SWING_MS: Ms = 5_000;
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// Of the calls of a busy account so many wait for the ledger, at most, in thousandths.
+/// Maximum share of a busy account's calls that wait for the ledger, in thousandths.
 const WAIT_MAX: u64 = 10;
 
-/// How calls come.
+/// Distribution of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Each by itself, as many as ever.
+    /// Independent calls at a constant rate.
     Even,
-    /// The same, half as many more for five seconds, then half as many less.
+    /// The same, at one and a half times the rate for five seconds, then at half of it.
     Uneven,
 }
 
@@ -80,7 +80,7 @@ impl Load {
     }
 }
 
-/// What came of a region.
+/// Result of a region.
 struct Row {
     round_trip: Ms,
     rate: u64,
@@ -97,7 +97,7 @@ impl Row {
     }
 }
 
-/// Prints the table, and keeps it in a file where one is named.
+/// Prints the table, and writes it to a file if one is named.
 pub(crate) fn report(keep: Option<&str>) -> bool {
     let mut rows = Vec::new();
     print_head();
@@ -121,7 +121,7 @@ pub(crate) fn report(keep: Option<&str>) -> bool {
     judge(&rows)
 }
 
-/// The same in short: what must hold does.
+/// A shorter run that checks the bound.
 pub(crate) fn holds() -> bool {
     judge(&play(200, Load::Uneven, 12_000))
 }
@@ -287,7 +287,7 @@ fn key() -> KeyId {
     "k".parse().expect("a good id")
 }
 
-/// A gateway, and the way from it to the server.
+/// A gateway, and its connection to the server.
 #[derive(Clone)]
 struct Region {
     server: Arc<Server>,
@@ -338,7 +338,7 @@ impl Region {
         }
     }
 
-    /// Asks the server.
+    /// Sends a command to the server.
     async fn ask<T>(&self, act: impl FnOnce(&mut Books, u64) -> T + Send) -> T {
         self.commands.fetch_add(1, Ordering::Relaxed);
         let there = self.round_trip / 2;
@@ -348,14 +348,14 @@ impl Region {
         answer
     }
 
-    /// How many calls were counted, how many of them waited for the ledger, how many commands it was sent for all.
+    /// The number of counted calls, of those that waited for the ledger, and of the commands sent for all.
     async fn calls(self, rate: u64, load: Load, lasts: Ms, seed: u64) -> [u64; 3] {
         let mut tasks = JoinSet::new();
         let tender = self.clone();
         tasks.spawn(async move { tender.leases.tend(&tender).await });
         let random = &mut Random::of(seed, &[1]);
         let (mut calls, mut waited, mut commands) = (0, 0, 0);
-        // In µs: calls of a second do not come at so many moments alone.
+        // In µs, so that the calls of a second have many different times.
         let (mut at, mut nth) = (0, 0);
         let began = self.server.began;
         while at < lasts * 1_000 {
@@ -374,7 +374,7 @@ impl Region {
                 least: MicroRub::new(10_000),
                 ttl: Duration::from_secs(900),
             };
-            // What a call costs, and how long it runs.
+            // The cost of a call, and how long it runs.
             let cost = hold.want.micro() * random.between(10, 100) as i64 / 100;
             let runs = apart(random, CALL_MS);
             let granted = self
@@ -457,10 +457,10 @@ impl LeaseLedger for Region {
     }
 }
 
-/// A time until what comes by itself, `mean` on the average: −ln(u), from a table of its own so that every machine has the
-/// same.
+/// Time between independent events, with this mean: −ln(u), from a table in this file, so that every machine has the
+/// same values.
 fn apart(random: &mut Random, mean: u64) -> u64 {
-    // 2⁻ⁿ ≤ u: n of ln 2 = 0.693, and the rest of it from a straight line.
+    // 2⁻ⁿ ≤ u: n times ln 2 = 0.693, and linear interpolation for the rest.
     let bits = random.bits();
     let halvings = u64::from(bits.leading_zeros().min(40));
     let rest = random.between(0, 693);

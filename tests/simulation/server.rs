@@ -1,4 +1,4 @@
-//! The ledger's server: the book, receipts beside it, a replica that lags, a clock that can be set.
+//! The ledger's server: the book, receipts, a replica that lags, a clock that can be adjusted.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,7 +12,7 @@ use tollgate_layers::{
     money::MicroRub,
     reserve::{
         book::{self, Account, Book, Command, Outcome},
-        ledger::{Booked, Hold, Item, Settled, Settlement},
+        ledger::{Adjustment, Booked, Hold, Item, Settled, Settlement},
     },
     usage::End,
 };
@@ -26,10 +26,10 @@ use crate::{
     world::Sabotage,
 };
 
-/// As many holds of an account end in one sweep.
+/// Maximum number of an account's holds that end in one sweep.
 const EXPIRE_MAX: usize = 256;
 
-/// What a gateway or an operator asks of the server.
+/// A request of a gateway or an operator.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     /// One step of the book.
@@ -38,20 +38,20 @@ pub(crate) enum Ask {
     Expire,
     /// A turn of a lease.
     Turn(Arc<Turn>),
-    /// What leases of an account have and no call holds.
+    /// Recalls the unused part of an account's leases.
     Recall(AccountId),
-    /// Until when something may be granted from an account's leases.
+    /// Until when an account's leases may grant.
     Leases(AccountId),
 }
 
-/// What the server says.
+/// The server's answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Step(Outcome),
     Turn(TurnAnswer),
-    /// How many leases may still grant something.
+    /// Number of leases that may still grant.
     Recalled(u64),
-    /// By its clock: now, and until when.
+    /// The time by the server's clock, and the time until which leases may grant.
     Leases(u64, u64),
 }
 
@@ -60,20 +60,20 @@ pub(crate) enum Answer {
 pub(crate) struct Server {
     books: Books,
     replica: Option<Replica>,
-    /// A primary that was replaced and does not know it yet.
+    /// A replaced primary that has not noticed it yet.
     old: Option<OldPrimary>,
     epoch: u64,
-    /// How far its clock is ahead of the run's.
+    /// The server's clock minus the run's.
     ahead: i64,
-    /// Every number that was ever told that it holds money.
+    /// Every number whose hold was ever granted.
     granted: BTreeSet<RequestNumber>,
-    /// Keys that operators know to be disabled.
+    /// Keys that were disabled with an acknowledgement to the operator.
     closed: BTreeSet<KeyId>,
     pub(crate) grants: Grants,
     pub(crate) breaches: Vec<String>,
 }
 
-/// What the server keeps, and a replica gets.
+/// The server's data, which a replica gets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Books {
     pub(crate) book: Book,
@@ -82,9 +82,11 @@ pub(crate) struct Books {
     /// Payments and corrections.
     pub(crate) entries: BTreeMap<(AccountId, String), MicroRub>,
     leases: LeaseBooks,
+    /// Number of adjustments so far.
+    adjustments: u32,
 }
 
-/// A receipt.
+/// The receipt of a charged call.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) account: AccountId,
@@ -96,7 +98,7 @@ pub(crate) struct Charge {
 struct Replica {
     lag: Ms,
     books: Books,
-    /// What it has not got yet: when, at which time of the server, what.
+    /// Changes that it does not have yet: when, the server's time, and the change.
     behind: VecDeque<(Ms, u64, Ask)>,
 }
 
@@ -131,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Does what `from` asks at `now`.
+    /// Executes a request of `from` at `now`.
     pub(crate) fn carry_out(
         &mut self,
         now: Ms,
@@ -146,7 +148,17 @@ impl Server {
             .filter(|old| old.gateway == from && now < old.until);
         let is_old = old.is_some();
         let books = old.map_or(&mut self.books, |old| &mut old.books);
+        let before = books.held_for(ask);
         let answer = books.carry_out(ask, clock, sabotage);
+        if let (Some((key, before)), Some((_, after))) = (before, books.held_for(ask))
+            && after > before
+            && !is_old
+            && self.closed.contains(&key)
+        {
+            self.breaches.push(format!(
+                "I12 key {key}: {after} held after {before}, and its disabling was acknowledged"
+            ));
+        }
         for (id, account) in books.book.accounts() {
             if account.held < MicroRub::ZERO || account.held > account.balance {
                 self.breaches
@@ -194,7 +206,7 @@ impl Server {
             .extend(self.grants.granted(hold, lease, max, now));
     }
 
-    /// What a RESERVE would be answered now. Nothing is held.
+    /// The answer that a RESERVE would get now. Holds nothing.
     pub(crate) fn only_look(&mut self, now: Ms, command: &Command) -> Outcome {
         let clock = self.clock(now);
         let outcome = book::apply(&mut self.books.book.clone(), command, clock);
@@ -205,7 +217,7 @@ impl Server {
     }
 
     fn tell_granted(&mut self, number: RequestNumber, key: &KeyId, by_the_old: bool) {
-        // An old primary does not know what was acknowledged after it was replaced.
+        // An old primary lacks changes that were acknowledged after it was replaced.
         if self.granted.insert(number) && !by_the_old && self.closed.contains(key) {
             self.breaches.push(format!(
                 "I12 {number}: a hold on key {key}, whose disabling was acknowledged"
@@ -217,7 +229,7 @@ impl Server {
         self.granted.contains(&number)
     }
 
-    /// An operator knows the key to be disabled, or begins to enable it again.
+    /// An operator has the acknowledgement that the key is disabled, or begins to enable it again.
     pub(crate) fn close(&mut self, key: &KeyId, closed: bool) {
         if closed {
             self.closed.insert(key.clone());
@@ -226,7 +238,7 @@ impl Server {
         }
     }
 
-    /// The server that a gateway talks to now.
+    /// The server that a gateway uses now.
     pub(crate) fn epoch(&self, gateway: usize, now: Ms) -> u64 {
         match &self.old {
             Some(old) if old.gateway == gateway && now < old.until => old.epoch,
@@ -234,7 +246,7 @@ impl Server {
         }
     }
 
-    /// How long until the replica has what is done now.
+    /// Time until the replica has a change made now.
     pub(crate) fn replica_lag(&self) -> Option<Ms> {
         self.replica.as_ref().map(|replica| replica.lag)
     }
@@ -274,13 +286,13 @@ impl Server {
         (EPOCH_MS + now).saturating_add_signed(self.ahead)
     }
 
-    /// The books that count.
+    /// The books of the current ledger.
     pub(crate) const fn books(&self) -> &Books {
         &self.books
     }
 }
 
-/// What a group's keys have spent and hold beyond its ceiling, and calls of a key beyond as many as may be open.
+/// Spending and holds of a group's keys beyond its ceiling, and open calls of a key beyond its concurrency.
 fn beyond_a_limit(id: &AccountId, account: &Account, now: Ms) -> Vec<String> {
     let groups = account.groups().filter_map(|(group, book)| {
         let ceiling = book.money.ceilings.total?;
@@ -329,6 +341,17 @@ impl Books {
         }
     }
 
+    /// The key whose running calls a request may let hold more, and what it holds.
+    fn held_for(&self, ask: &Ask) -> Option<(KeyId, MicroRub)> {
+        let (account, key) = match ask {
+            Ask::Step(Command::Adjust(adjustment)) => (&adjustment.account, &adjustment.key),
+            Ask::Turn(turn) => (&turn.account, &turn.key),
+            _ => return None,
+        };
+        let held = self.book.account(account)?.key(key)?.held;
+        Some((key.clone(), held))
+    }
+
     fn turn(&mut self, turn: &Turn, now: u64, sabotage: Option<Sabotage>) -> TurnAnswer {
         let rule = sabotage.and_then(Sabotage::rule);
         let charges = &self.charges;
@@ -373,11 +396,32 @@ impl Books {
                 }
                 outcome
             }
+            Command::Adjust(adjustment) => self.adjust(adjustment, now, sabotage),
             _ => book::apply(&mut self.book, command, now),
         }
     }
 
-    /// As every store does it: a receipt outlives its tombstone.
+    fn adjust(&mut self, adjustment: &Adjustment, now: u64, sabotage: Option<Sabotage>) -> Outcome {
+        self.adjustments += 1;
+        let mut adjustment = adjustment.clone();
+        if sabotage == Some(Sabotage::StaleAdjustment) {
+            adjustment.sequence = self.adjustments;
+        }
+        let loses =
+            sabotage == Some(Sabotage::LoseAdjustment) && self.adjustments.is_multiple_of(3);
+        if !loses {
+            return Outcome::Adjust(self.book.adjust(&adjustment, now));
+        }
+        let before = self.book.clone();
+        let held = |book: &Book| Some(book.account(&adjustment.account)?.held);
+        let answer = self.book.adjust(&adjustment, now);
+        if held(&self.book) > held(&before) {
+            self.book = before;
+        }
+        Outcome::Adjust(answer)
+    }
+
+    /// As in every store: a receipt survives its tombstone.
     fn settle(
         &mut self,
         number: RequestNumber,
@@ -423,7 +467,7 @@ impl Books {
 }
 
 impl Replica {
-    /// Gets what was done up to `until`.
+    /// Applies the changes up to `until`.
     fn catch_up(&mut self, until: Ms, sabotage: Option<Sabotage>) {
         while let Some((at, _, _)) = self.behind.front()
             && *at <= until
@@ -435,7 +479,7 @@ impl Replica {
     }
 }
 
-/// As the trace shows it.
+/// Text in the trace.
 impl std::fmt::Display for Ask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let command = match self {
@@ -445,6 +489,9 @@ impl std::fmt::Display for Ask {
             Self::Turn(turn) => {
                 write!(f, "turn of {} on {}", Short(turn.lease), turn.key)?;
                 write!(f, " {:?} -{} +{}", turn.step, turn.give, turn.more)?;
+                if turn.raise > MicroRub::ZERO {
+                    write!(f, " raise {}", turn.raise)?;
+                }
                 for end in &turn.ends {
                     let (number, cost) = (Short(end.settlement.number), end.settlement.cost);
                     write!(f, ", {number} {cost} of {}", end.cover)?;
@@ -489,6 +536,10 @@ impl std::fmt::Display for Ask {
                 return write!(f, "set {} suspended {suspended}", about(command).0);
             }
             Command::Release { .. } => "release",
+            Command::Adjust(adjustment) => {
+                let (number, amount) = (Short(adjustment.number), adjustment.amount);
+                return write!(f, "adjust {number} {} {amount}", adjustment.sequence);
+            }
             Command::Extend { .. } => "extend",
             Command::Probe { .. } => "probe",
             Command::Expire { .. } => "expire",

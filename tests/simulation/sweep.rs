@@ -1,4 +1,4 @@
-//! Many seeds, several worlds at a time, each on a thread of its own.
+//! Many seeds, several worlds at a time, each on its own thread.
 
 use std::{
     any::Any,
@@ -20,16 +20,16 @@ use crate::{
     world::{Sabotage, lock, play},
 };
 
-/// What many runs came to.
+/// Results of many runs.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
-    /// By kind, without leases and with.
+    /// Results by kind, and by whether leases were on.
     pub(crate) rows: BTreeMap<(Kind, bool), Row>,
-    /// By seed.
+    /// Failures by seed.
     pub(crate) failures: Vec<(u64, Vec<String>)>,
 }
 
-/// What the runs of one kind came to.
+/// Results of the runs of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) runs: u64,
@@ -70,7 +70,7 @@ impl Sweep {
     }
 }
 
-/// Plays `seeds` seeds, or until so many have failed.
+/// Runs `seeds` seeds, or until this many have failed.
 pub(crate) fn sweep(
     arguments: &Arguments,
     seeds: u64,

@@ -1,4 +1,4 @@
-//! What happened, line by line: nothing is written down in a sweep, all of it when one seed is looked at.
+//! The log of a run: off in a sweep, complete for a single seed.
 
 use std::{
     fmt,
@@ -7,14 +7,14 @@ use std::{
 
 use crate::plan::Ms;
 
-/// What becomes of the lines.
+/// Treatment of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracing {
-    /// They are not made.
+    /// Lines are not created.
     Off,
-    /// They are summed up, so that two runs can be compared.
+    /// Lines are hashed, so that two runs can be compared.
     Hashed,
-    /// They are printed.
+    /// Lines are printed.
     Printed,
 }
 
@@ -37,7 +37,7 @@ impl Trace {
         match self.how {
             Tracing::Off => {}
             Tracing::Hashed => {
-                // In order: a line that comes earlier weighs differently.
+                // The hash depends on the order.
                 let hash = fnv(self.hash.load(Ordering::Relaxed), &at.to_le_bytes());
                 self.hash
                     .store(fnv(hash, line().as_bytes()), Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! A vendor that serves by a script, frame by frame, and keeps its own log of what it served. What is
-//! sold are tokens, all at one price.
+//! A vendor that serves by a script, frame by frame, and logs what it served. It sells tokens, all at one price.
 
 use std::{
     pin::Pin,
@@ -23,36 +22,39 @@ use tower::Service;
 
 use crate::{
     plan::{CallPlan, Ms},
+    slices::{GatewayLedger, Slices},
     world::{Life, Sim},
 };
 
-/// What a token costs.
+/// Price of a token.
 const MICRO_A_TOKEN: u64 = 1_000;
 
-/// What so many tokens cost.
+/// Cost of this many tokens.
 pub(crate) fn cost(tokens: u64) -> MicroRub {
     MicroRub::new(i64::try_from(tokens * MICRO_A_TOKEN).unwrap_or(i64::MAX))
 }
 
-/// What a client asks for, and what it will get.
+/// A client's request, and the answer that it will get.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderPlan {
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens_max: u64,
-    /// Less than that is not worth while.
+    /// Smallest output that is worth a call.
     pub(crate) output_tokens_min: u64,
     pub(crate) finish_without_client: bool,
+    /// Output tokens that the hold covers at a time; `None` if the hold is not adjusted.
+    pub(crate) slice_tokens: Option<u64>,
     pub(crate) script: Script,
 }
 
-/// What the vendor does.
+/// The vendor's actions.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    /// How long it takes to begin.
+    /// Time before the answer begins.
     pub(crate) head_ms: Ms,
-    /// Whether it says no instead, which costs nothing.
+    /// Whether the vendor refuses the call, which costs nothing.
     pub(crate) refuses: bool,
-    /// How long each frame takes, and its tokens.
+    /// Duration of each frame, and its tokens.
     pub(crate) frames: Vec<(Ms, u64)>,
     pub(crate) finish: Finish,
 }
@@ -62,18 +64,18 @@ pub(crate) struct Script {
 pub(crate) enum Finish {
     /// After the last frame.
     Plain,
-    /// With the last frame: nobody asks for another.
+    /// The answer ends with the last frame, after which the gateway requests no other.
     WithLastFrame,
-    /// All text is there, and the usage comes so much later.
+    /// The usage follows this long after the last text.
     UsageLater(Ms),
-    /// It breaks off.
+    /// The answer is cut off.
     Cut,
-    /// The usage is twice what was served.
+    /// The usage is twice the served amount.
     Overrun,
 }
 
 impl Script {
-    /// How long the whole answer takes.
+    /// Duration of the whole answer.
     pub(crate) fn lasts(&self) -> Ms {
         let frames: Ms = self.frames.iter().map(|(ms, _)| ms).sum();
         let usage = match self.finish {
@@ -103,7 +105,7 @@ impl Order {
     }
 }
 
-/// Sells tokens.
+/// A tariff by tokens.
 #[derive(Clone)]
 pub(crate) struct ByTheToken {
     pub(crate) sim: Arc<Sim>,
@@ -115,17 +117,14 @@ impl Tariff<Order> for ByTheToken {
     fn quote(&self, req: &Request<Order>) -> Result<Quote<TokenBill>, Error> {
         let Order { plan, meter, .. } = req.body();
         let input_tokens = plan.order.input_tokens;
-        Ok(Quote {
-            account: plan.account.clone(),
-            key: plan.key.clone(),
-            want: cost(input_tokens + plan.order.output_tokens_max),
-            least: cost(input_tokens + plan.order.output_tokens_min),
-            meter: meter.clone(),
-            finish_without_client: plan.order.finish_without_client,
-            tells_cost: false,
-            has_output: true,
-            bill: TokenBill { input_tokens },
-        })
+        let want = cost(input_tokens + plan.order.output_tokens_max);
+        let (account, key) = (plan.account.clone(), plan.key.clone());
+        let mut quote = Quote::new(account, key, want, TokenBill { input_tokens });
+        quote.least = cost(input_tokens + plan.order.output_tokens_min);
+        quote.meter = meter.clone();
+        quote.finish_without_client = plan.order.finish_without_client;
+        quote.has_output = true;
+        Ok(quote)
     }
 
     fn granted(&self, req: &mut Request<Order>, bill: &mut TokenBill, held: MicroRub) {
@@ -150,7 +149,7 @@ impl Bill for TokenBill {
         let output = reading
             .usage
             .map_or(reading.text_bytes, |usage| usage.output);
-        // Where nothing came, only a client that left pays.
+        // If nothing was delivered, only a client that left pays.
         if !reading.dispatched || (output == 0 && end != End::ClientLeft) {
             return None;
         }
@@ -166,11 +165,13 @@ impl Bill for TokenBill {
     }
 }
 
-/// The vendor as one process of a gateway reaches it.
+/// The vendor as seen by one process of a gateway.
 #[derive(Clone)]
 pub(crate) struct Vendor {
     pub(crate) sim: Arc<Sim>,
     pub(crate) life: Life,
+    /// The gateway's ledger, where calls adjust their holds.
+    pub(crate) ledger: GatewayLedger,
 }
 
 impl Service<Request<Order>> for Vendor {
@@ -189,13 +190,13 @@ impl Service<Request<Order>> for Vendor {
             paid_tokens,
         } = req.into_body();
         let work = Work {
+            slices: Slices::new(&self.sim, &self.ledger, &plan, paid_tokens),
             sim: Arc::clone(&self.sim),
             life: self.life.clone(),
             number: plan.number,
             input_tokens: plan.order.input_tokens,
             script: plan.order.script,
             meter,
-            paid_tokens,
         };
         Box::pin(work.begin())
     }
@@ -209,11 +210,11 @@ struct Work {
     input_tokens: u64,
     script: Script,
     meter: Meter,
-    paid_tokens: u64,
+    slices: Slices,
 }
 
 impl Work {
-    async fn begin(self) -> Result<Response<Answer>, Error> {
+    async fn begin(mut self) -> Result<Response<Answer>, Error> {
         self.meter.dispatched();
         self.sim.dispatched(self.number);
         sleep(Duration::from_millis(self.script.head_ms)).await;
@@ -222,6 +223,7 @@ impl Work {
             self.sim.log(self.number, |call| call.vendor_refused = true);
             return Err(Error::VendorUnavailable("scripted".into()));
         }
+        self.slices.begin();
         Ok(Response::new(Answer {
             work: self,
             next: 0,
@@ -231,7 +233,7 @@ impl Work {
         }))
     }
 
-    /// So many tokens have gone out, all in all.
+    /// Records that this many tokens were sent in total.
     fn served(&self, output: u64) {
         let tokens = self.input_tokens + output;
         let now = self.sim.now();
@@ -262,7 +264,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // With its process, nobody sees it end.
+        // If its process has died, nothing observes its end.
         if self.life.lasts() {
             let now = self.sim.now();
             self.sim.log(self.number, |call| call.ended = Some(now));
@@ -304,19 +306,23 @@ impl Body for Answer {
         if this.over {
             return Poll::Ready(None);
         }
-        let paid = this.work.paid_tokens;
+        let covered = match this.next < this.work.script.frames.len() {
+            true => ready!(this.work.slices.poll_covered(cx, this.served)),
+            false => this.served,
+        };
         if let Some(&(ms, tokens)) = this.work.script.frames.get(this.next)
-            && this.served < paid
+            && this.served < covered
         {
             ready!(this.wait(cx, ms));
             this.next += 1;
-            this.served = paid.min(this.served + tokens);
+            this.served = covered.min(this.served + tokens);
             let served = this.served;
             this.work
                 .meter
                 .update(|reading| reading.text_bytes = served);
             this.work.served(served);
-            let last = this.next == this.work.script.frames.len() || served == paid;
+            let last =
+                this.next == this.work.script.frames.len() || served == this.work.slices.most();
             if last && this.work.script.finish == Finish::WithLastFrame {
                 this.work.finish(served);
                 this.over = true;
@@ -350,7 +356,7 @@ impl Body for Answer {
     }
 }
 
-/// A number as the trace shows it.
+/// A number's text in the trace.
 pub(crate) struct Short(pub(crate) RequestNumber);
 
 impl std::fmt::Display for Short {

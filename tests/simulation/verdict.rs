@@ -1,4 +1,4 @@
-//! The verdict on a run: the vendor's log against the books, and the books against themselves.
+//! The verdict on a run: compares the vendor's log with the books, and checks the books themselves.
 
 use tollgate_layers::{money::MicroRub, reserve::ledger::Booked};
 
@@ -9,24 +9,24 @@ use crate::{
     world::{Call, Sim, lock},
 };
 
-/// How often the settler looks at running calls.
+/// Interval at which the settler tends running calls.
 const TEND_MS: Ms = 1_000;
-/// What messages and turns take beside what a plan says.
+/// Time for messages and scheduling, in addition to the plan's times.
 const SLACK_MS: Ms = 100;
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) kind: Kind,
     /// Calls that reached a gateway.
     pub(crate) calls: u64,
-    /// Calls that a vendor worked for.
+    /// Calls for which a vendor worked.
     pub(crate) served: u64,
     /// Holds that leases granted.
     pub(crate) leased: u64,
     pub(crate) late: u64,
     pub(crate) forced: u64,
-    /// Micro-rubles in the books as loss, since a hold was gone.
+    /// Micro-rubles of loss in the books, because a hold was gone.
     pub(crate) short: i64,
     /// Micro-rubles that dead gateways left unbooked.
     pub(crate) lost: i64,
@@ -38,7 +38,7 @@ pub(crate) struct Verdict {
     pub(crate) hash: u64,
 }
 
-/// Compares all that can be compared. Everything is settled, and every hold is past its time.
+/// Makes all comparisons. Everything must be settled, and every hold expired.
 pub(crate) fn judge(sim: &Sim) -> Verdict {
     let mut verdict = Verdict {
         kind: sim.plan.kind,
@@ -88,7 +88,7 @@ impl Verdict {
             let died = crashed
                 .get(&(call.gateway, call.process))
                 .map(|(at, power)| {
-                    // A later power cut takes what an earlier process left unsynced.
+                    // A later power cut loses what an earlier process left unsynced.
                     let later = crashed.iter().any(|((gateway, _), (cut, power))| {
                         *gateway == call.gateway && *power && cut >= at
                     });
@@ -118,18 +118,18 @@ impl Verdict {
         }
     }
 
-    /// What must have been booked of a call whose gateway died at `at`.
+    /// The minimum that must be booked for a call whose gateway died at `at`.
     fn least_of_the_dead(&self, plan: &Plan, call: &Call, at: Ms, power: bool) -> MicroRub {
         let lost = self.kind.allows().lost;
         let owed = owed(call);
         let (disk, fell_over) = (plan.disk, !plan.failovers.is_empty());
         let ended_for = |ms: Ms| call.ended.is_some_and(|ended| ended + ms < at);
         let write_ms = disk.write_ms_max.max(disk.ending_ms_max);
-        // A storm may take what was acknowledged from the ledger and the record of it from the disk.
+        // Several faults may lose an acknowledged charge from the ledger and its record from the disk.
         if lost == Lost::OfTheDead && fell_over {
             return MicroRub::ZERO;
         }
-        // What was acknowledged stays so, or was kept for the next process to tell again.
+        // An acknowledged charge is kept, or was recorded so that the next process sends it again.
         let written = ended_for(write_ms + 1);
         if call.reported.is_some_and(|reported| reported < at) && (written || !fell_over) {
             return owed;
@@ -157,7 +157,7 @@ impl Verdict {
         if settled.charged.plus_or_max(settled.loss) != charge.cost {
             self.breach(format!("I3 a cost is not charge and loss: {charge:?}"));
         }
-        // What a call costs beyond its hold may be a loss at any time.
+        // Cost of a call beyond its hold may always be a loss.
         let beyond = charge.cost.minus_or_zero(call.held);
         let short = match settled.booked {
             Booked::Late => {
@@ -230,8 +230,8 @@ impl Verdict {
     }
 }
 
-/// What a call costs, by the vendor's log: what was served, and of a call that brought nothing the
-/// input, if its client left a vendor at work. A dead gateway's call costs that at most.
+/// The cost of a call by the vendor's log: what was served, or the input of a call without output, if its client left a
+/// working vendor. For a dead gateway's call this is the maximum.
 fn owed(call: &Call) -> MicroRub {
     if call.dispatched && !call.vendor_refused {
         cost(call.input + call.output)

@@ -1,4 +1,4 @@
-//! One run: everything that the processes of a world share, and the steps of its plan.
+//! A run: state that the processes of a world share, and the steps of its plan.
 
 use std::{
     collections::BTreeMap,
@@ -33,56 +33,64 @@ use crate::{
     verdict::{Verdict, judge},
 };
 
-/// How long a healed world may take to settle everything.
+/// Maximum time for a healed world to settle everything.
 const SETTLE_MS_MAX: Ms = 300_000;
-/// How often a world that settles is looked at.
+/// Interval at which a settling world is checked.
 const LOOK_MS: Ms = 250;
-/// Past every hold's time, whatever the ledger's clock was.
+/// Beyond every hold's lifetime, whatever the ledger's clock was.
 const PAST_ALL_HOLDS_MS: i64 = 4 * 3_600_000;
-/// How long an operator waits before asking again.
+/// Time before an operator repeats a request.
 const OPERATOR_RETRY_MS: Ms = 1_000;
-/// How long a gateway waits for its ledger before it tries to start again.
+/// Time that a gateway waits for its ledger before it tries to start again.
 const RESTART_MS: Ms = 1_000;
 
-/// A fault in the ledger or the gateway, put in to see that it is found.
+/// A fault injected into the ledger or the gateway, to check that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// A settlement that was booked leaves no trace: told again, it is charged again.
+    /// A booked settlement leaves no trace: a repetition is charged again.
     SettleTwice,
-    /// Some settlements are acknowledged and forgotten.
+    /// The ledger acknowledges some settlements without booking them.
     LoseSettle,
-    /// Nobody replays after a failover.
+    /// No gateway replays after a failover.
     NoReplay,
     /// A hold is checked in one step and taken in another.
     SkipAtomicity,
-    /// With leases: an end that a turn tells again is charged again.
+    /// An end that a turn of a lease repeats is charged again.
     EndTwice,
-    /// A turn that is told again is done again.
+    /// A repeated turn is executed again.
     TurnTwice,
-    /// A turn that does not know the one before it is done.
+    /// A turn without its predecessor is executed.
     Unfenced,
-    /// A lease does not pay for the calls that it held money for.
+    /// A lease does not pay for the calls for which it held money.
     PaysNothing,
-    /// What a lease has paid is still in it.
+    /// Money that a lease has paid stays in it.
     KeepsWhatItPaid,
-    /// What was given back is still held.
+    /// Returned money is still held.
     KeepsWhatItGave,
-    /// A turn does not hear what an operator has forbidden.
+    /// A turn ignores an operator's prohibition.
     GrantsForbidden,
-    /// An operator's command is acknowledged while a gateway has not heard the answer that forbids it to grant.
+    /// An operator's command is acknowledged although a gateway has not received the answer that forbids it to grant.
     Unheard,
-    /// A key whose calls at once are limited has a lease.
+    /// A key with limited concurrency has a lease.
     LeasesLimited,
-    /// A gateway does not hear that nothing more may be granted.
+    /// A gateway ignores that nothing more may be granted.
     Deaf,
     /// A gateway's clocks are slow.
     SlowClock,
-    /// An operator's command is acknowledged before gateways have heard of it.
+    /// An operator's command is acknowledged before the gateways have received it.
     Hasty,
+    /// An adjustment that arrives after a later one is carried out.
+    StaleAdjustment,
+    /// The ledger acknowledges some larger holds and holds no more.
+    LoseAdjustment,
+    /// A lease gets more for running calls than is free.
+    RaisesBeyond,
+    /// Running calls of a disabled key hold more.
+    RaisesForbidden,
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::SettleTwice,
         Self::LoseSettle,
         Self::NoReplay,
@@ -99,6 +107,10 @@ impl Sabotage {
         Self::Deaf,
         Self::SlowClock,
         Self::Hasty,
+        Self::StaleAdjustment,
+        Self::LoseAdjustment,
+        Self::RaisesBeyond,
+        Self::RaisesForbidden,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -119,11 +131,15 @@ impl Sabotage {
             Self::Deaf => "deaf",
             Self::SlowClock => "slow-clock",
             Self::Hasty => "hasty",
+            Self::StaleAdjustment => "stale-adjustment",
+            Self::LoseAdjustment => "lose-adjustment",
+            Self::RaisesBeyond => "raises-beyond",
+            Self::RaisesForbidden => "raises-forbidden",
         }
     }
 }
 
-/// Plays the run of a seed, on this thread, from its first call to the verdict.
+/// Runs a seed, on this thread, from its first call to the verdict.
 pub(crate) fn play(seed: u64, tracing: Tracing, sabotage: Option<Sabotage>) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -136,7 +152,7 @@ pub(crate) fn play(seed: u64, tracing: Tracing, sabotage: Option<Sabotage>) -> V
     })
 }
 
-/// What the parts of a world share.
+/// State that the parts of a world share.
 pub(crate) struct Sim {
     pub(crate) plan: Plan,
     pub(crate) sabotage: Option<Sabotage>,
@@ -146,40 +162,40 @@ pub(crate) struct Sim {
     pub(crate) disks: Vec<Disk>,
     /// The vendor's own log, by number.
     pub(crate) calls: Mutex<BTreeMap<RequestNumber, Call>>,
-    /// Processes that died, when, and whether with their machine.
+    /// Dead processes, when they died, and whether their machine failed.
     pub(crate) crashed: Mutex<BTreeMap<(usize, u32), (Ms, bool)>>,
-    /// Entries that operators were told are booked.
+    /// Entries whose booking was acknowledged to operators.
     pub(crate) entered: Mutex<Vec<(AccountId, String, MicroRub)>>,
     operator_done: AtomicBool,
     breaches: Mutex<Vec<String>>,
     began: Instant,
 }
 
-/// What was asked of a gateway, and what the vendor served for it.
+/// A call of a gateway, and what the vendor served for it.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) gateway: usize,
-    /// Of that gateway.
+    /// The process of that gateway.
     pub(crate) process: u32,
     pub(crate) began: Ms,
     pub(crate) input: u64,
-    /// What its hold was granted.
+    /// The amount of its hold.
     pub(crate) held: MicroRub,
     pub(crate) dispatched: bool,
     pub(crate) vendor_refused: bool,
     /// Output served, as the vendor counts it.
     pub(crate) output: u64,
-    /// When how many tokens had been served, input included.
+    /// Total tokens served at each time, including the input.
     pub(crate) marks: Vec<(Ms, u64)>,
-    /// When the vendor had done with it.
+    /// When the vendor had finished.
     pub(crate) ended: Option<Ms>,
-    /// The gateway refused it: nothing is held.
+    /// The gateway refused it, and nothing is held.
     pub(crate) refused: bool,
     /// When a gateway first reported its end as booked.
     pub(crate) reported: Option<Ms>,
 }
 
-/// Whether a process lives.
+/// Whether a process is alive.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Life(Arc<AtomicBool>);
 
@@ -193,7 +209,7 @@ impl Life {
     }
 }
 
-/// A lock that nobody can have left in disorder: worlds have one thread.
+/// A poisoned lock is consistent, because a world has one thread.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -239,7 +255,7 @@ impl Sim {
         lock(&self.breaches).clone()
     }
 
-    /// The server that a gateway talks to.
+    /// The server that a gateway uses.
     pub(crate) fn epoch(&self, gateway: usize) -> u64 {
         lock(&self.server).epoch(gateway, self.now())
     }
@@ -249,12 +265,12 @@ impl Sim {
         breaks.is_some_and(|(broken, at)| broken == gateway && at <= self.now())
     }
 
-    /// For how long leases grant something after a turn.
+    /// How long leases may grant after a turn.
     pub(crate) fn lease_max(&self) -> Ms {
         self.plan.leases.as_ref().map_or(0, |leases| leases.max)
     }
 
-    /// Writes into the vendor's log.
+    /// Updates the vendor's log.
     pub(crate) fn log(&self, number: RequestNumber, change: impl FnOnce(&mut Call)) {
         if let Some(call) = lock(&self.calls).get_mut(&number) {
             change(call);
@@ -290,7 +306,7 @@ impl Sim {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 struct World {
     sim: Arc<Sim>,
     processes: Vec<Option<Process>>,
@@ -347,7 +363,7 @@ impl World {
     }
 
     fn later(&mut self, at: Ms, step: Step) {
-        // What is planned for one moment happens in the order of planning.
+        // Steps planned for the same moment run in the order of planning.
         let mut place = 0;
         while self.steps.contains_key(&(at, place)) {
             place += 1;
@@ -372,10 +388,10 @@ impl World {
             sleep(ms(LOOK_MS)).await;
         }
         self.find_idle_money();
-        // Whatever still stands is nobody's; a sweep has to end it.
+        // Remaining holds have no call; a sweep must end them.
         let now = self.sim.now();
         lock(&self.sim.server).set_clock(now, PAST_ALL_HOLDS_MS, 0);
-        // One that is far asks as much later, hears as much later, and asks again.
+        // A distant gateway sends later, gets its answer later, and repeats later.
         let far = self.sim.plan.leases.as_ref().map_or(0, |leases| leases.far);
         sleep(EXPIRE_EVERY + ms(LOOK_MS + 3 * far)).await;
         for process in self.processes.iter_mut().flatten() {
@@ -455,7 +471,7 @@ impl World {
         sim.disks[crash.gateway].crash(now, crash.power, fate);
     }
 
-    /// What is still to be done, if anything.
+    /// The remaining work, if any.
     fn unfinished(&self) -> Option<String> {
         let sim = &self.sim;
         if !sim.operator_done.load(Ordering::Relaxed) {
@@ -479,7 +495,7 @@ impl World {
         (!sim.net_is_idle()).then(|| "a message is on its way".into())
     }
 
-    /// All is quiet: leases were given back, and no call holds anything.
+    /// At the end leases were returned, and no call holds money.
     fn find_idle_money(&self) {
         let sim = &self.sim;
         if sim.plan.leases.is_none() || !gives_all_back(sim.plan.kind) {
@@ -540,7 +556,7 @@ async fn operate(sim: Arc<Sim>) {
     sim.operator_done.store(true, Ordering::Relaxed);
 }
 
-/// What an operator's command forbids, or allows again: on a key, or on all of an account's.
+/// Permissions that an operator's command withdraws or restores: on a key, or on a whole account.
 const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)> {
     match command {
         Command::SetKey {
@@ -554,7 +570,7 @@ const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)
     }
 }
 
-/// Waits, as the gateway of an operator does, until nothing is granted that was leased before. Whether it could.
+/// Waits, like an operator's gateway, until earlier leases grant nothing. Returns whether that was possible.
 async fn heard(sim: &Sim, account: &AccountId) -> bool {
     if sim.plan.leases.is_none() || sim.sabotage == Some(Sabotage::Hasty) {
         return true;

@@ -2,11 +2,11 @@
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
-/// Base prices in USDT for a million tokens: input, cached input, output, cache write.
+/// Base prices in USDT per million tokens: input, cached input, output, cache write.
 pub type Usdt = [&'static str; 4];
 
-/// The text, section by section. Without an operator, an outbox, limits, vendors and models unless they are
-/// named; a ruble rate of 100 and a multiplier of 1.
+/// The text, section by section. It has operators, an outbox, limits, vendors and models only if they are added; a rate
+/// of 100 rubles and a multiplier of 1.
 #[derive(Clone, Debug)]
 pub struct ConfigText {
     admin: bool,
@@ -19,7 +19,7 @@ pub struct ConfigText {
 }
 
 impl ConfigText {
-    /// On the ledger at this URL.
+    /// Starts with the ledger at this URL.
     pub fn over(ledger: &str) -> Self {
         Self {
             admin: false,
@@ -32,7 +32,7 @@ impl ConfigText {
         }
     }
 
-    /// With a listener for operators, whose key is in `ADMIN_KEY`.
+    /// Adds a listener for operators, whose key is in `ADMIN_KEY`.
     pub fn admin(mut self) -> Self {
         self.admin = true;
         self
@@ -42,25 +42,25 @@ impl ConfigText {
         self.ledger(&format!("outbox = \"{}\"", file.display()))
     }
 
-    /// A line under `[ledger]`.
+    /// Adds a line under `[ledger]`.
     pub fn ledger(mut self, line: &str) -> Self {
         let _ = writeln!(self.ledger, "{line}");
         self
     }
 
-    /// A line under `[limits]`.
+    /// Adds a line under `[limits]`.
     pub fn limit(mut self, line: &str) -> Self {
         let _ = writeln!(self.limits, "{line}");
         self
     }
 
-    /// What a USDT costs, and what is asked for it.
+    /// Sets the exchange rate, and the multiplier.
     pub fn rates(mut self, rate: &str, multiplier: &str) -> Self {
         (self.rate, self.multiplier) = (rate.to_owned(), multiplier.to_owned());
         self
     }
 
-    /// A vendor with our key in `VENDOR_KEY`, and more lines about it.
+    /// Adds a vendor with our key in `VENDOR_KEY`, and more lines for it.
     pub fn vendor(mut self, name: &str, format: &str, url: &str, more: &str) -> Self {
         let _ = writeln!(
             self.vendors,
@@ -69,7 +69,7 @@ impl ConfigText {
         self
     }
 
-    /// A model on one route: this vendor, and what that calls it.
+    /// Adds a model on one route: this vendor, and its name of the model.
     pub fn model(mut self, id: &str, usdt: Usdt, output_max: u32, route: (&str, &str)) -> Self {
         let [input, cached, output, write] = usdt;
         let (vendor, called) = route;
@@ -83,9 +83,9 @@ impl ConfigText {
         self
     }
 
-    /// A vendor and a model of each format, `chat` and `messages` with this behind their names. Rates are easy to
-    /// reckon with: by the usual ones, `chat` costs 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output), 50 ₽ (cache write)
-    /// for a million tokens, and `messages` ten times that.
+    /// Adds a vendor and a model of each format, named `chat` and `messages` with this suffix. Rates are easy to
+    /// compute with: with the usual ones, a million tokens of `chat` cost 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output),
+    /// 50 ₽ (cache write), and of `messages` ten times that.
     pub fn chat_and_messages(self, vendor: SocketAddr, suffix: &str, more: &str) -> Self {
         let name = |format: &str| format!("{format}-vendor{suffix}");
         let (chat, messages) = (name("chat"), name("messages"));
@@ -130,7 +130,7 @@ impl ConfigText {
     }
 }
 
-/// A text with parts of it replaced, pair by pair; each must be there.
+/// A text with parts of it replaced, pair by pair; each must occur.
 pub fn edited(text: String, edits: &[(String, String)]) -> String {
     edits.iter().fold(text, |text, (from, to)| {
         assert!(text.contains(from.as_str()), "the config has no {from:?}");

@@ -1,5 +1,5 @@
-//! Two real proxies, CONNECT (RFC 9110) and SOCKS5 (RFC 1928, 1929), and a vendor that speaks TLS and
-//! both versions of HTTP. Small, but they do what they say: bytes go through sockets of their own.
+//! Two real proxies, CONNECT (RFC 9110) and SOCKS5 (RFC 1928, 1929), and a vendor that speaks TLS and both versions of
+//! HTTP. They are small but complete: bytes go through sockets of their own.
 
 use std::{
     convert::Infallible,
@@ -29,11 +29,11 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// A name that nobody but the proxies knows (RFC 6761: no resolver ever answers for `.invalid`).
+/// A name that only the proxies resolve (RFC 6761: no resolver answers for `.invalid`).
 pub const VENDOR_NAME: &str = "vendor.invalid";
-/// What the proxies ask for, as it stands in an address: the password has an `@`.
+/// The required credentials, as written in a URL: the password contains an `@`.
 pub const USERINFO: &str = "operator:hunter%402";
-/// A part of it that must not be seen anywhere.
+/// A part of the password, which must not appear anywhere.
 pub const PASSWORD: &str = "hunter";
 const BASIC: &str = "Basic b3BlcmF0b3I6aHVudGVyQDI=";
 const USER_AND_PASSWORD: (&[u8], &[u8]) = (b"operator", b"hunter@2");
@@ -46,7 +46,7 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 2] = [Kind::Connect, Kind::Socks5];
 
-/// A running proxy that asks for credentials. Dropped, it closes all connections.
+/// A running proxy that requires credentials. Its drop closes all connections.
 pub struct Proxy {
     kind: Kind,
     address: SocketAddr,
@@ -58,9 +58,9 @@ pub struct Proxy {
 struct Seen {
     connections: AtomicUsize,
     refused: AtomicUsize,
-    /// Where connections were asked for, as the client named it.
+    /// Requested destinations, as the client named them.
     targets: Mutex<Vec<String>>,
-    /// Where [`VENDOR_NAME`] is.
+    /// Address of [`VENDOR_NAME`].
     vendor: Mutex<Option<SocketAddr>>,
 }
 
@@ -79,7 +79,7 @@ impl Proxy {
         }
     }
 
-    /// Its address with these user and password in it.
+    /// The proxy's URL with this user and password.
     pub fn url(&self, userinfo: &str) -> String {
         let scheme = match self.kind {
             Kind::Connect => "http",
@@ -88,22 +88,22 @@ impl Proxy {
         format!("{scheme}://{userinfo}@{}", self.address)
     }
 
-    /// Where the proxy finds [`VENDOR_NAME`].
+    /// Sets the address of [`VENDOR_NAME`].
     pub fn knows(&self, vendor: SocketAddr) {
         *self.seen.vendor.lock().unwrap() = Some(vendor);
     }
 
-    /// Connections so far.
+    /// Number of connections so far.
     pub fn connections(&self) -> usize {
         self.seen.connections.load(Ordering::SeqCst)
     }
 
-    /// Of these, how many showed the wrong credentials.
+    /// Number of them with wrong credentials.
     pub fn refused(&self) -> usize {
         self.seen.refused.load(Ordering::SeqCst)
     }
 
-    /// Where connections were led, as `name:port`.
+    /// Destinations of connections, as `name:port`.
     pub fn targets(&self) -> Vec<String> {
         self.seen.targets.lock().unwrap().clone()
     }
@@ -115,7 +115,7 @@ async fn serve_proxy(kind: Kind, listener: TcpListener, seen: Arc<Seen>) {
         seen.connections.fetch_add(1, Ordering::SeqCst);
         let seen = Arc::clone(&seen);
         connections.spawn(async move {
-            // A client that hangs up is no matter of the proxy's.
+            // A client that disconnects is not an error of the proxy.
             let _ = match kind {
                 Kind::Connect => connect(&mut socket, &seen).await,
                 Kind::Socks5 => socks5(&mut socket, &seen).await,
@@ -199,7 +199,7 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     };
     let port = socket.read_u16().await?;
     let opened = seen.open(&name, port).await;
-    // Where the connection comes from is told as 0.0.0.0:0: nobody asks.
+    // The connection's source is reported as 0.0.0.0:0, because no client uses it.
     let answer = |code: u8| [VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0];
     let Ok(mut vendor) = opened else {
         return socket.write_all(&answer(4)).await;
@@ -208,15 +208,15 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     copy_bidirectional(socket, &mut vendor).await.map(drop)
 }
 
-/// Bytes behind a byte that counts them.
+/// Bytes that follow a byte with their number.
 async fn counted(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::from(socket.read_u8().await?)];
     socket.read_exact(&mut bytes).await?;
     Ok(bytes)
 }
 
-/// A certificate authority of the test's own, and a vendor's certificate by it for [`VENDOR_NAME`] and
-/// 127.0.0.1. Made by `openssl`, valid for two days.
+/// The test's own certificate authority, and a vendor's certificate from it for [`VENDOR_NAME`] and 127.0.0.1. Made by
+/// `openssl`, valid for two days.
 pub struct Authority {
     dir: tempfile::TempDir,
 }
@@ -282,17 +282,17 @@ impl Authority {
         made
     }
 
-    /// The file that the config names.
+    /// The file for the configuration.
     pub fn file(&self) -> String {
         self.path("ca.pem").display().to_string()
     }
 
-    /// One of its files: `ca.pem`, `vendor.pem`, `vendor.key`.
+    /// Path of one of its files: `ca.pem`, `vendor.pem`, `vendor.key`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Runs `openssl` among its files.
+    /// Runs `openssl` in the folder of its files.
     pub fn openssl(&self, args: &[&str]) {
         let made = Command::new("openssl")
             .args(args)
@@ -304,7 +304,7 @@ impl Authority {
         assert!(made.status.success(), "openssl {args:?}: {said}");
     }
 
-    /// Who has the vendor's certificate.
+    /// A TLS server with the vendor's certificate.
     pub fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let certificate = CertificateDer::from_pem_file(self.path("vendor.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path("vendor.key")).unwrap();
@@ -320,7 +320,7 @@ impl Authority {
     }
 }
 
-/// What a request was, and over what.
+/// A request, and the connection it arrived on.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub version: Version,
@@ -331,7 +331,7 @@ pub struct Taken {
 
 type Answering = Arc<dyn Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync>;
 
-/// A vendor of either version of HTTP, with TLS or without.
+/// A vendor of either version of HTTP, with or without TLS.
 pub struct Vendor {
     address: SocketAddr,
     log: Arc<Log>,
@@ -345,14 +345,14 @@ struct Log {
 }
 
 impl Vendor {
-    /// Without TLS: a client that begins with HTTP/2 is answered in it.
+    /// Starts without TLS: a client that begins with HTTP/2 is answered in it.
     pub async fn plain(
         answer: impl Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync + 'static,
     ) -> Self {
         Self::start(None, Arc::new(answer)).await
     }
 
-    /// With TLS, offering these protocols.
+    /// Starts with TLS, offering these protocols.
     pub async fn secure(
         authority: &Authority,
         protocols: &[&str],
@@ -378,7 +378,7 @@ impl Vendor {
         self.address
     }
 
-    /// Connections so far, those that failed in the TLS handshake among them.
+    /// Number of connections so far, including failed TLS handshakes.
     pub fn connections(&self) -> usize {
         self.log.connections.load(Ordering::SeqCst)
     }
@@ -437,7 +437,7 @@ where
         .await;
 }
 
-/// Puts a secret where the config can name it as `file:…`.
+/// Writes a secret into a file for a `file:…` of the configuration.
 pub fn secret_file(dir: &Path, text: &str) -> String {
     let path = dir.join("secret");
     std::fs::write(&path, text).unwrap();

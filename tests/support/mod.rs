@@ -1,13 +1,13 @@
-//! What test binaries and benches share: the text of a configuration, the binary as a process, Redis, a shop that
-//! takes payments, and the one seed of what is random.
+//! Code shared by test binaries and benches: the text of a configuration, the binary as a process, Redis, a shop that
+//! takes payments, and the one seed of all randomness.
 //!
-//! Taken in with `#[path = "../support/mod.rs"] mod support;`, by benches with their `fixtures`.
+//! Include it with `#[path = "../support/mod.rs"] mod support;`; benches include it with their `fixtures`.
 //!
-//! What is not here, on purpose: the scripted vendor is the gateway's own (`tollgate::demo::vendor`), but for the one
-//! of `benches/load`, which is timed and has its answers ready. `tests/gateway` builds most gateways in its own
-//! process, where each answer and log line can be searched for secrets. `tests/simulation` has no process and no
-//! config: of `support` it takes `random` alone. `tests/first_day` and `tests/deploy` do what an operator does, with
-//! the files that an operator has.
+//! Some things are not here, on purpose. The scripted vendor is the gateway's own (`tollgate::demo::vendor`), except in
+//! `benches/load`, whose vendor is timed and has its answers ready. `tests/gateway` starts most gateways in its own
+//! process, so that it can search every answer and log line for secrets. `tests/simulation` has no process and no
+//! configuration: it uses only `random`. `tests/first_day` and `tests/deploy` do what an operator does, with an
+//! operator's files.
 
 #![allow(dead_code, reason = "nobody needs all of it")]
 #![allow(

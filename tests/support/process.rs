@@ -1,4 +1,4 @@
-//! The binary as a process: started, told by signals, read, waited for.
+//! The binary as a process: start, signals, output, exit.
 
 use std::{
     fs::{self, File},
@@ -15,20 +15,20 @@ use tokio::time::{Instant, sleep};
 
 pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
 pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
-/// What a bot of Telegram shows.
+/// Token of a Telegram bot.
 pub const BOT_TOKEN: &str = "123456:token-of-the-tests-bot";
-/// What webhooks are signed with.
+/// Signing secret of webhooks.
 pub const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=";
-/// How long a start, with its check of the books, or an end may take on a busy machine.
+/// Maximum duration of a start, including the check of the books, or of an exit on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// For [`Start::shell`]: as many open files as there may be at all.
+/// For [`Start::shell`]: the maximum number of open files.
 pub const MANY_FILES: &str = "ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"";
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The path of the binary.
 pub const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// A command that knows the secrets of every configuration here, and logs at `info`.
+/// Sets the environment variables with the secrets of every configuration here, and the log level `info`.
 pub fn with_secrets(command: &mut Command) -> &mut Command {
     command
         .env("ADMIN_KEY", ADMIN_KEY)
@@ -43,17 +43,17 @@ pub fn signal(name: &str, pid: u32) {
     assert!(sent.unwrap().success(), "{name} {pid}");
 }
 
-/// How `tollgate serve` is started.
+/// Options of a start of `tollgate serve`.
 #[derive(Clone, Debug)]
 pub struct Start<'a> {
     pub config: &'a Path,
-    /// What it prints is written behind what stands there.
+    /// File that its output is appended to.
     pub log: &'a Path,
     /// The text of a shell that ends with `exec … "$0" "$@"`.
     pub shell: Option<&'a str>,
-    /// `RUST_LOG`.
+    /// Value of `RUST_LOG` for the process.
     pub level: &'a str,
-    /// Its own files may be limited in size, and its log must not be: another process writes that.
+    /// The sizes of its own files may be limited, but not of its log, so another process writes that.
     pub limited: bool,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Starts it, and waits for nothing.
+    /// Starts it, without waiting.
     pub fn spawn(&self) -> Served {
         let log = || File::options().create(true).append(true).open(self.log);
         let since = log().unwrap().metadata().unwrap().len();
@@ -104,14 +104,14 @@ impl<'a> Start<'a> {
     }
 }
 
-/// `tollgate serve`. Killed when dropped.
+/// `tollgate serve`, killed on drop.
 #[derive(Debug)]
 pub struct Served {
     child: Mutex<Child>,
-    /// What writes its log, where it does not do so itself.
+    /// The process that writes its log, if it does not do so itself.
     writer: Option<Mutex<Child>>,
     pub log: Log,
-    /// Where its lines begin in the log.
+    /// Position of its first line in the log.
     since: u64,
 }
 
@@ -124,7 +124,7 @@ impl Served {
         signal(name, self.pid());
     }
 
-    /// How it ended, once it has.
+    /// The process's exit status, once it has ended.
     pub fn exited(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().try_wait().unwrap()
     }
@@ -143,7 +143,7 @@ impl Served {
         }
     }
 
-    /// Kills it. Says when.
+    /// Kills it, and returns when.
     pub fn kill(&self) -> Instant {
         let mut child = self.child.lock().unwrap();
         let _ = child.kill();
@@ -152,13 +152,13 @@ impl Served {
         at
     }
 
-    /// Where it serves callers, and operators where it does, once it says so.
+    /// Waits until it serves, and returns the addresses of callers and, if there are any, of operators.
     pub async fn serving(&self) -> (SocketAddr, Option<SocketAddr>) {
         let line = self.says("serving").await;
         addresses(&line)
     }
 
-    /// The first line of this process whose message begins so, once there is one.
+    /// Waits for a message of this process with this beginning, and returns the first such line.
     pub async fn says(&self, begin: &str) -> Value {
         self.says_within(begin, PATIENCE).await
     }
@@ -168,7 +168,7 @@ impl Served {
         loop {
             let runs = self.is_running();
             if let (false, Some(writer)) = (runs, &self.writer) {
-                // It ends with what it reads from.
+                // The writer ends with its input.
                 let _ = writer.lock().unwrap().wait();
             }
             if let Some(line) = self.said(begin) {
@@ -185,13 +185,13 @@ impl Served {
         }
     }
 
-    /// The same, if it has said so.
+    /// Returns that line if it was logged.
     pub fn said(&self, begin: &str) -> Option<Value> {
         let (lines, _) = self.log.behind(self.since);
         messages(&lines, begin).next()
     }
 
-    /// Its resident memory in KiB.
+    /// Resident memory of the process in KiB.
     pub fn rss_kib(&self) -> u64 {
         let status = self.proc("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -199,7 +199,7 @@ impl Served {
         number.unwrap().parse().unwrap()
     }
 
-    /// A file of what the system tells of it.
+    /// A file of this process in `/proc`.
     pub fn proc(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.pid())).unwrap()
     }
@@ -214,13 +214,13 @@ impl Drop for Served {
     }
 }
 
-/// The addresses in the line that says that a gateway serves.
+/// The addresses in the log line of a gateway that serves.
 pub fn addresses(serving: &Value) -> (SocketAddr, Option<SocketAddr>) {
     let address = |field: &str| serving[field].as_str().map(|text| text.parse().unwrap());
     (address("address").unwrap(), address("admin"))
 }
 
-/// What processes print, in a file.
+/// A file with the output of processes.
 #[derive(Clone, Debug)]
 pub struct Log(pub PathBuf);
 
@@ -229,7 +229,7 @@ impl Log {
         self.behind(0).0
     }
 
-    /// What stands behind this place, and where that ends.
+    /// The text after this position, and the position of its end.
     pub fn behind(&self, place: u64) -> (String, u64) {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.0) {
@@ -247,12 +247,12 @@ impl Log {
         lines[lines.len().saturating_sub(count)..].join("\n")
     }
 
-    /// How many lines have a message that begins so.
+    /// Number of lines whose message has this beginning.
     pub fn count(&self, begin: &str) -> usize {
         messages(&self.text(), begin).count()
     }
 
-    /// The `nth` line whose message begins so, once there is one.
+    /// Waits for the `nth` line whose message has this beginning.
     pub async fn says(&self, begin: &str, nth: usize) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -266,10 +266,10 @@ impl Log {
     }
 }
 
-/// The lines of a log whose message begins so.
+/// Log lines whose message has this beginning.
 pub fn messages<'a>(text: &'a str, begin: &str) -> impl Iterator<Item = Value> + use<'a> {
     let begin = format!("\"message\":\"{begin}");
     let lines = text.lines().filter(move |line| line.contains(&begin));
-    // The last one may not be whole yet.
+    // The last line may be incomplete.
     lines.filter_map(|line| serde_json::from_str(line).ok())
 }

@@ -1,13 +1,13 @@
-//! Randomness from a seed alone: splitmix64. No clock, no thread and no address gets in.
+//! Randomness from a seed only: splitmix64. Clocks, threads and addresses have no influence.
 //!
-//! The simulation takes in this file alone: nothing of the rest may be in it.
+//! The simulation includes only this file, so it must not use the rest of the module.
 
 #![allow(dead_code, reason = "none needs all of it")]
 
-/// Where a seed other than the usual one is given.
+/// Environment variable that replaces the usual seed.
 pub(crate) const SEED: &str = "TOLLGATE_SEED";
 
-/// The seed of a run: what [`SEED`] says, or else the usual one. Printed, so that a test that fails shows it.
+/// The seed of a run: the value of [`SEED`], or else the usual one. Printed, so that a failing test shows it.
 pub(crate) fn seed(usual: u64) -> u64 {
     let seed = std::env::var(SEED).map_or(usual, |text| {
         text.parse()
@@ -17,19 +17,19 @@ pub(crate) fn seed(usual: u64) -> u64 {
     seed
 }
 
-/// A seed that no run has had before, for tests that look further each time.
+/// A new seed, for tests that use another one in each run.
 pub(crate) fn new_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
 }
 
-/// A generator. Two with the same beginning say the same for ever.
+/// A generator. Two with the same state produce the same sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The generator of one thing in the world of `seed`, named by `parts`. What is drawn for it does not
-    /// depend on what was drawn for others before.
+    /// The generator of one thing in the world of `seed`, named by `parts`. Its values do not depend on those drawn for
+    /// others before.
     pub(crate) fn of(seed: u64, parts: &[u64]) -> Self {
         let mut random = Self(seed ^ 0x6A09_E667_F3BC_C908);
         for part in parts {
@@ -46,7 +46,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A seed for generators of others.
+    /// A seed for generators of other crates.
     pub(crate) fn bytes(mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for part in bytes.chunks_exact_mut(8) {
@@ -55,12 +55,12 @@ impl Random {
         bytes
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     pub(crate) const fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.bits() % (high - low + 1)
     }
 
-    /// From 0 to `count` - 1.
+    /// A number from 0 to `count` - 1.
     pub(crate) const fn index(&mut self, count: usize) -> usize {
         (self.bits() % count as u64) as usize
     }

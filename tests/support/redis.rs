@@ -1,5 +1,5 @@
-//! Servers of a test's own: one Redis, with replicas, under Sentinels, as a Cluster. All on free ports
-//! of the loopback, all stopped when dropped.
+//! Servers for one test: one Redis, with replicas, under Sentinels, as a Cluster. All on free ports of the loopback,
+//! all stopped on drop.
 
 use std::{
     collections::BTreeSet,
@@ -17,19 +17,19 @@ use std::{
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
-/// How long a server may take for what it was told: a start, a failover.
+/// Maximum duration of an operation of a server: a start, a failover.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether it has done so.
+/// Interval at which the operation is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After so long a silence a cluster gives up a primary and promotes a replica.
+/// Time without an answer after which a cluster declares a primary failed and promotes a replica.
 const GIVEN_UP_AFTER_MS: &str = "1000";
 
-/// What operators are told to start their servers with.
+/// The configuration that operators use for their servers.
 const OPERATORS_CONF: &str = include_str!("../../deploy/redis.conf");
-/// Who may do all on a server: tests, other servers, Sentinels. Whoever does not log in is a gateway.
+/// User with all rights on a server: tests, other servers, Sentinels. A connection without a login is a gateway.
 const OPERATOR: (&str, &str) = ("operator", "password-of-the-tests");
 
-/// A redis-server. Without persistence unless told otherwise. Gateways may do on it what `deploy/redis.conf` lets them.
+/// A redis-server, by default without persistence. Gateways have the rights that `deploy/redis.conf` gives them.
 #[derive(Debug)]
 pub struct RedisServer {
     child: Mutex<Child>,
@@ -39,32 +39,32 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// One that forgets all when it stops.
+    /// Starts a server that loses its data when it stops.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// The same, on a port that another one has left.
+    /// The same, on a port that another server has left.
     pub async fn start_on(port: u16) -> Self {
         let server = Self::spawn(port, &[]);
         server.answers().await;
         server
     }
 
-    /// With more options, like `["--appendonly", "yes"]`; they win over the usual ones.
+    /// Starts with more options, like `["--appendonly", "yes"]`; they override the usual ones.
     pub async fn start_with(args: &[&str]) -> Self {
         let server = Self::spawn(free_port(), args);
         server.answers().await;
         server
     }
 
-    /// One whose data outlives it: every write is on the disk before it is answered.
+    /// Starts a server whose data survives it: every write is on the disk before it is answered.
     pub async fn start_durable() -> Self {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
     }
 
-    /// One set up to keep money, as operators' are: written down as it goes, flushed each second. A rewrite of its
-    /// file, which would come at any time, does not come.
+    /// Starts a server that is configured to keep money, like an operator's: an append-only file, flushed every second.
+    /// Rewrites of the file, which could happen at any time, are off.
     pub async fn keeping_money(dir: TempDir) -> Self {
         let args = ["--appendonly", "yes", "--appendfsync", "everysec"];
         let never = ["--auto-aof-rewrite-percentage", "0"];
@@ -73,7 +73,7 @@ impl RedisServer {
         server
     }
 
-    /// Whether there is one to start.
+    /// Whether redis-server is installed.
     pub fn is_installed() -> bool {
         let mut server = Command::new("redis-server");
         server
@@ -83,7 +83,7 @@ impl RedisServer {
         server.status().is_ok_and(|status| status.success())
     }
 
-    /// A replica that has caught up.
+    /// Starts a replica, and waits until it has caught up.
     pub async fn replica_of(primary: &Self) -> Self {
         let port = primary.port.to_string();
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]).await;
@@ -109,7 +109,7 @@ impl RedisServer {
         }
     }
 
-    /// For a gateway.
+    /// URL for a gateway.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
@@ -123,7 +123,7 @@ impl RedisServer {
         self.port
     }
 
-    /// Where it keeps its files.
+    /// The folder of its files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -139,12 +139,12 @@ impl RedisServer {
         child.wait().unwrap();
     }
 
-    /// Lets it stand still: its sockets stay open and answer nothing.
+    /// Stops the process: its sockets stay open and answer nothing.
     pub fn stop_signal(&self) {
         self.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Continues the process.
     pub fn continue_signal(&self) {
         self.signal("CONT");
     }
@@ -155,13 +155,13 @@ impl RedisServer {
         assert!(sent.unwrap().success(), "{kill}");
     }
 
-    /// Starts it anew where it stood, with what it had written. Kills it first if it still runs.
+    /// Starts it again at the same address, with its written data. Kills it first if it still runs.
     pub async fn restart(&self) {
         self.start_again();
         self.answers().await;
     }
 
-    /// The same, and comes back while it still loads its data.
+    /// The same, but returns while it still loads its data.
     pub async fn restart_loading(&self) {
         self.start_again();
         eventually("redis-server loads its data", async || {
@@ -177,14 +177,14 @@ impl RedisServer {
         *self.child.lock().unwrap() = redis_server(self.port, &self.args, self.dir.path());
     }
 
-    /// A connection that is not the gateway's.
+    /// A connection with a test's rights, not a gateway's.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         let (name, password) = OPERATOR;
         let client = redis::Client::open(format!("redis://{name}:{password}@{}", self.address()))?;
         client.get_multiplexed_async_connection().await
     }
 
-    /// One command on a connection of its own.
+    /// Sends one command on a new connection.
     pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let mut conn = self.connection().await?;
         let mut command = redis::Cmd::new();
@@ -226,7 +226,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// What a gateway may do, as `deploy/redis.conf` has it of its user.
+/// A gateway's rights, as in the user of `deploy/redis.conf`.
 fn rights() -> impl Iterator<Item = &'static str> {
     let line = OPERATORS_CONF
         .lines()
@@ -241,7 +241,7 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
         .args(["--maxmemory-policy", "noeviction"])
-        // A replica is served at once, not after five seconds in which others may come.
+        // A replica is synchronised at once, not after five seconds of waiting for others.
         .args(["--repl-diskless-sync-delay", "0", "--dir"])
         .arg(dir)
         .args(["--user", "default", "on", "nopass"])
@@ -257,17 +257,17 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         .expect("redis-server is installed (tests/run does it)")
 }
 
-/// A Redis Cluster, made by `redis-cli --cluster create`. It serves the slots it has when others are gone
-/// (`cluster-require-full-coverage no`), and gives a primary up after a second.
+/// A Redis Cluster, created by `redis-cli --cluster create`. It serves its slots while others are gone
+/// (`cluster-require-full-coverage no`), and declares a primary failed after a second.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The primaries first.
+    /// Primaries first.
     nodes: Vec<RedisServer>,
     primaries: usize,
 }
 
 impl RedisCluster {
-    /// So many primaries, each with so many replicas, all slots covered.
+    /// Starts this many primaries, each with this many replicas, with all slots assigned.
     pub async fn start(primaries: usize, replicas_each: usize) -> Self {
         Self::start_with(primaries, replicas_each, &[]).await
     }
@@ -303,7 +303,7 @@ impl RedisCluster {
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
         let cluster = Self { nodes, primaries };
         cluster.is_whole(replicas_each).await;
-        // Not before: on a busy machine a primary that stood still for a second would lose its place.
+        // Set only now, because on a busy machine a primary that stopped for a second would be replaced.
         for node in cluster.nodes() {
             let words = ["CONFIG", "SET", "cluster-node-timeout", GIVEN_UP_AFTER_MS];
             node.ask::<String>(&words).await.unwrap();
@@ -311,7 +311,7 @@ impl RedisCluster {
         cluster
     }
 
-    /// With all the primaries as places to begin.
+    /// URL with all the primaries.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes[..self.primaries]
             .iter()
@@ -320,19 +320,19 @@ impl RedisCluster {
         format!("redis-cluster://{}", hosts.join(","))
     }
 
-    /// The primaries of the beginning first, then their replicas.
+    /// The original primaries first, then their replicas.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// Which of the nodes is the primary of an account now.
+    /// Index of the node that is now the primary of an account.
     pub fn primary_of(&self, account: &str) -> usize {
         self.primary_of_slot(slot_of(account))
             .unwrap_or_else(|| panic!("no node is the primary of {account}"))
     }
 
-    /// Which of the nodes is the primary of a slot now, as a node says that is in touch with the rest;
-    /// `None` while it is given up and none has taken its place.
+    /// Index of the node that is now the primary of a slot, as reported by a connected node; `None` after it was
+    /// declared failed and before another one replaces it.
     pub fn primary_of_slot(&self, slot: u16) -> Option<usize> {
         self.nodes.iter().find_map(|node| {
             let seen = seen_by(node.port).ok()?;
@@ -341,7 +341,7 @@ impl RedisCluster {
         })
     }
 
-    /// The first of `a0`, `a1`, ... whose primary is this node.
+    /// The first account of `a0`, `a1`, ... that is stored on this node.
     pub fn account_on(&self, index: usize) -> String {
         (0..1000)
             .map(|n| format!("a{n}"))
@@ -349,7 +349,7 @@ impl RedisCluster {
             .unwrap_or_else(|| panic!("node {index} has no slots"))
     }
 
-    /// Forgets all data, of every primary.
+    /// Deletes the data of every primary.
     pub async fn flush(&self) {
         for node in &self.nodes {
             let role: Vec<redis::Value> = node.ask(&["ROLE"]).await.unwrap();
@@ -360,7 +360,7 @@ impl RedisCluster {
         }
     }
 
-    /// Every node sees every slot served and every replica in place.
+    /// Waits until every node reports that every slot is served and every replica connected.
     async fn is_whole(&self, replicas_each: usize) {
         for (index, node) in self.nodes.iter().enumerate() {
             eventually("the cluster is whole", async || {
@@ -405,7 +405,7 @@ async fn create(addresses: Vec<String>, replicas_each: usize) {
     );
 }
 
-/// What a node answers to `CLUSTER NODES`, unless it stands still.
+/// A node's answer to `CLUSTER NODES`, unless the node is stopped.
 fn seen_by(port: u16) -> io::Result<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -419,7 +419,7 @@ fn seen_by(port: u16) -> io::Result<String> {
     Ok(seen)
 }
 
-/// The port of a line of `CLUSTER NODES`, if it is of the slot's primary:
+/// The port in a line of `CLUSTER NODES`, if the line is the slot's primary:
 /// `<id> <host>:<port>@<bus> <flags> - <ping> <pong> <epoch> <link> <slot> <slot>-<slot> ...`.
 fn owner(line: &str, slot: u16) -> Option<u16> {
     let mut fields = line.split(' ');
@@ -439,7 +439,7 @@ fn owner(line: &str, slot: u16) -> Option<u16> {
     owns.then_some(port)
 }
 
-/// The slot of an account's keys: CRC-16 of what stands between the braces.
+/// The slot of an account's keys: CRC-16 of the text between the braces.
 pub fn slot_of(account: &str) -> u16 {
     let crc = account.bytes().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
@@ -449,7 +449,7 @@ pub fn slot_of(account: &str) -> u16 {
     crc % 16_384
 }
 
-/// Three Sentinels that watch one primary, and promote a replica a second after it is gone.
+/// Three Sentinels that monitor one primary, and promote a replica a second after its loss.
 #[derive(Debug)]
 pub struct RedisSentinels {
     sentinels: Vec<Sentinel>,
@@ -470,10 +470,10 @@ impl Drop for Sentinel {
 }
 
 impl RedisSentinels {
-    /// What they call the primary.
+    /// Their name of the primary.
     pub const NAME: &str = "mymaster";
 
-    /// Starts them, and waits until they know each other and all the replicas that the primary has now.
+    /// Starts them, and waits until they have found each other and all current replicas of the primary.
     pub async fn start(primary: &RedisServer) -> Self {
         let info: String = primary.ask(&["INFO", "replication"]).await.unwrap();
         let replicas: u32 = info
@@ -511,7 +511,7 @@ impl RedisSentinels {
         format!("redis-sentinel://{}/{}", hosts.join(","), Self::NAME)
     }
 
-    /// The port of the server that most of them call the primary.
+    /// The port of the server that most of them consider the primary.
     pub async fn primary(&self) -> u16 {
         eventually("the Sentinels agree", async || {
             let mut ports: Vec<u16> = Vec::new();
@@ -545,7 +545,7 @@ fn sentinel(primary: u16) -> Sentinel {
         RedisSentinels::NAME,
     );
     let (user, password) = OPERATOR;
-    // They write into their config what they learn.
+    // Sentinels write their state into their configuration files.
     let file = dir.path().join("sentinel.conf");
     let config = format!(
         "port {port}\nbind 127.0.0.1\ndir {}\n\
@@ -573,13 +573,13 @@ fn sentinel(primary: u16) -> Sentinel {
     }
 }
 
-/// A port that nobody listens on. Each is given once; and they are below those that the system gives to whoever
-/// connects, one of which might be taken before the server is there.
+/// A port without a listener. Each is returned once. They are below the ephemeral ports, so that no outgoing connection
+/// takes one before the server starts.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const SPAN: u32 = 22_000;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
-    // Test binaries that run side by side begin at places of their own.
+    // Concurrent test binaries begin at different ports.
     let begin = std::process::id().wrapping_mul(1009);
     (0..SPAN)
         .map(|_| begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)))
@@ -588,7 +588,7 @@ pub fn free_port() -> u16 {
         .expect("one of so many ports is free")
 }
 
-/// What `probe` returns once it returns something, be it after a failover.
+/// Waits, also through a failover, for the first result of `probe`.
 pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let patience = tokio::time::timeout(PATIENCE, async {
         loop {

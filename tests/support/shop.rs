@@ -1,4 +1,4 @@
-//! A shop at YooKassa, by its API of version 3, on a real socket.
+//! A fake shop at YooKassa, with version 3 of its API, on a real socket.
 
 use std::{
     collections::BTreeMap,
@@ -12,19 +12,19 @@ use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
 
 #[derive(Default)]
 struct Books {
-    /// By the key of idempotency: the id.
+    /// Ids by idempotency key.
     made: BTreeMap<String, String>,
     payments: BTreeMap<String, Value>,
     refunds: Vec<Value>,
-    /// What every request is answered with.
+    /// Status of every answer, if set.
     broken: Option<u16>,
-    /// How charges of saved cards end: `None`, they succeed; a reason, they are declined by the card's bank.
+    /// Result of charges of saved cards: `None`: they succeed; a reason: the card's bank declines them.
     declines: Option<String>,
-    /// The payer has to confirm charges.
+    /// Whether the payer must confirm charges.
     confirms: bool,
-    /// The next payments are made, and what is answered says that the shop is broken.
+    /// Number of next payments that are made although the answer is an error.
     lost: usize,
-    /// Payments are made, and nothing is answered until somebody notifies.
+    /// Payments are made, but answers wait for this notification.
     held: Option<Arc<Notify>>,
 }
 
@@ -46,12 +46,12 @@ impl Shop {
         self.vendor.address()
     }
 
-    /// What `[payments]` says of it.
+    /// The shop's `[payments]` sections of the configuration.
     pub fn config(&self, payments: &str) -> String {
         Self::config_at(self.address(), payments)
     }
 
-    /// The same, of a shop behind something at this address.
+    /// The `[payments]` sections for a shop behind a proxy at this address.
     pub fn config_at(address: SocketAddr, payments: &str) -> String {
         format!(
             "[payments]\n{payments}\n[payments.yookassa]\nshop_id = \"100500\"\nsecret_key = \"${{VENDOR_KEY}}\"\n\
@@ -59,7 +59,7 @@ impl Shop {
         )
     }
 
-    /// The requests that were made for payments and refunds that are there.
+    /// Number of fetches of existing payments and refunds.
     pub fn fetches(&self) -> usize {
         let received = self.vendor.received();
         received
@@ -99,7 +99,7 @@ impl Shop {
         );
     }
 
-    /// By this, which is saved where that was asked for.
+    /// Pays by this method, which is saved if requested.
     fn pay_by(&self, payment: &str, method: Value) {
         let mut books = self.books.lock().unwrap();
         let known = books.payments.get_mut(payment).unwrap();
@@ -109,7 +109,7 @@ impl Shop {
         known["payment_method"]["saved"] = json!(saved);
     }
 
-    /// By a method that cannot be saved.
+    /// Pays by a method that cannot be saved.
     pub fn pay_once(&self, payment: &str) {
         self.pay(payment);
         let method = json!({ "type": "sbp", "id": "x", "saved": false });
@@ -120,12 +120,12 @@ impl Shop {
         self.books.lock().unwrap().declines = reason.map(str::to_owned);
     }
 
-    /// Charges of saved cards wait for the payer.
+    /// Charges of saved cards wait for the payer from now on.
     pub fn confirm(&self) {
         self.books.lock().unwrap().confirms = true;
     }
 
-    /// The answers to so many orders are lost; what was ordered is made.
+    /// Loses this many answers to orders; the orders are made.
     pub fn lose(&self, answers: usize) {
         self.books.lock().unwrap().lost = answers;
     }
@@ -157,6 +157,13 @@ impl Shop {
         }));
     }
 
+    pub fn refund_fails(&self, id: &str) {
+        let mut books = self.books.lock().unwrap();
+        let mut refunds = books.refunds.iter_mut();
+        let refund = refunds.find(|refund| refund["id"] == id).unwrap();
+        refund["status"] = json!("canceled");
+    }
+
     pub fn break_with(&self, status: Option<u16>) {
         self.books.lock().unwrap().broken = status;
     }
@@ -176,7 +183,7 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     if let Some(status) = books.broken {
         return error(status, "internal_server_error");
     }
-    // 100500:sk-… as `VENDOR_KEY` of the harness.
+    // 100500:sk-…, the `VENDOR_KEY` of the harness.
     let shown = asked.headers.get("authorization");
     if !shown.is_some_and(|shown| shown.to_str().unwrap().starts_with("Basic MTAwNTAwO")) {
         return error(401, "invalid_credentials");
@@ -268,12 +275,12 @@ fn make(books: &mut Books, asked: &Received) -> Reply {
     }
 }
 
-/// The handle of the card that a payment was made by.
+/// The handle of the card that made a payment.
 pub fn card_of(payment: &str) -> String {
     format!("card-{payment}")
 }
 
-/// What the shop tells of a payment.
+/// The shop's notification of a payment.
 pub fn paid(payment: &str) -> Value {
     json!({ "type": "notification", "event": "payment.succeeded", "object": {
         "id": payment, "status": "succeeded", "paid": true, "amount": { "value": "999999.00", "currency": "RUB" },

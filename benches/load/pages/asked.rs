@@ -1,4 +1,4 @@
-//! What is asked for, and how long each answer takes to its last byte.
+//! The requests for pages, and how long each answer takes to its last byte.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,13 +25,13 @@ pub(crate) struct Visitor {
     admin: String,
     public: String,
     cookie: String,
-    /// An owner key of the account with most receipts: it sees those of all its keys.
+    /// An owner key of the account with most receipts; it can read the receipts of all its keys.
     owner: String,
     /// The account's last call.
     number: String,
 }
 
-/// Something to ask for.
+/// A request for a page or route.
 pub(crate) struct Page {
     pub(crate) path: String,
     origin: String,
@@ -83,14 +83,14 @@ impl Visitor {
         Ok(visitor)
     }
 
-    /// Every page and route that has to do with receipts.
+    /// Every page and route that reads receipts.
     pub(crate) fn pages(&self, filled: &Filled) -> Vec<Page> {
         let Filled {
             account, key, days, ..
         } = filled;
         let number = &self.number;
         let session = "s-7";
-        // As an answer's `next` says it, of the middle of the busy hour and of all days.
+        // Cursors as in an answer's `next`: in the middle of the busy hour, and of all days.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_epoch.map_or(0, |since| since.as_millis());
         let [busy, old] = [HALF_AN_HOUR_MS, u128::from(*days) * DAY_MS / 2]
@@ -138,7 +138,7 @@ impl Visitor {
             origin: self.public.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
-        // Of the month before this one: it is closed, and lies behind many later calls.
+        // The previous month: it is closed, and many calls were made after it.
         let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
         let (year, month, _) = date_of_day(day);
         let (year, month) = if month == 1 {
@@ -188,7 +188,8 @@ impl Visitor {
         Ok(serde_json::from_slice(&self.get(&page).await?)?)
     }
 
-    /// Sums that pages show are what was written, and what the books of the accounts come to. Says how many calls.
+    /// Checks that the sums on pages equal what was written and what the accounts' books have. Returns the number of
+    /// calls.
     pub(crate) async fn check(&self, receipts: Option<u64>) -> anyhow::Result<u64> {
         let accounts = self.admin("/admin/v1/accounts").await?;
         let (mut spent, mut counted) = (0, 0);
@@ -218,7 +219,7 @@ impl Visitor {
     }
 }
 
-/// Rubles in micro-rubles.
+/// Converts rubles to micro-rubles.
 fn micro(rubles: &Value) -> anyhow::Result<i128> {
     let text = rubles.as_str().context("rubles")?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

@@ -1,4 +1,4 @@
-//! A ledger with as many receipts as one likes, written as a copy writes them.
+//! Fills a ledger with any number of receipts, in the way a copy does.
 
 use std::{
     collections::HashMap,
@@ -38,29 +38,29 @@ use crate::{Options, fixtures::key_record};
 
 const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: u64 = 3_600_000;
-/// A gateway rolls up every five seconds what has stood for ten.
+/// The age (ms) at which lines are rolled up for sure: a gateway rolls up every five seconds what is ten seconds old.
 const LEFT_MS: u64 = STANDS_MS + 5_000;
-/// A page of a journal.
+/// Lines per page of a journal.
 const LINES: usize = 1_000;
-/// How many write to a server at the same time.
+/// How many tasks write to a server at the same time.
 const WRITERS: u64 = 4;
 const KEYS: u64 = 2;
 const MODELS: u64 = 8;
 const VENDORS: u64 = 3;
 const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 
-/// What to look for in it.
+/// Contents of the ledger.
 pub(crate) struct Filled {
     /// The account with most receipts.
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
-    /// Over how many days they are.
+    /// How many days the receipts cover.
     pub(crate) days: u64,
-    /// How many there are, where this run has written them.
+    /// The number of receipts, if this run has written them.
     pub(crate) receipts: Option<u64>,
 }
 
-/// Numbers that look random, and are the same in each run.
+/// A generator of pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -69,12 +69,12 @@ impl Dice {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        // Of times too, which are more than 32 bits.
+        // More than 32 bits, because times need them.
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % end
     }
 }
 
-/// What is written, account by account.
+/// Contents to be written, account by account.
 struct Plan<'a> {
     options: &'a Options,
     now_ms: u64,
@@ -107,7 +107,7 @@ impl<'a> Plan<'a> {
         format!("key-{account}-{key}").parse().expect("it is an id")
     }
 
-    /// A fifth is the first account's.
+    /// A fifth of all receipts is the first account's.
     const fn receipts_of(&self, account: u64) -> u64 {
         let Options {
             receipts, accounts, ..
@@ -119,7 +119,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Their times, oldest first; a twentieth is in the last hour.
+    /// The times of an account's receipts, oldest first; a twentieth is in the last hour.
     fn times(&self, account: u64, dice: &mut Dice) -> Vec<u64> {
         let all = self.receipts_of(account);
         let time = self.options.days * DAY_MS;
@@ -144,7 +144,7 @@ impl<'a> Plan<'a> {
             _ => End::Finished,
         };
         let session = format!("s-{}", dice.below(200));
-        // Most are fast, some are slow.
+        // Most calls are fast, some are slow.
         let mut ms = |doublings| {
             let most = 100 << dice.below(doublings);
             u32::try_from(50 + dice.below(most)).expect("it is small")
@@ -185,7 +185,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Writes an account.
+    /// Writes an account with its receipts.
     async fn write<T: Target>(&self, target: &mut T, at: u64) -> anyhow::Result<()> {
         let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ (at + 1));
         let times = self.times(at, &mut dice);
@@ -248,18 +248,18 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Rolls the journals up, as the gateway would do by and by.
+    /// Rolls the journals up, as a gateway would over time.
     async fn roll_up<L: Rollup>(&self, ledger: &L) -> anyhow::Result<()> {
         let begun = self.begun.elapsed();
-        // The newest lines are left to the journals, as they would be.
+        // The newest lines stay in the journals only, as on a running gateway.
         let lines = roll_up(ledger, self.now_ms - LEFT_MS).await?;
         let seconds = (self.begun.elapsed() - begun).as_secs_f64();
         eprintln!("pages: {lines} lines rolled up in {seconds:.1} s");
         Ok(())
     }
 
-    /// As gateways note prices that they have in force: the multiplier changes three times in these days, in the middle of an
-    /// hour; the last time half an hour ago, in the busiest.
+    /// Writes the history of tariffs as gateways would. The multiplier changes three times, each time in the middle of
+    /// an hour, the last time half an hour ago in the busiest one.
     async fn tariffs<L: LedgerAdmin + Feed>(&self, ledger: &L) -> anyhow::Result<()> {
         let ago = |days: u64| self.now_ms - days * DAY_MS - HOUR_MS / 2;
         for (since_ms, multiplier) in [
@@ -284,7 +284,7 @@ impl<'a> Plan<'a> {
 }
 
 impl Filled {
-    /// By an earlier run.
+    /// A ledger that an earlier run has filled.
     pub(crate) fn before(options: &Options) -> Self {
         Self {
             days: options.days,

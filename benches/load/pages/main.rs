@@ -1,10 +1,10 @@
-//! Does every page come in time when there are millions of receipts?
+//! Measures whether every page is answered in time with millions of receipts.
 //!
 //! `cargo bench --bench pages [-- sqlite redis --receipts N --accounts N --days N --bound-ms MS --runs N --filled URL]`
 //!
-//! Fills a ledger as a copy does, rolls its journals up, starts a gateway on it, and asks for each page and each route
-//! that reads receipts, one after the other. Ends with status 1 when the slowest answer of any of them takes longer than
-//! the bound. `benches/README.md` says what is measured.
+//! Fills a ledger as a copy does, rolls its journals up, starts a gateway on it, and requests each page and each route
+//! that reads receipts, one after the other. Exits with status 1 if the slowest answer of any of them exceeds the
+//! bound. `benches/README.md` explains what is measured.
 
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
@@ -28,40 +28,40 @@ use crate::{
     },
 };
 
-// As in the `tollgate` binary.
+// The allocator of the `tollgate` binary.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Asks for every page of a gateway that has many receipts.
+/// Requests every page of a gateway that has many receipts.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// On which ledgers; both when none is named.
+    /// The ledgers; by default both.
     #[arg(value_enum)]
     stores: Vec<Store>,
-    /// How many receipts there are. A fifth of them is of one account, a twentieth in its last hour.
+    /// The number of receipts. A fifth of them is one account's, a twentieth is in the last hour.
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub(crate) receipts: u64,
-    /// Of how many accounts.
+    /// The number of accounts.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) accounts: u64,
-    /// Over how many days.
+    /// The number of days.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=390))]
     pub(crate) days: u64,
     /// How long an answer may take.
     #[arg(long, default_value_t = 200)]
     bound_ms: u64,
-    /// How often each is asked for.
+    /// How often each page is requested.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// A ledger that an earlier run has filled, as the configuration names it; it is not filled again.
+    /// A ledger that an earlier run has filled, as `ledger.url`; it is not filled again.
     #[arg(long)]
     filled: Option<String>,
-    /// Where the ledger's file is put for the time; it needs about 600 bytes a receipt.
+    /// Folder for the ledger's file during the run; it needs about 600 bytes per receipt.
     #[arg(long)]
     folder: Option<PathBuf>,
 
-    /// What cargo says to every bench.
+    /// Passed by cargo to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
@@ -153,7 +153,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
         let late = if slowest > bound { " **late**" } else { "" };
         in_time &= slowest <= bound;
-        // What is not the same in each run is left out.
+        // Replaces what differs from run to run.
         let path = page.path.split('/').map(|part| match part {
             number if number.len() == 36 => "<number>",
             month if page.path.contains("/statements/") && month.len() == 7 => "<month>",
@@ -190,7 +190,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     Ok(in_time)
 }
 
-/// How much a server has.
+/// The memory that a server uses.
 async fn memory_of(url: &str) -> anyhow::Result<u64> {
     let client = redis::Client::open(url)?;
     let mut conn = client.get_multiplexed_async_connection().await?;

@@ -3,7 +3,6 @@
 use std::{
     any::Any,
     fs,
-    hint::black_box,
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -31,6 +30,7 @@ use tollgate_layers::{
         outbox::{Outbox, OutboxSettings, sqlite::SqliteLog},
         redis::{RedisLedger, RedisSettings},
         sqlite::SqliteLedger,
+        testing::bench,
     },
     usage::{End, Usage},
 };
@@ -40,11 +40,12 @@ use crate::fixtures::{
     support::redis::{RedisCluster, RedisServer},
 };
 
-/// Calls that are under way together, where they are not one after another.
+/// Calls that run together, in measurements that are not one after another.
 pub(crate) const AT_A_TIME: usize = 64;
 
 const PRIMARIES: usize = 3;
-/// As the one server has it; a rewrite in the middle of a round would be noise.
+/// The persistence settings of a server that keeps money. Rewrites are off: one in the middle of a round would be
+/// noise.
 const AS_FOR_MONEY: [&str; 6] = [
     "--appendonly",
     "yes",
@@ -57,13 +58,13 @@ const HELD: MicroRub = MicroRub::new(200_000);
 const COST: MicroRub = MicroRub::new(100);
 /// How long a call's hold lives.
 const TTL: Duration = Duration::from_secs(960);
-/// Holds that stand during a whole run.
+/// How long the holds live that stay open for a whole run.
 const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
-/// A stall of the server is measured, not refused.
+/// Long enough that a stall of the server is measured and not refused.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A filling that leaves less than this ends the run: the machine has other programs.
+/// If less memory (bytes) than this is left while a ledger is filled, the run ends: the machine has other programs.
 const MEMORY_LEFT_MIN: u64 = 1_000_000_000;
-/// Filling says how far it has come so often.
+/// How often filling reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// The ledgers that are measured.
@@ -73,9 +74,9 @@ pub(crate) enum Kind {
     Sqlite,
     /// One server.
     Redis,
-    /// The same behind an outbox, as a gateway has it.
+    /// One server behind an outbox, as in a gateway.
     Outbox,
-    /// Three primaries.
+    /// A cluster of three primaries.
     Cluster,
 }
 
@@ -90,7 +91,7 @@ impl Kind {
         }
     }
 
-    /// The program that it needs and that is not there.
+    /// The program that it needs and that is not installed.
     pub(crate) fn missing(self) -> Option<&'static str> {
         let redis = matches!(self, Self::Redis | Self::Outbox | Self::Cluster);
         if redis && !RedisServer::is_installed() {
@@ -107,8 +108,8 @@ impl Kind {
         (self == Self::Cluster && !cli()).then_some("redis-cli")
     }
 
-    /// How many accounts are filled together. SQLite commits them together; more than 16 384 changes may
-    /// not wait for its file.
+    /// How many accounts are filled together. SQLite commits them together, and at most 16 384 changes may wait for its
+    /// file.
     const fn filled_at_a_time(self) -> usize {
         match self {
             Self::Memory => 1,
@@ -125,7 +126,7 @@ pub(crate) struct Books {
     keys: Arc<[(AccountId, KeyId)]>,
     turn: AtomicUsize,
     price: Arc<Price>,
-    /// Go after the ledger.
+    /// Declared last, so dropped after the ledger.
     places: Vec<Place>,
 }
 
@@ -145,7 +146,7 @@ pub(crate) struct Call {
     pub(crate) settlement: Settlement,
 }
 
-/// The same call on whichever ledger it is.
+/// Makes a call on the ledger behind the type.
 macro_rules! ask {
     ($kept:expr, $ledger:ident => $call:expr) => {
         match $kept {
@@ -158,7 +159,7 @@ macro_rules! ask {
 }
 
 impl Books {
-    /// So many keys, on as many accounts.
+    /// A ledger with `keys` keys, each on an account of its own.
     pub(crate) async fn open(kind: Kind, keys: usize) -> Self {
         let (ledger, place) = match kind {
             Kind::Memory => (Kept::Memory(MemoryLedger::new()), place(())),
@@ -232,7 +233,7 @@ impl Books {
         self.keys = ids.into();
     }
 
-    /// A file is read anew, as a gateway reads it at its start.
+    /// Closes a file and reads it again, as a gateway does at its start.
     async fn reopen(&mut self) {
         let Kept::Sqlite(ledger) = &self.ledger else {
             return;
@@ -248,7 +249,7 @@ impl Books {
         }
     }
 
-    /// An account with funds and one key.
+    /// Creates an account with funds and one key.
     async fn fund(&self, account: &AccountId, key: &KeyId) -> Result<(), BookError> {
         match &self.ledger {
             Kept::Memory(ledger) => fund(ledger, account, key).await,
@@ -258,7 +259,7 @@ impl Books {
         }
     }
 
-    /// One more account, with so many holds that stand until the end.
+    /// Adds an account with `holds` holds that stay open until the end.
     pub(crate) async fn account_with_holds(&self, holds: usize) -> (AccountId, KeyId) {
         let name = format!("{}-holds-{holds}", self.kind.name());
         let (account, key) = ids(&name, &name);
@@ -278,7 +279,7 @@ impl Books {
         (account, key)
     }
 
-    /// What a gateway does once a second: its server is still the same one.
+    /// Confirms the server to the outbox, as a gateway does every second when it is still the same one.
     pub(crate) fn looked_at(&self) {
         if let Kept::Outbox(outbox) = &self.ledger {
             outbox.confirmed();
@@ -293,17 +294,23 @@ impl Books {
         ask!(&self.ledger, ledger => ledger.settle(settlement).await)
     }
 
-    pub(crate) async fn reserve_and_settle(&self) {
-        let call = self.call();
-        let reserved = self.reserve(&call.hold).await;
-        black_box(reserved.expect("the key has funds"));
-        let settled = self.settle(&call.settlement).await;
-        black_box(settled.expect("the ledger is there"));
+    /// The time of `pairs` RESERVEs with their SETTLEs, over all keys in turn.
+    pub(crate) async fn one_after_another(&self, pairs: u64) -> Duration {
+        self.looked_at();
+        let keys = &self.keys;
+        ask!(&self.ledger, ledger => bench::one_after_another(ledger, keys, pairs).await)
+    }
+
+    /// The same, [`AT_A_TIME`] at a time.
+    pub(crate) async fn many_at_a_time(&self, pairs: u64) -> Duration {
+        self.looked_at();
+        let keys = &self.keys;
+        ask!(&self.ledger, ledger => bench::at_a_time(ledger, keys, pairs, AT_A_TIME).await)
     }
 
     /// A call on the next key.
     pub(crate) fn call(&self) -> Call {
-        // A prime step: neighbours in time are not neighbours in the books.
+        // A prime step, so that consecutive calls are not neighbours in the books.
         let turn = self.turn.fetch_add(7919, Ordering::Relaxed);
         let (account, key) = &self.keys[turn % self.keys.len()];
         self.call_on(account, key)
@@ -357,7 +364,7 @@ async fn fund(
         reason: None,
     };
     ledger.enter(account, &funds).await?;
-    // No secret has it, but no other key either.
+    // A made-up digest, different for each key.
     let mut digest = [0; 32];
     digest[..key.len()].copy_from_slice(key.as_bytes());
     let record = key_record(account, key, KeyDigest::new(digest));
@@ -370,7 +377,7 @@ fn ids(account: &str, key: &str) -> (AccountId, KeyId) {
     (account.parse().expect(why), key.parse().expect(why))
 }
 
-/// What a call has bought.
+/// Usage of a call.
 pub(crate) fn item(price: &Arc<Price>) -> Item {
     Item {
         usage: Usage {
@@ -405,8 +412,7 @@ fn new_directory() -> TempDir {
     TempDir::new_in(place).expect("target/bench is writable")
 }
 
-/// Says on the standard error how far a long filling has come, and ends it before the machine has no
-/// memory left.
+/// Reports the progress of a long filling on standard error, and ends it before the machine runs out of memory.
 struct Progress {
     what: String,
     all: usize,
@@ -449,7 +455,7 @@ impl Progress {
     }
 }
 
-/// What the system says that it could still give away; `MAX` where it does not say.
+/// Memory that the system could still give out, in bytes; `MAX` if it does not report that.
 fn memory_available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text

@@ -1,7 +1,7 @@
-//! Does a hold cost more with more keys and accounts, or beside more holds?
+//! Measures whether a hold costs more with more keys and accounts, or with more open holds.
 //!
-//! All sizes of a ledger are open at once and measured in turn, so that a slow moment of the machine
-//! hits all alike.
+//! All sizes of a ledger are open at the same time and measured in turn, so that a slow moment of the machine affects
+//! all alike.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 
@@ -18,11 +18,11 @@ use crate::{
     report::{Place, Report, Round},
 };
 
-/// Keys, on as many accounts.
+/// Numbers of keys, each on an account of its own.
 const KEYS: [usize; 4] = [10, 1_000, 100_000, 1_000_000];
 /// Open holds of one account, in the books with the fewest keys.
 const HOLDS: [usize; 3] = [0, 100, 10_000];
-/// Ledgers that are measured side by side: what stands on one server is filled once.
+/// Ledgers that are measured together: books on one server are filled once.
 const GROUPS: [&[Kind]; 4] = [
     &[Kind::Memory],
     &[Kind::Sqlite],
@@ -38,17 +38,17 @@ pub(crate) struct Options {
     /// The most keys and accounts.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     max: u32,
-    /// Ledgers; all that can be measured here when none is named.
+    /// Ledgers; by default all that can be measured on this machine.
     #[arg(long, value_enum, value_delimiter = ',')]
     stores: Vec<Kind>,
-    /// Rounds; the figures are medians over them.
+    /// Rounds; the results are medians over them.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// The word `growth`, which led here.
+    /// The word `growth`, which selected this bench.
     #[arg(hide = true)]
     _growth: String,
-    /// What cargo says to every bench.
+    /// Passed by cargo to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
@@ -64,11 +64,11 @@ impl Options {
     }
 }
 
-/// Books, and which calls are made on them.
+/// Books, and the calls that are made on them.
 struct Point {
     place: Place,
     books: Arc<Books>,
-    /// `None`: on all keys in turn.
+    /// The only key to call with; `None` means all keys in turn.
     only: Option<(AccountId, KeyId)>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
         } else if !kinds.is_empty() {
             let mut report = Report::new(options.rounds);
             runtime.block_on(measure_group(&kinds, options, &mut report));
-            // One that comes later may find no room.
+            // Stores the results so far: a later ledger may find no memory.
             report.finish()?;
         }
     }
@@ -101,11 +101,11 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
 async fn measure_group(kinds: &[Kind], options: &Options, report: &mut Report) {
     let points = open(kinds, options).await;
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); points.len()];
-    // The first round warms up and does not count.
+    // The first round is a warm-up and is not counted.
     for number in 0..=options.rounds as usize {
         eprintln!("ledger: {kinds:?}: round {number} of {}", options.rounds);
         for turn in 0..points.len() {
-            // Another one begins each time.
+            // Each round begins with a different point, so that none is always first.
             let index = (turn + number) % points.len();
             let round = measure(&points[index]).await;
             if number > 0 {
@@ -118,7 +118,7 @@ async fn measure_group(kinds: &[Kind], options: &Options, report: &mut Report) {
     }
 }
 
-/// All that is measured side by side, each ledger's points in the order of the table.
+/// Everything that is measured together, each ledger's points in the order of the table.
 async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
     let mut points = Vec::new();
     let mut opened: Vec<Arc<Books>> = Vec::new();
@@ -151,8 +151,8 @@ async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
     points
 }
 
-/// Holds are asked for one after another, as a call waits for its own; then they are settled together,
-/// as the settler does it.
+/// Holds are made one after another, as each call waits for its own; then they are settled together, as the settler
+/// does it.
 async fn measure(point: &Point) -> Round {
     let (mut reserving, mut settling) = (Duration::ZERO, Duration::ZERO);
     let books = &point.books;

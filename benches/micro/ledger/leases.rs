@@ -1,8 +1,8 @@
-//! What does a call on one busy account cost Redis, with gateways that take leases of it and without?
+//! Measures what a call on one busy account costs Redis, with gateways that take leases on it and without.
 //!
-//! Gateways are ledgers in this process, each with a connection of its own: nothing but Redis is what they share. Calls
-//! come at a rate, whether or not earlier ones have ended; a call's hold is waited for, its end is not, as in a gateway.
-//! Of the server's processor time a call, `benches/report` makes the model of what one core of Redis carries.
+//! Gateways are ledgers in this process, each with its own connection: they share nothing but Redis. Calls are begun at
+//! a fixed rate, whether or not earlier ones have ended; a call's hold is awaited, its settlement is not, as in a
+//! gateway. From the server's CPU time per call, `benches/report` models what one core of Redis carries.
 
 use std::{
     sync::{
@@ -44,20 +44,20 @@ use crate::{
 
 const ACCOUNT: &str = "busy";
 const HELD: MicroRub = MicroRub::new(200_000);
-/// What `books::item` comes to at its prices.
+/// The cost of `books::item` at its prices.
 const COST: MicroRub = MicroRub::new(7_100);
 const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 const CALL_TTL: Duration = Duration::from_secs(960);
 const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// Calls are let go so often.
+/// Interval at which the calls that are due are begun.
 const TICK: Duration = Duration::from_millis(1);
-/// More are not under way at a time: Redis has not kept up.
+/// At most this many calls at a time: beyond that, Redis has not kept up.
 const UNDER_WAY_MAX: u64 = 20_000;
-/// Ends of a turn; no turn tells more than the last.
+/// Numbers of ends per turn; a turn reports at most the last of them.
 const ENDS_AT_THE_LIMIT: [usize; 5] = [1, 4, 16, 64, 256];
 const LEASES_AT_THE_LIMIT: u8 = 4;
-/// In one round.
+/// At most this many calls and turns per round.
 const CALLS_AT_THE_LIMIT: usize = 131_072;
 const TURNS_AT_THE_LIMIT: usize = 2_048;
 const LEASED: MicroRub = MicroRub::new(1_000_000_000);
@@ -65,43 +65,43 @@ const LEASED: MicroRub = MicroRub::new(1_000_000_000);
 /// Measures what calls on one busy account cost Redis.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// How many gateways.
+    /// Numbers of gateways.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8])]
     gateways: Vec<usize>,
-    /// Calls a second, of all gateways together.
+    /// Calls per second, of all gateways together.
     #[arg(long, value_delimiter = ',', default_values_t = [500, 2_000, 8_000, 32_000, 128_000])]
     rates: Vec<u64>,
-    /// Length of a round.
+    /// Length of a round, in seconds.
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     seconds: f64,
-    /// Rounds; the figures are medians over them.
+    /// Rounds; the results are medians over them.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// The word `leases`, which led here.
+    /// The word `leases`, which selected this bench.
     #[arg(hide = true)]
     _leases: String,
-    /// What cargo says to every bench.
+    /// Passed by cargo to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
 
-/// What one round came to.
+/// The result of one round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     calls: u64,
     calls_per_second: f64,
-    /// Commands that Redis executed for a call, those of scripts among them.
+    /// Commands that Redis executed per call, including those of scripts.
     commands: f64,
-    /// Its processor time for a call, in microseconds.
+    /// CPU time of Redis per call, in microseconds.
     redis_us: f64,
-    /// Of how many calls of a hundred Redis was asked for the hold.
+    /// How many of a hundred calls requested their hold from Redis.
     asked_percent: f64,
-    /// Ends that one turn told; 0 without leases.
+    /// Ends that one turn reported; 0 without leases.
     ends_a_turn: f64,
     p50_us: f64,
     p99_us: f64,
-    /// What Redis' memory has grown by for a call's receipt, with all that leads to it.
+    /// Growth of Redis' memory per receipt, including all that refers to it, in bytes.
     bytes: f64,
 }
 
@@ -138,8 +138,8 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// What turns cost Redis when there is always another one, as where nothing but Redis is the limit: of one account, by four
-/// leases on a key each, so that no turn waits for the answer to another.
+/// Measures turns that follow each other without a pause, as if nothing but Redis were the limit: for one account, from
+/// four leases with a key each, so that no turn waits for another's answer.
 async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
     let mut rows = Vec::new();
     for ends in ENDS_AT_THE_LIMIT {
@@ -158,7 +158,7 @@ async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
         let turns = (CALLS_AT_THE_LIMIT / ends / owners.len()).clamp(1, TURNS_AT_THE_LIMIT);
         let price = books::price();
         let mut taken = Vec::new();
-        // The first one warms up and does not count.
+        // The first round is a warm-up and is not counted.
         for round in 0..=rounds {
             let told = owners.iter().map(|owner| {
                 let turns = (0..turns).map(|_| (0..ends).map(|_| owner.end(&price)).collect());
@@ -227,7 +227,7 @@ impl Owner {
         }
     }
 
-    /// Opens the lease, or tells these ends and gets as much again.
+    /// Opens the lease, or reports these ends and gets the same amount again.
     async fn turn(&mut self, ledger: &RedisLedger, ends: Vec<TurnEnd>) -> anyhow::Result<()> {
         let opens = self.word.is_empty();
         let this = RequestNumber::now_v7().to_string();
@@ -245,6 +245,7 @@ impl Owner {
             } else {
                 MicroRub::new(COST.micro() * i64::try_from(told)?)
             },
+            raise: MicroRub::ZERO,
             short_of: MicroRub::ZERO,
             ttl_ms: 960_000,
             grants_ms: 1_000,
@@ -261,7 +262,7 @@ impl Owner {
     }
 }
 
-/// One with more money than any run takes.
+/// An account with more money than any run needs.
 async fn paid_account(ledger: &RedisLedger) -> anyhow::Result<AccountId> {
     let account: AccountId = ACCOUNT.parse()?;
     ledger.create_account(&account, "").await?;
@@ -302,7 +303,7 @@ async fn measure(
     fleet[0].create_key(&record, Ceilings::NONE).await?;
 
     let time = Duration::from_secs_f64(options.seconds);
-    // The first one warms up and does not count.
+    // The first round is a warm-up and is not counted.
     let (mut rounds, mut all) = (Vec::new(), 0);
     for number in 0..=options.rounds {
         let round = round(&server, &fleet, (&account, &key), rate, time).await?;
@@ -373,7 +374,7 @@ async fn round(
         taken.push(ended??);
     }
     let elapsed = began.elapsed();
-    // The last turns.
+    // Waits for the last turns.
     sleep(Duration::from_millis(100)).await;
     let (after, used_after) = (counted(fleet), used_us(server).await?);
     let stats: String = server.ask(&["INFO", "commandstats"]).await?;
@@ -400,7 +401,7 @@ async fn round(
     })
 }
 
-/// How long its hold took, in nanoseconds.
+/// How long the hold of a call took, in nanoseconds.
 async fn call(
     gateway: RedisLedger,
     account: AccountId,
@@ -433,7 +434,7 @@ async fn call(
     Ok(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What the server has in memory, in bytes, without the buffers of its clients and its files.
+/// The server's memory in bytes, without the buffers of its clients and files.
 async fn memory(server: &RedisServer) -> anyhow::Result<f64> {
     let stats: String = server.ask(&["INFO", "memory"]).await?;
     let of = |name: &str| {
@@ -446,7 +447,7 @@ async fn memory(server: &RedisServer) -> anyhow::Result<f64> {
     Ok(used - clients - file)
 }
 
-/// The server's processor time so far.
+/// The server's CPU time so far.
 async fn used_us(server: &RedisServer) -> anyhow::Result<f64> {
     let stats: String = server.ask(&["INFO", "cpu"]).await?;
     let used = ["used_cpu_sys:", "used_cpu_user:"].map(|name| {

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::fixtures::results::{self, figure, figures, median};
 
-/// What was measured.
+/// The measured load: calls on all keys of a ledger, or on one account with open holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A ledger with so many keys, on as many accounts.
+    /// A ledger with this many keys, each on an account of its own.
     Keys(&'static str, usize),
-    /// An account of a ledger with so many open holds.
+    /// An account of a ledger with this many open holds.
     Holds(&'static str, usize),
 }
 
@@ -35,13 +35,13 @@ impl Place {
         }
     }
 
-    /// Whether the two differ in their count alone.
+    /// Whether the two differ only in their count.
     fn is_beside(self, other: Self) -> bool {
         self.store() == other.store() && self.counted() == other.counted()
     }
 }
 
-/// What a call cost in one round, in microseconds.
+/// Time per call in one round, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) reserve_us: f64,
@@ -49,15 +49,15 @@ pub(crate) struct Round {
     pub(crate) both_us: f64,
 }
 
-/// All figures of a run.
+/// All results of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     rounds: u32,
     rows: Vec<Row>,
 }
 
-/// What is compared is compared within each round, and the median taken then: a round in which the
-/// machine was slow was slow for both.
+/// Ratios are computed within each round, and the median is taken of the ratios: a round in which the machine was slow
+/// was slow for both.
 #[derive(Debug)]
 struct Row {
     place: Place,
@@ -76,7 +76,7 @@ impl Report {
         }
     }
 
-    /// Takes down the rounds of one place; of each ledger the smallest comes first.
+    /// Adds the rounds of one place. The smallest place of each ledger must be added first.
     pub(crate) fn add(&mut self, place: Place, rounds: Vec<Round>) {
         let smallest = self.rows.iter().find(|row| row.place.is_beside(place));
         let smallest = smallest.map_or(&rounds, |row| &row.rounds);
@@ -96,7 +96,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Prints the tables, and keeps the figures: of other ledgers they stay as they were.
+    /// Prints the tables, and stores the results; those of other ledgers stay as they were.
     pub(crate) fn finish(&self) -> anyhow::Result<()> {
         for counted in ["keys", "holds"] {
             println!("{}", head(counted));
@@ -167,7 +167,7 @@ fn head(counted: &str) -> String {
     )
 }
 
-/// Digits in threes.
+/// Digits in groups of three.
 fn spaced(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();

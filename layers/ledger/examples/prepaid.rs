@@ -1,9 +1,9 @@
-//! A prepaid account and three calls of which two fit: pay in, hold, charge, release, audit.
+//! A prepaid account and three calls, of which two fit: pay in, hold, charge, release, audit.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
 use tollgate_ledger::{
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+    account::{AccountId, KeyDigest, KeyId, KeyRecord},
     ceiling::Ceilings,
     contract::{Entry, Hold, Item, Ledger, LedgerAdmin, LedgerError, Refusal, Settlement},
     memory::MemoryLedger,
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ledger = Arc::new(MemoryLedger::new());
     let (acme, web): (AccountId, KeyId) = ("acme".parse()?, "web".parse()?);
 
-    // An operator opens an account, pays in, and makes a key.
+    // An operator opens an account, pays in, and creates a key.
     ledger.create_account(&acme, "Acme").await?;
     let payment = Entry {
         id: "invoice-1".into(),
@@ -25,9 +25,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         reason: None,
     };
     ledger.enter(&acme, &payment).await?;
-    // The same payment, told twice, counts once.
+    // A repeated payment counts once.
     ledger.enter(&acme, &payment).await?;
-    ledger.create_key(&key(&web, &acme), Ceilings::NONE).await?;
+    let key = KeyRecord::new(web.clone(), acme.clone(), KeyDigest::new([7; 32]));
+    ledger.create_key(&key, Ceilings::NONE).await?;
 
     // Three calls want 4 ₽ each.
     let holds = [hold(&acme, &web), hold(&acme, &web), hold(&acme, &web)];
@@ -49,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // The first one cost 1.25 ₽; the second one never happened.
+    // The first call costs 1.25 ₽; the second is released.
     let settled = ledger
         .settle(&settlement(&holds[0], "1.25".parse()?))
         .await?;
@@ -69,28 +70,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn key(id: &KeyId, account: &AccountId) -> KeyRecord {
-    KeyRecord {
-        id: id.clone(),
-        account: account.clone(),
-        digest: KeyDigest::new([7; 32]),
-        prefix: "tg-example…".into(),
-        name: "web".into(),
-        status: KeyStatus::Active,
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: None,
-        created_at_ms: 0,
-        changed_at_ms: 0,
-    }
-}
-
 fn hold(account: &AccountId, key: &KeyId) -> Hold {
     let price = MicroRub::rubles(4);
     Hold {
@@ -104,14 +83,6 @@ fn hold(account: &AccountId, key: &KeyId) -> Hold {
 }
 
 fn settlement(hold: &Hold, cost: MicroRub) -> Settlement {
-    Settlement {
-        number: hold.number,
-        account: hold.account.clone(),
-        key: hold.key.clone(),
-        held: hold.want,
-        cost,
-        fresh: true,
-        lease: None,
-        item: Item::new("a call", "us", End::Finished),
-    }
+    let item = Item::new("a call", "us", End::Finished);
+    Settlement::new(hold, hold.want, cost, item)
 }

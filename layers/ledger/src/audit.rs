@@ -1,18 +1,18 @@
-//! The auditor: the rules that books are judged by stand here, once, for every store and for exports.
+//! Checks books against the ledger's invariants. The rules are written once, for every store and for exports.
 //!
-//! [`AccountAudit`] judges one account: its books as a store or an export shows them, then its journal, line by line.
-//! [`audit()`] goes through a whole ledger, over the books and journals of [its contract](crate::contract::LedgerAdmin),
-//! and is what [`audit`](crate::contract::LedgerAdmin::audit) does there unless a store says otherwise. A store that sees
-//! more of itself tells that and judges nothing: holds that nothing would end
-//! ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)), [what a key had used before its day or month
-//! began](KeySnapshot::before_rub), numbers that [ended](AccountAudit::ended) or were [settled
-//! twice](AccountAudit::settled_twice), what its entries [sum to](AccountAudit::entries_kept).
+//! [`AccountAudit`] checks one account: its books as a store or an export returns them, then its journal, line by line.
+//! [`audit()`] checks a whole ledger through [its contract](crate::contract::LedgerAdmin), and is the default of
+//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit). A store that can see more of itself passes that on and
+//! leaves the rules here: holds that nothing would end ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)), [what
+//! a key had used before its day or month began](KeySnapshot::before_rub), calls that [ended](AccountAudit::ended) or
+//! were [settled twice](AccountAudit::settled_twice), and the [sum of its entries](AccountAudit::entries_kept).
 //!
-//! A receipt tells what was counted and at which prices, so its cost is computed again ([`Price::cost`]) and must be what
-//! it says, with a rate for all of it: the usage, the classes, the rates or the cost of one that was altered no longer
-//! fit together. One without a price says nothing of how its cost came about.
+//! A receipt contains what was counted and at which prices. The audit computes the cost again ([`Price::cost`]) and
+//! compares it with the receipt, so that a change to the usage, the classes, the rates or the cost is found. The cost
+//! of a receipt without a price cannot be checked.
 //!
-//! I1 cannot be seen: a key that has used more than its ceiling may have had a higher one then.
+//! I1 cannot be checked afterwards: a key that has used more than its ceiling may have had a higher ceiling at the
+//! time.
 //!
 //! [`Price::cost`]: crate::price::Price::cost
 
@@ -42,17 +42,17 @@ pub use self::{
     snapshot::{GroupSnapshot, KeySnapshot, Snapshot},
 };
 
-/// The audit of one account. What it keeps does not grow with the number of calls, unless it is told to [keep their
+/// The audit of one account. Its memory does not grow with the number of calls, unless it [keeps their
 /// numbers](AccountAudit::keeping_numbers).
 #[derive(Debug)]
 pub struct AccountAudit {
     books: Snapshot,
     open: HashSet<RequestNumber>,
-    /// Open holds that have ended.
+    /// Calls that have ended although their hold is open.
     ended: Vec<RequestNumber>,
-    /// The calls that moved money, where nobody else knows them.
+    /// Calls that moved money. `None` if the store finds double settlements itself.
     settled: Option<HashSet<RequestNumber>>,
-    /// What the journal has charged so far, by key.
+    /// Charges in the journal so far, by key, in micro-rubles.
     charged: BTreeMap<KeyId, i128>,
     lost: i128,
     entered: i128,
@@ -61,7 +61,7 @@ pub struct AccountAudit {
 }
 
 impl AccountAudit {
-    /// Checks the books by themselves: I2, I4, I8, and the account against its keys and entries (I3).
+    /// Checks the books without the journal: I2, I4, I8, and the account against its keys and entries (I3).
     #[must_use]
     pub fn new(books: Snapshot) -> Self {
         let mut audit = Self {
@@ -81,15 +81,15 @@ impl AccountAudit {
         audit
     }
 
-    /// Finds by itself what was settled twice, from the lines: keeps 16 bytes of each call. A store that has an index
-    /// of them tells ([`AccountAudit::settled_twice`]).
+    /// Makes the audit find double settlements itself, from the journal. Costs 16 bytes of memory per call. A store
+    /// with an index of calls reports them through [`AccountAudit::settled_twice`] instead.
     #[must_use]
     pub fn keeping_numbers(mut self) -> Self {
         self.settled = Some(HashSet::new());
         self
     }
 
-    /// Checks a line, which must not be later than the books.
+    /// Checks a journal line. The line must not be newer than the books.
     pub fn line(&mut self, line: &JournalLine) {
         match line {
             JournalLine::Entry { id, amount_rub, .. } => self.entry(id, *amount_rub),
@@ -97,7 +97,7 @@ impl AccountAudit {
         }
     }
 
-    /// A payment or a correction.
+    /// Checks a payment or a correction.
     pub fn entry(&mut self, id: &str, amount: MicroRub) {
         self.entered += micro(amount);
         if !self.entries.insert(id.to_owned()) {
@@ -109,7 +109,7 @@ impl AccountAudit {
         }
     }
 
-    /// A call.
+    /// Checks a call's receipt.
     pub fn call(&mut self, receipt: &Receipt) {
         let (number, key) = (receipt.number, &receipt.key);
         self.call_money(number, key, &CallMoney::from(receipt));
@@ -127,7 +127,7 @@ impl AccountAudit {
         }
     }
 
-    /// The money of a call.
+    /// Checks a call's amounts.
     pub(crate) fn call_money(&mut self, number: RequestNumber, key: &KeyId, money: &CallMoney) {
         if !money.adds_up() {
             let CallMoney {
@@ -149,7 +149,7 @@ impl AccountAudit {
         self.charged_in_all(key, money.charged, money.loss);
     }
 
-    /// A call cost something else by its receipt than by the usage and the prices there (I3).
+    /// Reports a receipt whose cost differs from its usage at its prices (I3).
     pub(crate) fn call_misfits(
         &mut self,
         number: RequestNumber,
@@ -169,7 +169,7 @@ impl AccountAudit {
         });
     }
 
-    /// A call's receipt has usage or prices that cannot be read (I3).
+    /// Reports a receipt whose usage or prices cannot be read (I3).
     #[cfg(feature = "sqlite")]
     pub(crate) fn unreadable_price(&mut self, number: RequestNumber, key: &KeyId) {
         self.breaches.push(format!(
@@ -177,21 +177,21 @@ impl AccountAudit {
         ));
     }
 
-    /// What calls of a key were charged and lost, in micro-rubles: of a store that adds up by itself those that
-    /// [add up](CallMoney::adds_up), beside no open hold.
+    /// Adds what a key's calls were charged and lost, in micro-rubles. For a store that sums its own journal: only
+    /// calls whose amounts [add up](CallMoney::adds_up) and which have no open hold.
     pub(crate) fn charged_in_all(&mut self, key: &KeyId, charged: i128, lost: i128) {
         *self.charged.entry(key.clone()).or_default() += charged;
         self.lost += lost;
     }
 
-    /// What the journal's entries sum to, in micro-rubles, for a store that adds up by itself.
+    /// Adds the sum of the journal's entries, in micro-rubles. For a store that sums its own journal.
     #[cfg(feature = "sqlite")]
     pub(crate) fn entered_in_all(&mut self, sum: i128) {
         self.entered += sum;
         self.entries_kept(sum);
     }
 
-    /// A number that moved money has done so before.
+    /// Reports a call that moved money more than once.
     pub fn settled_twice(&mut self, number: RequestNumber) {
         self.breaches.push(format!(
             "I5 account {}: call {number} was settled twice",
@@ -199,13 +199,32 @@ impl AccountAudit {
         ));
     }
 
-    /// An open hold has ended, as the store knows beside the journal.
+    /// Lines are missing from the journal that were not dropped for their age (I3).
+    #[cfg(feature = "redis")]
+    pub(crate) fn lines_lost(&mut self, lost: u64) {
+        self.breaches.push(format!(
+            "I3 account {}: {lost} lines of its journal are lost, which were not old enough to be dropped",
+            self.books.id
+        ));
+    }
+
+    /// Lines were dropped for their age that had yet to be kept: all before this time, in Unix milliseconds (I3).
+    #[cfg(feature = "redis")]
+    pub(crate) fn dropped_early(&mut self, before_ms: u64) {
+        self.breaches.push(format!(
+            "I3 account {}: lines of its journal before {before_ms} (Unix ms) were dropped too early, by a server's clock \
+             that was ahead",
+            self.books.id
+        ));
+    }
+
+    /// Reports that a call with an open hold has ended, according to something the store keeps besides the journal.
     pub fn ended(&mut self, number: RequestNumber) {
         self.ended.push(number);
     }
 
-    /// What the entries sum to that the store keeps beside the journal, in micro-rubles: exactly, also where books
-    /// can only say that it is the largest amount or more.
+    /// Compares the books with the sum of entries that the store keeps next to the journal, in micro-rubles. The sum is
+    /// exact, also if the amount in the books is capped at the largest amount.
     pub fn entries_kept(&mut self, sum: i128) {
         if is_capped(self.books.entered_rub) {
             self.balance_is(sum);
@@ -214,15 +233,15 @@ impl AccountAudit {
         }
     }
 
-    /// Checks the journal's sums against the books (I3): every breach, in words that begin with the
-    /// invariant's name.
+    /// Checks the journal's sums against the books (I3) and returns every breach. A breach begins with the name of its
+    /// invariant.
     #[must_use]
     pub fn finish(mut self) -> Vec<String> {
         self.journal_sums();
         self.without_journal()
     }
 
-    /// Every breach that the books show by themselves, in the same words.
+    /// Returns every breach that the books alone show, in the same form.
     #[must_use]
     pub fn without_journal(mut self) -> Vec<String> {
         self.periods();
@@ -246,7 +265,7 @@ impl AccountAudit {
             journal_complete,
             ..
         } = &self.books;
-        // A journal that has forgotten its oldest lines bounds the books from below.
+        // If the journal has dropped its oldest lines, its sum is a lower bound of the books'.
         let agrees = |books: i128, journal: i128| {
             if *journal_complete {
                 books == journal
@@ -277,7 +296,7 @@ impl AccountAudit {
                 "I3 account {id}: loss {loss}, but its receipts sum to {lost} µ₽"
             ));
         }
-        // Entries have two signs, so a part of them bounds nothing.
+        // Entries can be negative, so the sum of some of them bounds nothing.
         if *journal_complete {
             self.entered_is(self.entered);
         }
@@ -295,7 +314,7 @@ impl AccountAudit {
         }
     }
 
-    /// No day or month began with more than the key has used: its ceiling would not bound anything.
+    /// Checks that no day or month began with more than the key has used: a ceiling would then not bound anything.
     fn periods(&mut self) {
         for key in &self.books.keys {
             let used = micro(key.spent_rub);
@@ -379,7 +398,7 @@ impl AccountAudit {
         }
     }
 
-    /// What a group has is what its keys have (I2, I3).
+    /// Checks that a group's sums equal those of its keys (I2, I3).
     fn groups(&mut self) {
         let Snapshot {
             id, keys, groups, ..
@@ -479,7 +498,7 @@ fn micro(amount: MicroRub) -> i128 {
     i128::from(amount.micro())
 }
 
-/// A sum that stands at the largest amount may be more: nothing can be said of it.
+/// Whether a sum has reached the largest amount. The true sum may be larger, so it cannot be checked.
 fn is_capped(sum: MicroRub) -> bool {
     sum.micro().abs() >= MicroRub::MAX.micro()
 }

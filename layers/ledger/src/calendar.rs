@@ -1,39 +1,39 @@
-//! Days and months of UTC, by arithmetic alone.
+//! Days and months in UTC, computed without a date library.
 
-/// Milliseconds of a day.
+/// Milliseconds in a day.
 pub const DAY_MS: u64 = 86_400_000;
 
-/// The days from 1970-01-01 to the day of a Unix time in milliseconds.
+/// Days from 1970-01-01 to the day of a Unix time in milliseconds.
 #[must_use]
 pub const fn day_of(ms: u64) -> u64 {
     ms / DAY_MS
 }
 
-/// The months from January 1970 to the month of a Unix time in milliseconds.
+/// Months from January 1970 to the month of a Unix time in milliseconds.
 #[must_use]
 pub fn month_of(ms: u64) -> u64 {
     let day = i64::try_from(day_of(ms)).expect("the days of 2⁶⁴ ms fit in an i64");
     let (year, month, _) = date_of_day(day);
-    u64::try_from((year - 1970) * 12 + month - 1).expect("not before 1970")
+    u64::try_from((year - 1970) * 12 + month - 1).expect("dates before 1970 do not occur")
 }
 
-/// When so many days from 1970-01-01 begin, in Unix milliseconds.
+/// When the day this number of days after 1970-01-01 begins, in Unix milliseconds.
 #[must_use]
 pub const fn day_begins_ms(day: u64) -> u64 {
     day.saturating_mul(DAY_MS)
 }
 
-/// When so many months from January 1970 begin, in Unix milliseconds.
+/// When the month this number of months after January 1970 begins, in Unix milliseconds.
 #[must_use]
 pub fn month_begins_ms(month: u64) -> u64 {
-    // Far beyond all times that milliseconds can tell.
+    // Later than any time that 64 bits of milliseconds can express.
     let month = i64::try_from(month.min(1 << 40)).expect("2⁴⁰ fits in an i64");
     let day = day_of_date(1970 + month / 12, month % 12 + 1, 1);
-    day_begins_ms(u64::try_from(day).expect("not before 1970"))
+    day_begins_ms(u64::try_from(day).expect("dates before 1970 do not occur"))
 }
 
-/// Days from 1970-01-01 to a date. The year is counted from March, so that the leap day comes last; eras
-/// of 400 years are all alike.
+/// Days from 1970-01-01 to a date. The year is counted from March, so that the leap day is its last day, and in eras of
+/// 400 years, which all have the same number of days.
 #[must_use]
 pub const fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
@@ -42,7 +42,7 @@ pub const fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Year, month from 1 and day from 1: the reverse of [`day_of_date`].
+/// Year, month (from 1) and day (from 1): the reverse of [`day_of_date`].
 #[must_use]
 pub const fn date_of_day(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn every_millisecond_lies_in_its_day_and_month() {
+    fn every_millisecond_belongs_to_its_day_and_month() {
         for (ms, day, month) in [
             (0, 0, 0),
             (DAY_MS - 1, 0, 0),
@@ -87,7 +87,7 @@ mod tests {
             // 2024-02-29 and the day after it.
             (19_783 * DAY_MS - 1, 19_782, 54 * 12 + 1),
             (19_783 * DAY_MS, 19_783, 54 * 12 + 2),
-            // The last moment of 2026.
+            // The last millisecond of 2026.
             (20_819 * DAY_MS - 1, 20_818, 57 * 12 - 1),
         ] {
             assert_eq!((day_of(ms), month_of(ms)), (day, month), "{ms}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_too_far() {
+    fn any_time_has_a_date() {
         assert_eq!(day_begins_ms(u64::MAX), u64::MAX);
         assert_eq!(month_begins_ms(u64::MAX), u64::MAX);
         assert_eq!(month_of(u64::MAX) / 12 + 1970, 584_556_019);

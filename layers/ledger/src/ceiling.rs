@@ -1,4 +1,4 @@
-//! What a key may spend: in all, in a day, in a month. Days and months are those of UTC.
+//! Spending limits of keys and groups: in all, per month, per day. Months and days are in UTC.
 
 use std::{fmt, str::FromStr};
 
@@ -9,14 +9,14 @@ use crate::{
     money::MicroRub,
 };
 
-/// The most that a key may spend, where it is limited.
+/// The most that a key or a group may spend. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ceilings {
-    /// In all.
+    /// Limit over the whole lifetime.
     pub total: Option<MicroRub>,
-    /// In a month.
+    /// Limit per calendar month.
     pub month: Option<MicroRub>,
-    /// In a day.
+    /// Limit per calendar day.
     pub day: Option<MicroRub>,
 }
 
@@ -28,7 +28,7 @@ impl Ceilings {
         day: None,
     };
 
-    /// So much in all.
+    /// A limit over the whole lifetime only.
     #[must_use]
     pub const fn total(amount: MicroRub) -> Self {
         Self {
@@ -38,37 +38,37 @@ impl Ceilings {
     }
 }
 
-/// One of a key's ceilings, or of its group's.
+/// Which ceiling refused a hold: one of the key's, or one of its group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ceiling {
-    /// Of all that it spends.
+    /// The key's ceiling over its whole lifetime.
     Total,
-    /// Of the current month.
+    /// The key's ceiling for the current month.
     Month {
-        /// When the next one begins, in Unix milliseconds.
+        /// When the next month begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
-    /// Of the current day.
+    /// The key's ceiling for the current day.
     Day {
-        /// When the next one begins, in Unix milliseconds.
+        /// When the next day begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
-    /// Of all that the keys of its group spend together.
+    /// The group's ceiling over its whole lifetime.
     GroupTotal,
-    /// Of what they spend in the current month.
+    /// The group's ceiling for the current month.
     GroupMonth {
-        /// When the next one begins, in Unix milliseconds.
+        /// When the next month begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
-    /// Of what they spend in the current day.
+    /// The group's ceiling for the current day.
     GroupDay {
-        /// When the next one begins, in Unix milliseconds.
+        /// When the next day begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
 }
 
 impl Ceiling {
-    /// The same of the key's group.
+    /// The ceiling of the key's group over the same period.
     #[must_use]
     pub const fn of_group(self) -> Self {
         match self {
@@ -82,7 +82,7 @@ impl Ceiling {
         }
     }
 
-    /// When it begins anew, in Unix milliseconds. `None` where it never does.
+    /// When the ceiling resets, in Unix milliseconds. `None` if it never does.
     #[must_use]
     pub const fn resets_at_ms(self) -> Option<u64> {
         match self {
@@ -94,7 +94,7 @@ impl Ceiling {
         }
     }
 
-    /// That of the month which comes so many after January 1970.
+    /// The ceiling of a month, given as months after January 1970.
     #[must_use]
     pub fn of_month(month: u64) -> Self {
         Self::Month {
@@ -102,7 +102,7 @@ impl Ceiling {
         }
     }
 
-    /// That of the day which comes so many after 1970-01-01.
+    /// The ceiling of a day, given as days after 1970-01-01.
     #[must_use]
     pub const fn of_day(day: u64) -> Self {
         Self::Day {
@@ -110,7 +110,7 @@ impl Ceiling {
         }
     }
 
-    /// The day on which it begins anew, as `2027-01-31`; at 00:00 UTC. `None` where it never does.
+    /// The day on which the ceiling resets at 00:00 UTC, as `2027-01-31`. `None` if it never does.
     #[must_use]
     pub fn resets_on(&self) -> Option<String> {
         let day = i64::try_from(day_of(self.resets_at_ms()?)).ok()?;
@@ -119,24 +119,24 @@ impl Ceiling {
     }
 }
 
-/// A day or a month of a key: which one, and what the key had used before it began. What it has spent in
-/// it is the difference to what it has used by now.
+/// A day or a month of a key: which, and the key's usage before it began. The key's spending in the period is its usage
+/// by now minus that.
 ///
-/// As text it is `<index>:<micro-rubles>`.
+/// As text: `<index>:<micro-rubles>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Period {
-    /// So many days or months after the first of 1970.
+    /// Days after 1970-01-01, or months after January 1970.
     pub index: u64,
-    /// Used before it.
+    /// The key's usage before the period began.
     pub before: MicroRub,
 }
 
 impl Period {
-    /// The current period, where the clock says `now`: this one, or a new one if a key that has used so
-    /// much has spent nothing in it yet.
+    /// Returns the period that is current at `now`: this one, or a new one in which a key that has used `used` has
+    /// spent nothing yet.
     ///
-    /// A clock that goes back over midnight, as after a failover to another server, does not begin the
-    /// last period anew.
+    /// If the clock goes back over midnight, as after a failover to another server, the last period goes on and is not
+    /// reset.
     #[must_use]
     pub fn at(self, now: u64, used: MicroRub) -> Self {
         if self.index == now || self.index == now.saturating_add(1) {
@@ -149,7 +149,7 @@ impl Period {
         }
     }
 
-    /// What a key that has used so much by now has spent in it.
+    /// The spending in the period of a key whose usage by now is `used`.
     #[must_use]
     pub fn spent(self, used: MicroRub) -> MicroRub {
         used.minus_or_zero(self.before)
@@ -162,7 +162,7 @@ impl fmt::Display for Period {
     }
 }
 
-/// The text is no period's.
+/// The text is not a valid period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a period is two whole numbers with a colon between them")]
 pub struct PeriodError;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_says_when_it_begins_anew() {
+    fn a_ceiling_reports_when_it_resets() {
         let (day, month) = (Ceiling::of_day(20_512), Ceiling::of_month(56 * 12 + 11));
         assert_eq!(
             day,
@@ -209,13 +209,13 @@ mod tests {
         assert_eq!(period.spent(micro(70)), micro(0));
         assert_eq!(period.at(20, micro(100)).spent(micro(100)), micro(30));
         assert_eq!(period.at(21, micro(100)).spent(micro(100)), micro(0));
-        // The clock went back a little, or was wrong altogether.
+        // The clock went back by one period, or by more.
         assert_eq!(period.at(19, micro(100)).spent(micro(100)), micro(30));
         assert_eq!(period.at(18, micro(100)).spent(micro(100)), micro(0));
     }
 
     #[test]
-    fn a_period_comes_back_from_its_text() {
+    fn period_round_trips_as_text() {
         let period = Period {
             index: 20_513,
             before: MicroRub::MAX,

@@ -1,5 +1,5 @@
-//! What the embedded stores keep and do under their lock: the book of the money and the directory of
-//! names and keys. Each step says what a durable store must write down before it is answered.
+//! The state of the embedded stores, memory and SQLite, and the steps that change it under their lock: the book (money)
+//! and the directory (names and keys). Each step returns the record that a durable store must write before it answers.
 
 mod feed;
 mod groups;
@@ -26,19 +26,19 @@ use crate::{
     rollup,
 };
 
-/// How many due holds of each account one EXPIRE ends, so that the lock is not kept for long.
+/// Expired holds that one sweep ends per account, at most, so that the lock is not held for long.
 pub(super) const EXPIRE_MAX: usize = 256;
 
-/// How far ahead of the clock journals may be.
+/// How far ahead of the clock the time of a journal's last line may be.
 #[cfg(feature = "sqlite")]
 const CLOCK_AHEAD_MAX_MS: Millis = 24 * 3_600_000;
 
-/// A panic under the lock may have left half a step in the book: money is not moved on a guess.
+/// The lock is poisoned: a panic may have left a step half done, and no money is moved on inconsistent books.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the ledger failed in the middle of a step; nothing more is served until a restart")]
 pub(super) struct Torn;
 
-/// The time of the embedded stores.
+/// The embedded stores' clock: Unix time in milliseconds.
 pub(super) fn now_ms() -> Millis {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -46,7 +46,7 @@ pub(super) fn now_ms() -> Millis {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a repeat of a settlement is answered once its tombstone is gone.
+/// The result for a repeated settlement whose tombstone is gone, read from its receipt.
 pub(super) fn first_result(receipt: &Receipt) -> Settled {
     let Receipt {
         booked,
@@ -62,19 +62,19 @@ pub(super) fn first_result(receipt: &Receipt) -> Settled {
     }
 }
 
-/// An answer, and what a durable store must write down before it is given.
+/// A result, and the record that a durable store must write before it returns the result.
 pub(super) type Journaled<T> = (T, Option<Record>);
 
-/// A change as a durable store writes it down. Amounts are what they came to, not by how much they
-/// moved, so a record written twice, in order, changes nothing.
+/// A change as a durable store writes it. Amounts are new values, not differences, so that writing a record twice, in
+/// order, changes nothing.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
-    allow(dead_code, reason = "read by the durable store")
+    allow(dead_code, reason = "used only by the durable store")
 )]
 #[expect(
     clippy::large_enum_variant,
-    reason = "most records are receipts: to box each would cost what it saves"
+    reason = "most records are receipts: boxing them would cost more than it saves"
 )]
 pub(super) enum Record {
     Account {
@@ -92,7 +92,7 @@ pub(super) enum Record {
     Key {
         record: Arc<KeyRecord>,
         ceilings: Ceilings,
-        /// Those that it came into or left, as they have become.
+        /// The groups that the key joined or left, after the change.
         groups: Vec<GroupRow>,
     },
     /// A group of an account's keys.
@@ -101,46 +101,46 @@ pub(super) enum Record {
         receipt: Receipt,
         balance: MicroRub,
         loss: MicroRub,
-        /// Its key's, if that is one of the account's.
+        /// The key's usage, if the key is one of the account's.
         used: Option<Used>,
-        /// Its key's group's, where it is in one.
+        /// The usage of the key's group, if it is in one.
         group: Option<(GroupId, Used)>,
-        /// It was noted while it ran.
+        /// Whether the call had a checkpoint in the store.
         noted: bool,
-        /// What it tells.
+        /// The events that the change emits.
         events: Vec<Event>,
     },
-    /// What running calls have cost so far.
+    /// Checkpoints: what running calls have cost so far.
     Noted(Vec<Settlement>),
-    /// A call that was noted ended without a charge.
+    /// A call with a checkpoint ended without a charge.
     Forgotten(RequestNumber),
     Tariff {
         version: TariffVersion,
         fingerprint: String,
     },
-    /// What a gateway told, and by which name it did.
+    /// An event emitted by a gateway, and the name under which it is emitted once.
     Told { event: Event, once: String },
     Levels {
         account: AccountId,
         of: Watched,
         levels: Levels,
     },
-    /// A note; without a text it is taken away.
+    /// A note; one without a text is deleted.
     Note(Note),
-    /// Sums, and how far they go.
+    /// Roll-up sums, with the version that they have from now on.
     Summed {
         change: rollup::Change,
         version: u64,
     },
-    /// There are no sums any more.
+    /// All roll-up sums are deleted.
     SumsCleared { version: u64 },
 }
 
-/// What a key has used, and what of it before its current month and day.
+/// A key's total usage, and its usage before its current month and day.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
-    allow(dead_code, reason = "read by the durable store")
+    allow(dead_code, reason = "used only by the durable store")
 )]
 pub(super) struct Used {
     pub(super) in_all: MicroRub,
@@ -158,11 +158,11 @@ impl Used {
     }
 }
 
-/// A group as a durable store writes it down.
+/// A group as a durable store writes it.
 #[derive(Clone, Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
-    allow(dead_code, reason = "read by the durable store")
+    allow(dead_code, reason = "used only by the durable store")
 )]
 pub(super) struct GroupRow {
     pub(super) id: GroupId,
@@ -173,27 +173,27 @@ pub(super) struct GroupRow {
     pub(super) used: Used,
 }
 
-/// The book knows nothing of this number now: it never did, or it has forgotten.
+/// The book does not know this call: it was never held, or its tombstone has expired.
 #[derive(Debug)]
 pub(super) struct UnknownNumber;
 
 /// Everything but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// For the commands that leave nothing to write down.
+    /// Public for commands that leave nothing to write.
     pub(super) book: Book,
     companies: BTreeMap<AccountId, AccountInfo>,
     keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
     by_digest: HashMap<KeyDigest, Arc<KeyRecord>, Hashing>,
     tariff: Option<(TariffVersion, String)>,
-    /// Accounts whose journals were forgotten in part before they came here.
+    /// Accounts whose journals had lost their oldest lines before they were copied here.
     forgotten: HashSet<AccountId>,
-    /// Running calls that are noted in the store.
+    /// Running calls that have a checkpoint in the store.
     noted: HashSet<RequestNumber, Hashing>,
-    /// The latest time that a line of any journal has.
+    /// The latest time of any line of any journal.
     newest: Millis,
     feed: feed::FeedState,
-    /// Of the sums in the store.
+    /// Version of the roll-up sums in the store.
     #[cfg(feature = "sqlite")]
     pub(super) sums_version: u64,
 }
@@ -205,14 +205,14 @@ struct AccountInfo {
 }
 
 impl State {
-    /// Charges a call whose number the book knows.
+    /// Charges a call with a hold in the book.
     pub(super) fn settle(
         &mut self,
         call: &Settlement,
         now: Millis,
     ) -> Result<Journaled<Settled>, UnknownNumber> {
-        // Asked as if stale, the book moves nothing for a number that it does not know. That leaves
-        // the store time to look for a receipt before the charge is forced.
+        // Called with `fresh` = false, the book moves nothing for a number that it does not know. The store then has
+        // time to look for a receipt before it forces the charge.
         let settled =
             self.book
                 .settle(call.number, &call.account, &call.key, call.cost, false, now);
@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    /// Charges a call whose number neither the book nor a receipt knows.
+    /// Charges a call that has neither a hold nor a receipt.
     pub(super) fn settle_unknown(&mut self, call: &Settlement, now: Millis) -> Journaled<Settled> {
         let settled = self.book.settle(
             call.number,
@@ -245,7 +245,7 @@ impl State {
         let at_ms = self.journal_time(now);
         let account = match self.book.account_mut(&call.account) {
             Some(account) if !settled.repeated => account,
-            // Nothing has moved.
+            // No money has moved.
             _ => return (settled, None),
         };
         let used = account.key(&call.key).map(Used::of);
@@ -281,7 +281,7 @@ impl State {
         (settled, Some(record))
     }
 
-    /// Writes sums, if nobody has since they were read. Says what their version is then.
+    /// Writes roll-up sums, unless they were changed since they were read. Returns their new version.
     #[cfg(feature = "sqlite")]
     pub(super) fn change_sums(&mut self, change: &rollup::Change) -> Journaled<Option<u64>> {
         if change.version != self.sums_version {
@@ -295,7 +295,7 @@ impl State {
         (Some(self.sums_version), Some(record))
     }
 
-    /// Forgets all sums.
+    /// Deletes all roll-up sums.
     #[cfg(feature = "sqlite")]
     pub(super) const fn clear_sums(&mut self) -> Journaled<()> {
         self.sums_version += 1;
@@ -303,14 +303,14 @@ impl State {
         ((), Some(Record::SumsCleared { version }))
     }
 
-    /// Remembers what running calls have cost.
+    /// Records checkpoints: what running calls have cost so far.
     #[cfg(feature = "sqlite")]
     pub(super) fn note(&mut self, running: &[Settlement]) -> Journaled<()> {
         self.noted.extend(running.iter().map(|call| call.number));
         ((), Some(Record::Noted(running.to_vec())))
     }
 
-    /// Ends a hold without a charge. Says whether the call was noted: most leave nothing to write down.
+    /// Ends a hold without a charge. A record is written only if the call had a checkpoint; most calls have none.
     #[cfg(feature = "sqlite")]
     pub(super) fn release(
         &mut self,
@@ -322,22 +322,22 @@ impl State {
         self.noted.contains(&number)
     }
 
-    /// Forgets what a call had cost that was free in the end.
+    /// Deletes the checkpoint of a call that turned out to be free.
     #[cfg(feature = "sqlite")]
     pub(super) fn forget(&mut self, number: RequestNumber) -> Journaled<()> {
         let noted = self.noted.remove(&number);
         ((), noted.then_some(Record::Forgotten(number)))
     }
 
-    /// The time of a call that is written into a journal now. It never falls behind that of an earlier
-    /// line, whatever the clock does: what is later in a journal is later by its time too.
+    /// The time at which a call is written into a journal now. It is never earlier than that of an earlier line,
+    /// whatever the clock does, so that the order of lines is the order of their times.
     fn journal_time(&mut self, now: Millis) -> Millis {
         self.newest = self.newest.max(now);
         self.newest
     }
 
-    /// The same for an entry. Within a millisecond entries stand before calls, and by their ids: so it
-    /// gets one in which there is nothing yet.
+    /// The time at which an entry is written now. Within one millisecond a journal sorts entries before calls, and
+    /// entries by their ids; so an entry gets a millisecond of its own.
     fn entry_time(&mut self, now: Millis) -> Millis {
         self.newest = now.max(self.newest.saturating_add(1));
         self.newest
@@ -501,8 +501,8 @@ impl State {
             .collect())
     }
 
-    /// An account with its keys and holds. `journal_end` is the time of its journal's last line at the
-    /// latest; all lines that come will be later.
+    /// An account with its keys and holds. `journal_end` is an upper bound of the time of the journal's last line;
+    /// every later line has a later time.
     pub(super) fn books(&mut self, id: &AccountId, now: Millis) -> Result<AccountBooks, BookError> {
         let view = self.account(id)?;
         let keys = self.keys_of(id, now)?;
@@ -564,7 +564,7 @@ impl State {
         )
     }
 
-    /// Takes in an account as a store remembers it.
+    /// Restores an account from a store's file.
     pub(super) fn put_account(&mut self, id: AccountId, name: String, account: Account) {
         self.book.restore(&id, account);
         self.companies.insert(
@@ -576,7 +576,7 @@ impl State {
         );
     }
 
-    /// Takes in a key as a store remembers it; its account must be there.
+    /// Restores a key from a store's file; its account must have been restored before.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_key(&mut self, record: KeyRecord, money: KeyBook) {
         let money = KeyBook {
@@ -597,20 +597,20 @@ impl State {
         }
     }
 
-    /// Takes in the version in force as a store remembers it.
+    /// Restores the tariff's version in force from a store's file.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_tariff(&mut self, version: TariffVersion, fingerprint: String) {
         self.tariff = Some((version, fingerprint));
     }
 
-    /// Takes in that an account's journal has forgotten its oldest lines.
+    /// Restores that an account's journal has lost its oldest lines.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_forgotten(&mut self, id: AccountId) {
         self.forgotten.insert(id);
     }
 
-    /// Takes in the time of the newest line as a store remembers it. One that lies far ahead was written
-    /// by a clock that was wrong, and is not followed.
+    /// Restores the time of the newest line from a store's file. A time far ahead of the clock was written by a clock
+    /// that was wrong; it is ignored.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_newest(&mut self, at_ms: Millis, now: Millis) {
         if at_ms <= now.saturating_add(CLOCK_AHEAD_MAX_MS) {
@@ -618,7 +618,7 @@ impl State {
         }
     }
 
-    /// A deleted key stays in every table, so that whoever shows it is told so.
+    /// A deleted key stays in every table, so that a caller who uses it is refused as deleted, not as unknown.
     fn put_key(&mut self, record: Arc<KeyRecord>, ceilings: Ceilings) {
         if let Some(account) = self.book.account_mut(&record.account) {
             account.set_key(&record.id, ceilings, record.may_hold());

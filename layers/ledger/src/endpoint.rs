@@ -1,4 +1,4 @@
-//! Where a call came in.
+//! The endpoints where calls are charged.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 use serde::Deserializer;
 use serde::{Deserialize, Serialize};
 
-/// The endpoint that a call was made to. Its word is the path behind the version: `chat/completions`.
+/// The endpoint that a call was made to. Its text is the path after the version: `chat/completions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Endpoint {
@@ -25,7 +25,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All there are.
+    /// All endpoints.
     pub const ALL: [Self; 4] = [
         Self::ChatCompletions,
         Self::Messages,
@@ -33,7 +33,7 @@ impl Endpoint {
         Self::Embeddings,
     ];
 
-    /// The word that receipts and reports have for it.
+    /// The word for the endpoint in receipts and reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// It is no endpoint that calls are charged at.
+/// The text is not an endpoint where calls are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be one of chat/completions, messages, responses, embeddings")]
 pub struct EndpointError;
@@ -65,8 +65,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Reads what a ledger has kept. A later version may have endpoints that this one does not know: money that is booked
-/// must be read all the same.
+/// Reads a stored value. An endpoint of a later version becomes `None`, since a receipt must stay readable.
 #[cfg(feature = "settle")]
 pub(crate) fn kept<'de, D: Deserializer<'de>>(
     deserializer: D,
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_written_and_read_by_its_word_alone() {
+    fn endpoint_is_written_and_read_as_its_word() {
         for endpoint in Endpoint::ALL {
             let json = serde_json::to_string(&endpoint).unwrap();
             assert_eq!(json, format!("\"{endpoint}\""));

@@ -1,4 +1,4 @@
-//! What a ledger tells of itself: events in one order, and the levels at which it tells that money runs low.
+//! Events of a ledger, in one total order, and the levels at which an event reports that money runs low.
 
 use std::{fmt, str::FromStr};
 
@@ -9,40 +9,40 @@ use crate::{
     money::MicroRub,
 };
 
-/// How many levels an account, a key or a group has at most.
+/// The largest number of levels per account, key or group.
 pub const LEVELS_MAX: usize = 4;
 
-/// Of what levels are, within an account.
+/// Owner of levels, within an account.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Watched {
-    /// Its balance.
+    /// The account's balance.
     Balance,
-    /// What is left under the ceilings of a key.
+    /// Remainder under a key's ceilings.
     Key(KeyId),
-    /// What is left under the ceilings of a group.
+    /// Remainder under a group's ceilings.
     Group(GroupId),
 }
 
-/// What is left when somebody wants to know: of an account's balance, or of what a key or a group of keys may still spend
-/// under each of its ceilings. Highest first, none twice.
+/// Levels of remaining money at which an event is emitted: of an account's balance, or of what a key or a group may
+/// still spend under each of its ceilings. Sorted from the highest, without duplicates.
 ///
-/// As text they are whole micro-rubles with a comma between them.
+/// As text: whole micro-rubles, separated by commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels([MicroRub; LEVELS_MAX]);
 
-/// Why amounts are no levels.
+/// The amounts are not valid levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("levels are up to {LEVELS_MAX} amounts above 0, none twice")]
 pub struct LevelsError;
 
 impl Levels {
-    /// Nothing is told.
+    /// No levels: no event is emitted.
     pub const NONE: Self = Self([MicroRub::ZERO; LEVELS_MAX]);
 
-    /// These levels, in any order.
+    /// Builds levels from amounts in any order.
     ///
     /// # Errors
-    /// There are too many, one is not above 0, or stands there twice.
+    /// There are more than [`LEVELS_MAX`] amounts, one of them is not above 0, or two are equal.
     pub fn new(levels: &[MicroRub]) -> Result<Self, LevelsError> {
         let mut sorted = Self::NONE;
         if levels.len() > LEVELS_MAX || levels.iter().any(|level| *level <= MicroRub::ZERO) {
@@ -65,13 +65,13 @@ impl Levels {
             .take_while(|level| *level > MicroRub::ZERO)
     }
 
-    /// Whether there is none.
+    /// Whether no level is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0[0] == MicroRub::ZERO
     }
 
-    /// The lowest level that what is left has come down to, from above it.
+    /// The lowest level that the amount has fallen to, if it was above that level before.
     #[must_use]
     pub fn passed(&self, before: MicroRub, after: MicroRub) -> Option<MicroRub> {
         self.iter()
@@ -106,161 +106,184 @@ impl Serialize for Levels {
     }
 }
 
-/// A ceiling counts as reached when no more than so many parts of it are left: what is left beyond that pays for
-/// hardly any call.
+/// A ceiling counts as reached when at most 1/`REACHED_PARTS` of it is left: the rest pays for hardly any call.
 pub const REACHED_PARTS: i64 = 100;
 
-/// What is left of a ceiling when it counts as reached.
+/// The remaining amount at or below which a ceiling counts as reached.
 #[must_use]
 pub fn reached(ceiling: MicroRub) -> MicroRub {
     MicroRub::new(ceiling.micro() / REACHED_PARTS)
 }
 
-/// Which of the ceilings of a key, or of a group.
+/// The period of a ceiling of a key or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CeilingKind {
-    /// Of all that it spends.
+    /// The whole lifetime.
     Total,
-    /// Of the month.
+    /// The calendar month.
     Month,
-    /// Of the day.
+    /// The calendar day.
     Day,
 }
 
-/// Something that happened to money, or to what earns it.
+/// Content of an event: a movement of money, or something that affects sales.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Happening {
-    /// A balance has come down to a level.
+    /// A balance has fallen to a level.
     BalanceLow {
         /// The lowest level that was passed.
         level_rub: MicroRub,
-        /// What is left.
+        /// The balance after the change.
         balance_rub: MicroRub,
         /// The call's number, or the correction's id.
         by: String,
     },
-    /// What may be spent under a ceiling has come down to a level.
+    /// The remainder under a ceiling has fallen to a level.
     CeilingLow {
-        /// The group whose ceiling it is; `None` where it is the key's own.
+        /// The group whose ceiling it is; `None` if it is the key's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// Which ceiling.
+        /// Which ceiling of the key or the group.
         ceiling: CeilingKind,
-        /// The ceiling.
+        /// The ceiling's amount.
         ceiling_rub: MicroRub,
         /// The lowest level that was passed.
         level_rub: MicroRub,
-        /// What is left under it.
+        /// Remainder under the ceiling.
         left_rub: MicroRub,
         /// The call's number.
         by: String,
     },
     /// A ceiling is reached: see [`reached`].
     CeilingReached {
-        /// The group whose ceiling it is; `None` where it is the key's own.
+        /// The group whose ceiling it is; `None` if it is the key's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// Which ceiling.
+        /// Which ceiling of the key or the group.
         ceiling: CeilingKind,
-        /// The ceiling.
+        /// The ceiling's amount.
         ceiling_rub: MicroRub,
-        /// What is left under it.
+        /// Remainder under the ceiling.
         left_rub: MicroRub,
         /// The call's number.
         by: String,
     },
-    /// A payment.
+    /// A payment was booked.
     TopUp {
-        /// Its id.
+        /// The payment's id.
         entry: String,
-        /// How much.
+        /// The amount paid.
         amount_rub: MicroRub,
-        /// The balance behind it.
+        /// The balance after the payment.
         balance_rub: MicroRub,
     },
-    /// A correction.
+    /// A correction was booked.
     Correction {
-        /// Its id.
+        /// The correction's id.
         entry: String,
-        /// How much, signed.
+        /// The amount, signed.
         amount_rub: MicroRub,
-        /// Why.
+        /// The reason that the operator gave.
         reason: String,
-        /// The balance behind it.
+        /// The balance after the correction.
         balance_rub: MicroRub,
     },
-    /// A key will not be let in soon.
+    /// A key is about to expire.
     KeyExpiring {
-        /// From when on, in Unix milliseconds.
+        /// When it expires, in Unix milliseconds.
         expires_at_ms: u64,
     },
-    /// No call is sent to a vendor by one of the gateways.
+    /// One of the gateways sends no calls to a vendor any more.
     VendorOut {
-        /// Which one.
+        /// The vendor's name.
         vendor: String,
     },
-    /// Calls are sent to a vendor again, by all gateways.
+    /// All gateways send calls to a vendor again.
     VendorBack {
-        /// Which one.
+        /// The vendor's name.
         vendor: String,
     },
-    /// A call was sold below its cost.
+    /// A call was charged less than its vendor takes for it.
     MarginNegative {
-        /// Its model.
+        /// The called model.
         model: String,
-        /// Who answered.
+        /// The vendor that answered.
         vendor: String,
-        /// What was charged.
+        /// The customer's charge.
         charged_rub: MicroRub,
-        /// What the vendor takes.
+        /// The vendor's price.
         vendor_cost_rub: MicroRub,
         /// The call's number.
         by: String,
     },
     /// An audit found breaches.
     AuditBreach {
-        /// How many.
+        /// The number of breaches.
         breaches: u64,
-        /// The first.
+        /// The first breach.
         first: String,
     },
     /// The exchange rate has not been read for too long.
     RateStale {
-        /// Since when the rate in force has not been confirmed, in Unix milliseconds.
+        /// When the rate in force was last confirmed, in Unix milliseconds.
         since_ms: u64,
     },
-    /// Refunded money that the balance could not give back: somebody owes it.
+    /// A refund exceeded the balance; the account owes the rest.
     Debt {
         /// The refund's id.
         entry: String,
-        /// How much is owed.
+        /// The amount owed.
         debt_rub: MicroRub,
     },
-    /// Money was not had by the saved card that an account is topped up by.
+    /// An automatic top-up failed: the saved card was not charged.
     AutoTopupFailed {
-        /// Who keeps the card.
+        /// The payment provider that stores the card.
         provider: String,
-        /// How much was asked for.
+        /// The amount of the top-up.
         amount_rub: MicroRub,
-        /// Why.
+        /// The reason that the provider gave.
         reason: String,
-        /// Whether the card is not tried any more.
+        /// Whether the automatic top-up is now switched off.
         off: bool,
-        /// Where the payer may pay it instead.
+        /// Where the payer can pay the amount instead, if the provider offers that.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         url: Option<String>,
     },
-    /// What a later version tells, and this one does not know.
+    /// The payer's bank disputes a payment that is on the account.
+    PaymentDisputed {
+        /// The payment provider.
+        provider: String,
+        /// The top-up's id.
+        entry: String,
+        /// The provider's id of the dispute.
+        dispute: String,
+        /// The disputed amount.
+        amount_rub: MicroRub,
+        /// The status of the dispute: `inquiry`, `open`, `won` or `lost`.
+        status: String,
+    },
+    /// A provider reports a payment as canceled whose money is on the account.
+    PaymentReversed {
+        /// The payment provider.
+        provider: String,
+        /// The top-up's id.
+        entry: String,
+        /// The amount that was booked.
+        amount_rub: MicroRub,
+        /// The reason that the provider gives.
+        reason: String,
+    },
+    /// An event of a later version that this one does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl Happening {
-    /// The words for all that are made now.
-    pub const KINDS: [&str; 13] = [
+    /// The words for all kinds of event that this version emits.
+    pub const KINDS: [&str; 15] = [
         "balance_low",
         "ceiling_low",
         "ceiling_reached",
@@ -274,9 +297,11 @@ impl Happening {
         "rate_stale",
         "debt",
         "auto_topup_failed",
+        "payment_disputed",
+        "payment_reversed",
     ];
 
-    /// Its word.
+    /// The kind's word, as in [`Self::KINDS`].
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -293,25 +318,27 @@ impl Happening {
             Self::RateStale { .. } => "rate_stale",
             Self::Debt { .. } => "debt",
             Self::AutoTopupFailed { .. } => "auto_topup_failed",
+            Self::PaymentDisputed { .. } => "payment_disputed",
+            Self::PaymentReversed { .. } => "payment_reversed",
             Self::Unknown => "unknown",
         }
     }
 }
 
-/// An event: what happened, to whom, and its place among all.
+/// An event: what happened, when, to whose money, and its number in the order of all events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its place: each is one more than that of the event before it, from 1.
+    /// Position among all events: starts at 1 and increases by one.
     pub number: u64,
     /// Unix time in milliseconds.
     pub at_ms: u64,
-    /// Whose money, where it is an account's.
+    /// The account, if the event is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountId>,
-    /// On which key, where it is one's.
+    /// The key, if the event is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
-    /// What happened.
+    /// Content of the event.
     #[serde(flatten)]
     pub what: Happening,
 }
@@ -326,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_come_back_from_their_text_in_order() {
+    fn levels_round_trip_as_sorted_text() {
         let some = levels(&[5, 100, 20]).unwrap();
         assert_eq!(some.to_string(), "100,20,5");
         assert_eq!("5,20,100".parse(), Ok(some));
@@ -339,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_passed_on_the_way_down_alone_and_the_lowest_is_told() {
+    fn level_is_crossed_only_by_a_falling_amount_and_the_lowest_is_reported() {
         let some = levels(&[100, 50, 10]).unwrap();
         for (before, after, told) in [
             (200, 101, None),

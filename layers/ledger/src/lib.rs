@@ -1,18 +1,18 @@
-//! A prepaid ledger: money is held before work begins, and charged after it, whatever happens in between.
-//! It knows accounts, keys, holds and receipts, and nothing of HTTP.
+//! A prepaid ledger: it holds money before work begins and charges it afterwards, even if a process dies in between. It
+//! has accounts, keys, holds and receipts, and does not depend on HTTP.
 //!
 //! ```
 //! use std::time::Duration;
 //!
 //! use tollgate_ledger::{
-//!     account::{AccountId, KeyId},
+//!     account::{AccountId, KeyDigest, KeyId, KeyRecord},
+//!     ceiling::Ceilings,
 //!     contract::{Entry, Hold, Item, Ledger, LedgerAdmin, Settlement},
 //!     memory::MemoryLedger,
 //!     money::MicroRub,
 //!     number::RequestNumber,
 //!     usage::End,
 //! };
-//! # use tollgate_ledger::{account::{KeyDigest, KeyRecord, KeyStatus}, ceiling::Ceilings};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,37 +21,18 @@
 //! ledger.create_account(&acme, "Acme").await?;
 //! let paid = Entry { id: "invoice-1".into(), amount: MicroRub::rubles(10), reason: None };
 //! ledger.enter(&acme, &paid).await?;
-//! # let record = KeyRecord {
-//! #     id: web.clone(), account: acme.clone(), digest: KeyDigest::new([7; 32]), prefix: "tg-…".into(), name: "web".into(),
-//! #     status: KeyStatus::Active, models: vec![], addresses: vec![], requests_per_second: None, requests_per_minute: None,
-//! #     tokens_per_minute: None, group: None, concurrency: None, idempotency: false, expires_at_ms: None, created_at_ms: 0,
-//! #     changed_at_ms: 0,
-//! # };
+//! let record = KeyRecord::new(web.clone(), acme.clone(), KeyDigest::new([7; 32]));
 //! ledger.create_key(&record, Ceilings::NONE).await?;
 //!
-//! let hold = Hold {
-//!     number: RequestNumber::now_v7(),
-//!     account: acme.clone(),
-//!     key: web.clone(),
-//!     want: MicroRub::rubles(4),
-//!     least: MicroRub::rubles(4),
-//!     ttl: Duration::from_secs(60),
-//! };
+//! let (four, minute) = (MicroRub::rubles(4), Duration::from_secs(60));
+//! let hold = Hold::new(RequestNumber::now_v7(), acme.clone(), web, four, minute);
 //! let reserved = ledger.reserve(&hold).await?;
 //! assert_eq!(reserved.free, MicroRub::rubles(6));
 //!
-//! let settlement = Settlement {
-//!     number: hold.number,
-//!     account: acme.clone(),
-//!     key: web,
-//!     held: reserved.held,
-//!     cost: "1.25".parse()?,
-//!     fresh: true,
-//!     lease: None,
-//!     item: Item::new("a call", "us", End::Finished),
-//! };
+//! let item = Item::new("a call", "us", End::Finished);
+//! let settlement = Settlement::new(&hold, reserved.held, "1.25".parse()?, item);
 //! let settled = ledger.settle(&settlement).await?;
-//! // Told twice, booked once.
+//! // A repeated settlement charges once.
 //! assert!(ledger.settle(&settlement).await?.repeated);
 //! assert_eq!(settled.charged, "1.25".parse()?);
 //! assert_eq!(ledger.account(&acme).await?.balance_rub, "8.75".parse()?);
@@ -61,20 +42,21 @@
 //!
 //! # The five invariants
 //!
-//! [`book`] is the state machine that keeps them, once, for all stores; the README says them in words.
+//! [`book`] is the state machine that keeps them, once for all stores. The README explains them.
 //!
 //! # Features
 //!
-//! None is on by default; without any there are the words alone ([`money`], [`price`], [`account`], [`number`],
-//! [`usage`], [`ceiling`], [`endpoint`], [`happening`], [`timeline`]), and no runtime.
+//! No feature is on by default. Without any, the crate contains data types alone ([`money`], [`price`], [`account`],
+//! [`number`], [`usage`], [`ceiling`], [`endpoint`], [`happening`], [`timeline`]), and needs no async runtime.
 //!
-//! | feature | what it brings |
+//! | feature | what it adds |
 //! |---|---|
-//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, answers kept for [`idempotency`] keys, the [`audit`], [`statement`]s, the [`rollup`], [`settle`]: how holds end |
+//! | `numbers` | [`RequestNumber::now_v7`](number::RequestNumber::now_v7), which needs a source of random bytes |
+//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, answers stored for [`idempotency`] keys, the [`audit`], [`statement`]s, the [`rollup`], and [`settle`], which ends holds |
 //! | `sqlite` | [`sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
-//! | `redis` | [`redis`]: a ledger that many processes share; [`conn`]: the connection to a server, Sentinels, Cluster |
-//! | `outbox` | [`outbox`]: a record here of what a ledger elsewhere has still to be told |
-//! | `testing` | [`testing`]: what every ledger promises, to be run on your own |
+//! | `redis` | [`redis`]: a ledger that many processes share; [`conn`]: the connection to a server, Sentinels or a Cluster |
+//! | `outbox` | [`outbox`]: a local record of what a remote ledger has not acknowledged yet |
+//! | `testing` | [`testing`]: tests of every promise of a ledger, to run on your own implementation |
 //! | `full` | all of them but `testing` |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -127,5 +109,5 @@ pub mod testing;
 #[cfg(feature = "settle")]
 pub mod transfer;
 
-/// Any error that can cross threads.
+/// Any error that can be sent across threads.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

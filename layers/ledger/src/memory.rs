@@ -1,7 +1,6 @@
-//! The ledger in memory: for tests, benches and a first try. Nothing outlives the process.
+//! A ledger in memory, for tests, benchmarks and a first try. Nothing outlives the process.
 //!
-//! What it does under its lock is `state`, which the SQLite store shares: the two differ in durability
-//! alone.
+//! The state that it changes under its lock is shared with the SQLite store: the two differ only in durability.
 
 mod feed;
 mod journal;
@@ -18,9 +17,10 @@ use self::journal::Journal;
 pub use self::journal::RECEIPTS_MAX;
 use super::{
     contract::{
-        AccountBooks, AccountView, Audit, BookError, Booked, Entry, GroupChange, GroupRecord,
-        GroupView, Hold, JournalLine, JournalPage, JournalPart, KeyChange, KeyView, Ledger,
-        LedgerAdmin, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, Adjusted, Adjustment, Audit, BookError, Booked, Entry,
+        GroupChange, GroupRecord, GroupView, Hold, JournalLine, JournalPage, JournalPart,
+        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled,
+        Settlement, TariffVersion,
     },
     embedded::{EXPIRE_MAX, Journaled, Record, State, Torn, UnknownNumber, first_result, now_ms},
 };
@@ -139,6 +139,14 @@ impl Ledger for MemoryLedger {
             .state
             .book
             .extend(number, account, ttl, now_ms()))
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        self.for_call()?
+            .state
+            .book
+            .adjust(adjustment, now_ms())
+            .map_err(LedgerError::Refused)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
@@ -331,7 +339,7 @@ impl Inner {
     fn books(&mut self, account: &AccountId) -> Result<AccountBooks, BookError> {
         let books = self.state.books(account, now_ms())?;
         Ok(AccountBooks {
-            // More exact than a time.
+            // More exact than a time: the number of the last line.
             journal_end: self.journal.last.to_string(),
             journal_complete: !self.journal.has_forgotten,
             ..books

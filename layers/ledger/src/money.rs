@@ -1,10 +1,9 @@
-//! Money: whole micro-rubles, checked arithmetic, one named rounding. No floats.
+//! Amounts of money: integer micro-rubles, checked arithmetic, one named rounding. No floats.
 
 #![warn(clippy::float_arithmetic)]
 
 use std::{fmt, str::FromStr};
 
-use rust_decimal::{Decimal, prelude::ToPrimitive};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Micro-rubles in one ruble.
@@ -12,20 +11,20 @@ pub const MICRO: i64 = 1_000_000;
 
 /// An amount in micro-rubles (10⁻⁶ ₽). Text form: decimal rubles, `"12.50"`.
 ///
-/// Every amount and balance is at most [`MicroRub::MAX`], the largest integer that a Lua number
-/// (an IEEE double) holds exactly, so that all ledgers compute alike.
+/// Every amount and balance is at most [`MicroRub::MAX`], the largest integer that a Lua number (an IEEE double)
+/// represents exactly, so that all ledgers compute the same results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MicroRub(i64);
 
 impl MicroRub {
-    /// Nothing.
+    /// Zero rubles.
     pub const ZERO: Self = Self(0);
     /// 2⁵³ − 1 micro-rubles: about nine billion rubles.
     pub const MAX: Self = Self(9_007_199_254_740_991);
-    /// Bytes that the text of any amount fits in.
+    /// Enough bytes for the text of any amount.
     pub const TEXT_BYTES_MAX: usize = "-9223372036854.775808".len();
 
-    /// The amount of `micro` micro-rubles, held within ±[`MicroRub::MAX`].
+    /// An amount in micro-rubles, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub const fn new(micro: i64) -> Self {
         if micro > Self::MAX.0 {
@@ -37,14 +36,14 @@ impl MicroRub {
         }
     }
 
-    /// The amount of a sum in micro-rubles, held within ±[`MicroRub::MAX`].
+    /// A sum in micro-rubles as an amount, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub fn of_sum(sum: i128) -> Self {
         let max = i128::from(Self::MAX.0);
-        Self(i64::try_from(sum.clamp(-max, max)).expect("it lies within ±2⁵³"))
+        Self(i64::try_from(sum.clamp(-max, max)).expect("clamped to ±2⁵³"))
     }
 
-    /// Whole rubles.
+    /// An amount in whole rubles, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub const fn rubles(rubles: i64) -> Self {
         Self::new(rubles.saturating_mul(MICRO))
@@ -69,13 +68,13 @@ impl MicroRub {
         self.checked_add(Self(-other.0))
     }
 
-    /// The difference, never below zero.
+    /// The difference, or zero if it would be negative.
     #[must_use]
     pub fn minus_or_zero(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0).max(0))
     }
 
-    /// The sum, held at [`MicroRub::MAX`].
+    /// The sum, clamped to [`MicroRub::MAX`].
     #[must_use]
     pub const fn plus_or_max(self, other: Self) -> Self {
         Self::new(self.0.saturating_add(other.0))
@@ -87,10 +86,11 @@ impl MicroRub {
         Self(-self.0)
     }
 
-    /// The text form, for which `buffer` has room: what [`Display`](fmt::Display) shows, without a formatter.
+    /// Writes the text form into `buffer` and returns it: the same text as [`Display`](fmt::Display), without a
+    /// formatter.
     #[must_use]
     pub fn encode(self, buffer: &mut [u8; Self::TEXT_BYTES_MAX]) -> &str {
-        // What calls cost beyond their holds, nearly always.
+        // The usual loss of a call is zero, so that this is the common case.
         if self == Self::ZERO {
             return "0.00";
         }
@@ -101,7 +101,7 @@ impl MicroRub {
             fraction /= 10;
             digits -= 1;
         }
-        // From its end: the last digits are found first.
+        // From the last digit: division yields the last digits first.
         let mut begins = buffer.len();
         let mut push = |byte: u8| {
             begins -= 1;
@@ -126,17 +126,17 @@ impl MicroRub {
     }
 }
 
-/// Why a text is not an amount of rubles.
+/// The text is not a valid amount of rubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AmountError {
     /// Not a decimal number.
     #[error("not a decimal number of rubles, like 100 or 0.50")]
     NotDecimal,
-    /// More than six digits behind the point.
-    #[error("more than six digits behind the point")]
+    /// More than six digits after the decimal point.
+    #[error("more than six digits after the point")]
     TooFine,
-    /// Past [`MicroRub::MAX`].
+    /// Larger than [`MicroRub::MAX`].
     #[error("more than 9007199254.740991 rubles")]
     TooLarge,
 }
@@ -145,29 +145,33 @@ impl FromStr for MicroRub {
     type Err = AmountError;
 
     fn from_str(text: &str) -> Result<Self, AmountError> {
-        // The decimal parser also takes forms that people do not mean: `1_000`, `+5`, `.5`.
         let digits = text.strip_prefix('-').unwrap_or(text);
-        let plain = digits
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.');
-        if !plain || !digits.starts_with(|c: char| c.is_ascii_digit()) || digits.ends_with('.') {
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if !is_number(whole) || !is_number(fraction) {
             return Err(AmountError::NotDecimal);
         }
-        let decimal = Decimal::from_str_exact(text).map_err(|_| AmountError::NotDecimal)?;
-        let micro = decimal
-            .checked_mul(Decimal::from(MICRO))
-            .ok_or(AmountError::TooLarge)?;
-        if !micro.is_integer() {
+        let fraction = fraction.trim_end_matches('0');
+        if fraction.len() > 6 {
             return Err(AmountError::TooFine);
         }
-        match micro.to_i64() {
-            Some(micro) if micro.abs() <= Self::MAX.0 => Ok(Self(micro)),
+        let zeros = std::iter::repeat_n(b'0', 6 - fraction.len());
+        let micro = whole
+            .bytes()
+            .chain(fraction.bytes())
+            .chain(zeros)
+            .try_fold(0_i64, |sum, digit| {
+                sum.checked_mul(10)?.checked_add(i64::from(digit - b'0'))
+            });
+        match micro {
+            Some(micro) if micro <= Self::MAX.0 && digits.len() < text.len() => Ok(Self(-micro)),
+            Some(micro) if micro <= Self::MAX.0 => Ok(Self(micro)),
             _ => Err(AmountError::TooLarge),
         }
     }
 }
 
-/// Decimal rubles with two to six digits behind the point.
+/// Writes decimal rubles with two to six digits after the decimal point.
 impl fmt::Display for MicroRub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.encode(&mut [0; Self::TEXT_BYTES_MAX]))
@@ -199,6 +203,8 @@ mod tests {
             ("0.5", 500_000, "0.50"),
             ("0.000001", 1, "0.000001"),
             ("-1.230", -1_230_000, "-1.23"),
+            ("007.5000000", 7_500_000, "7.50"),
+            ("-0", 0, "0.00"),
             (
                 "9007199254.740991",
                 MicroRub::MAX.micro(),
@@ -228,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_amount_is_refused() {
+    fn invalid_amount_is_refused() {
         for (text, error) in [
             ("", AmountError::NotDecimal),
             ("1,5", AmountError::NotDecimal),
@@ -238,15 +244,20 @@ mod tests {
             (".5", AmountError::NotDecimal),
             ("5.", AmountError::NotDecimal),
             ("1.2.3", AmountError::NotDecimal),
+            ("--1", AmountError::NotDecimal),
+            ("-", AmountError::NotDecimal),
+            ("١", AmountError::NotDecimal),
             ("0.0000001", AmountError::TooFine),
             ("9007199254.740992", AmountError::TooLarge),
+            ("-9007199254.740992", AmountError::TooLarge),
+            ("99999999999999999999999999999", AmountError::TooLarge),
         ] {
             assert_eq!(text.parse::<MicroRub>(), Err(error), "{text}");
         }
     }
 
     #[test]
-    fn sums_stop_at_the_cap() {
+    fn sums_saturate_at_the_maximum_and_at_zero() {
         assert_eq!(MicroRub::MAX.checked_add(MicroRub::new(1)), None);
         assert_eq!(MicroRub::MAX.plus_or_max(MicroRub::new(1)), MicroRub::MAX);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Which calls belong together, by their caller's own word. A hint: it stands on receipts and decides nothing.
+//! The session of a call: which calls belong together, according to the caller. Shown on receipts; decides nothing.
 
 use std::{fmt, ops::Deref, str::FromStr, sync::Arc};
 
@@ -7,13 +7,11 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use crate::account::{IdError, id};
 
 id! {
-    /// What a caller's tool calls one of its sessions. Written like our own ids, so that it is safe wherever it is
-    /// shown.
+    /// The caller's name of a session. Has the syntax of the gateway's own ids, so that it is safe to show anywhere.
     SessionId
 }
 
-/// Reads what a ledger has kept. A later version may take more for an id than this one does: money that is
-/// booked must be read all the same.
+/// Reads a stored value. A name that only a later version accepts becomes `None`, since a receipt must stay readable.
 #[cfg(feature = "settle")]
 pub(crate) fn kept<'de, D: Deserializer<'de>>(
     deserializer: D,

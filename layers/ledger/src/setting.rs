@@ -1,7 +1,7 @@
-//! A value that may be changed while services read it.
+//! A value that can be changed while services read it.
 //!
-//! A layer that takes a [`Setting`] takes the plain value too; whoever keeps a clone of the setting changes
-//! what the layer's services do from their next request on.
+//! A layer that takes a [`Setting`] also accepts the plain value. Setting a new value through a clone changes what the
+//! layer's services do from their next request on.
 //!
 //! ```
 //! use tollgate_ledger::setting::Setting;
@@ -16,24 +16,24 @@ use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 
-/// A shared value. Clones share it; reading it never waits.
+/// A shared value. Clones share it; reading never waits.
 pub struct Setting<T>(Arc<ArcSwap<T>>);
 
 impl<T> Setting<T> {
-    /// A setting that begins so.
+    /// A setting with an initial value.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(value)))
     }
 
-    /// From now on it is this.
+    /// Replaces the value.
     pub fn set(&self, value: T) {
         self.0.store(Arc::new(value));
     }
 }
 
 impl<T: Clone> Setting<T> {
-    /// What it is now.
+    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> T {
         T::clone(&self.0.load())

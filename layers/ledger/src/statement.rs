@@ -1,10 +1,10 @@
-//! An account's statement: what stood on it when a time began, what came in, what was spent, and what was left.
+//! An account's statement for a period: the opening balance, what was paid in, what was spent, the closing balance.
 //!
-//! Nothing of it is kept. It is computed backwards from the books and the journal, so that it needs no line that is older
-//! than the time it is of, and the same journal always gives the same statement: lines are only ever added to a journal,
+//! Statements are not stored. They are computed backwards from the books and the journal, so that no line older than
+//! the period is needed, and the same journal always yields the same statement: lines are only appended to a journal,
 //! and none is dated back by more than [`DATED_BACK_MS_MAX`].
 //!
-//! Where the [roll-up](crate::rollup) knows the days of an account, their calls are not read one by one.
+//! If the [roll-up](crate::rollup) has sums for an account's days, the calls of those days are not read one by one.
 
 mod rolled;
 
@@ -18,28 +18,28 @@ use crate::{
     usage::Usage,
 };
 
-/// How far a new line of a journal may be dated back: a Redis that has failed over to a server with a slow clock books
-/// with that. A time that ended so long ago gets no further line.
+/// How far a new line of a journal may be dated back: after a failover, Redis books with the clock of the new server,
+/// which may be slow. A period that ended longer ago than that gets no further lines.
 pub const DATED_BACK_MS_MAX: u64 = 3_600_000;
 
-/// How many payments and corrections, and how many models, a statement has at most.
+/// Lines of a statement, at most: payments and corrections together, and models.
 pub const LINES_MAX: usize = 10_000;
 
 /// Micro-rubles in a kopeck.
 const KOPECK: i128 = 10_000;
 
-/// What moved an account's money in a time. Sums are micro-rubles.
+/// Movements of an account's money in a period. Sums are in micro-rubles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statement {
-    /// The balance when it began.
+    /// The balance at the beginning of the period.
     pub opening_micro: i128,
-    /// What was paid in, oldest first.
+    /// Payments, oldest first.
     pub payments: Vec<Moved>,
-    /// What was corrected, oldest first.
+    /// Corrections, oldest first.
     pub corrections: Vec<Moved>,
-    /// What was spent, by model.
+    /// Spending, by model.
     pub models: BTreeMap<String, Spent>,
-    /// The balance when it ended.
+    /// The balance at the end of the period.
     pub closing_micro: i128,
 }
 
@@ -48,70 +48,71 @@ pub struct Statement {
 pub struct Moved {
     /// The operator's id for it.
     pub id: String,
-    /// Unix time in milliseconds when it was booked.
+    /// Unix time in milliseconds at which it was booked.
     pub at_ms: u64,
-    /// How much, signed.
+    /// The amount, signed.
     pub amount_rub: MicroRub,
-    /// Why, for a correction.
+    /// The reason of a correction; `None` for a payment.
     pub reason: Option<String>,
 }
 
-/// What was spent on a model.
+/// Spending on one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
-    /// What they used.
+    /// Tokens used.
     pub usage: Usage,
-    /// What was charged for them.
+    /// Charges of the calls.
     pub charged_micro: i128,
 }
 
 /// A statement's sums in whole kopecks.
 ///
-/// Balances, payments and corrections are rounded, each for itself, and what was spent is what lies between them: so the
-/// sums of a statement are exact among themselves, its opening balance is the closing one of the time before, and what was
-/// spent in many months is never more than a kopeck off what was charged in them. Where payments and corrections are of
-/// whole kopecks, as they are in banks, it is not negative either.
+/// Balances, payments and corrections are rounded separately, and the spending is the difference between them. So the
+/// sums of a statement agree exactly, its opening balance is the closing balance of the period before, and the spending
+/// of many months is never more than a kopeck off what was charged in them. If payments and corrections are whole
+/// kopecks, as with banks, the spending is not negative either.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kopecks {
-    /// The balance when it began.
+    /// The balance at the beginning of the period.
     pub opening: i128,
-    /// What was paid in.
+    /// The sum of payments.
     pub payments: i128,
-    /// What was corrected, signed.
+    /// The sum of corrections, signed.
     pub corrections: i128,
-    /// What was spent: opening + payments + corrections − closing.
+    /// The spending: opening + payments + corrections − closing.
     pub spent: i128,
-    /// What was spent on each model, rounded for itself, in the order of [`Statement::models`].
+    /// The spending on each model, rounded separately, in the order of [`Statement::models`].
     pub models: Vec<i128>,
-    /// What `spent` is beside the sum of `models`.
+    /// `spent` minus the sum of `models`.
     pub models_rounding: i128,
-    /// The balance when it ended.
+    /// The balance at the end of the period.
     pub closing: i128,
 }
 
-/// Why there is no statement.
+/// A statement cannot be given.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatementError {
     /// The ledger did not answer.
     #[error(transparent)]
     Ledger(#[from] BookError),
-    /// The journal does not, or may not, reach back to the beginning of the time.
-    #[error("the journal may have forgotten lines of that time")]
+    /// The journal does not reach back, or may not reach back, to the beginning of the period.
+    #[error("the journal may have deleted lines of that period")]
     Forgotten,
-    /// It would have more than [`LINES_MAX`] lines.
+    /// The statement would have more than [`LINES_MAX`] lines.
     #[error("it would have more than {LINES_MAX} lines")]
     TooLong,
 }
 
 impl Statement {
-    /// The statement of an account for a time in Unix milliseconds. One of a time that has not ended yet, or ended less
-    /// than [`DATED_BACK_MS_MAX`] ago, may be another one later.
+    /// Computes an account's statement for a period in Unix milliseconds. If the period has not ended, or ended less
+    /// than [`DATED_BACK_MS_MAX`] ago, a later statement of it may differ.
     ///
     /// # Errors
-    /// See [`StatementError`].
+    /// [`StatementError::Ledger`] if the ledger does not answer, [`StatementError::Forgotten`] if lines of the period
+    /// may be missing, [`StatementError::TooLong`] if there are too many lines.
     pub async fn read<L: Rollup + ?Sized>(
         ledger: &L,
         account: &AccountId,
@@ -123,7 +124,7 @@ impl Statement {
         }
     }
 
-    /// The same by the journal alone.
+    /// Computes the statement from the journal alone.
     async fn read_all<L: LedgerAdmin + ?Sized>(
         ledger: &L,
         account: &AccountId,
@@ -148,30 +149,30 @@ impl Statement {
             if after.is_none() {
                 return Ok(reader.finish());
             }
-            // Ledgers in this process answer at once: others want to be served too.
+            // A ledger in this process answers without waiting; yield so that other tasks can run.
             tokio::task::yield_now().await;
         }
     }
 
-    /// All that was paid in.
+    /// The sum of all payments.
     #[must_use]
     pub fn payments_micro(&self) -> i128 {
         sum(&self.payments)
     }
 
-    /// All that was corrected, signed.
+    /// The sum of all corrections, signed.
     #[must_use]
     pub fn corrections_micro(&self) -> i128 {
         sum(&self.corrections)
     }
 
-    /// All that was spent.
+    /// The sum of what all calls were charged.
     #[must_use]
     pub fn spent_micro(&self) -> i128 {
         self.models.values().map(|spent| spent.charged_micro).sum()
     }
 
-    /// Its sums in whole kopecks.
+    /// The statement's sums in whole kopecks.
     #[must_use]
     pub fn kopecks(&self) -> Kopecks {
         let [opening, payments, corrections, closing] = [
@@ -198,7 +199,7 @@ impl Statement {
     }
 }
 
-/// To the nearest kopeck; half of one away from zero.
+/// Rounds to the nearest kopeck; half a kopeck away from zero.
 #[must_use]
 pub fn to_kopecks(micro: i128) -> i128 {
     (micro.abs() + KOPECK / 2) / KOPECK * micro.signum()
@@ -209,7 +210,7 @@ fn sum(moved: &[Moved]) -> i128 {
     amounts.sum()
 }
 
-/// Whether the journal has all of a time that begins then.
+/// Fails unless the journal has every line of a period that begins at `begins_ms`.
 async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     books: &AccountBooks,
@@ -221,7 +222,8 @@ async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// A journal forgets its oldest lines: where it has one of before the time, it has all of the time.
+/// Whether the journal reaches back to before the period. A journal drops its oldest lines first: if it has a line from
+/// before the period, it has all lines of the period.
 async fn reaches_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -230,7 +232,7 @@ async fn reaches_back<L: LedgerAdmin + ?Sized>(
     let mut after: Option<String> = None;
     loop {
         let part = JournalPart {
-            // Entries of which nobody knows the time any more are kept under the first moment of all.
+            // Skip time 0, under which entries of unknown time are stored.
             since_ms: 1,
             until_ms: begins_ms.saturating_sub(DATED_BACK_MS_MAX),
             after: after.as_deref(),
@@ -248,11 +250,11 @@ async fn reaches_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Reads the lines from the beginning of a time to the end of the journal, at which the balance is known.
+/// Reads the lines from the beginning of the period to the end of the journal, where the balance is known.
 #[derive(Debug)]
 struct Reader {
     time: Range<u64>,
-    /// What the account has now, less what moved it behind the time.
+    /// The current balance minus the lines after the period.
     closing_micro: i128,
     statement: Statement,
 }
@@ -302,7 +304,7 @@ impl Reader {
         self.is_short()
     }
 
-    /// Calls of a model in the time.
+    /// Adds calls of a model in the period.
     fn spent(&mut self, model: &str, sums: &Sums) {
         let models = &mut self.statement.models;
         if !models.contains_key(model) {
@@ -334,7 +336,7 @@ impl Reader {
     }
 }
 
-/// A dispute moved nothing and may be of a call that was charged.
+/// Whether a receipt moved money. A disputed receipt moved none, and its call may have been charged by another receipt.
 fn is_charge(receipt: &Receipt) -> bool {
     receipt.booked != Booked::Stale
 }

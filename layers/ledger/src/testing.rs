@@ -1,8 +1,8 @@
-//! What every ledger promises, as tests to run on one's own: the same that this crate's stores pass.
+//! Tests of every promise of a ledger, to run on your own implementation. The stores of this crate pass the same tests.
 //!
-//! [`check`] asks a [`Ledger`] for what calls rely on. [`check_store`] asks a store, which is a ledger
-//! with [`LedgerAdmin`] and keys, for what operators rely on as well. Both begin each promise with a new
-//! ledger, try all of them, and panic with the names of those that are not kept.
+//! [`check`] tests a [`Ledger`] for the promises that calls rely on. [`check_store`] tests a store, which is a ledger
+//! with [`LedgerAdmin`] and keys, for those that operators rely on as well. Both start each test with a new ledger, run
+//! all tests, and panic with the names of those that failed.
 //!
 //! ```
 //! use tollgate_ledger::{
@@ -11,7 +11,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! // With your ledger in the place of this one, and under #[tokio::test].
+//! // Replace `MemoryLedger` with your ledger, and put this into a #[tokio::test].
 //! testing::check(async |openings| {
 //!     let ledger = MemoryLedger::new();
 //!     for opening in openings {
@@ -25,34 +25,70 @@
 //! })
 //! .await;
 //!
-//! // A ledger that can open accounts itself needs no help.
+//! // A ledger that can open accounts needs no such set-up.
 //! testing::check_store(async || MemoryLedger::new()).await;
 //! # }
 //! ```
 //!
-//! A harness of one's own takes the promises one by one from [`cases`] and [`store_cases`].
+//! Promises about [`Ledger::adjust`] are not checked of a ledger that cannot adjust holds.
 //!
-//! Where a promise shows an invariant, the test's comment names it: I1 to I5 stand in [`super::book`].
-//! I7: what was used is charged in the end. I8: no hold outlives its time. I9: what was refused is free. I10: a
-//! payment counts once. I11: a call is charged by the prices that it began with. I12: no request touches
-//! another's money.
+//! A custom harness takes single tests from [`cases`] and [`store_cases`]. [`mod@bench`] measures a ledger.
+//!
+//! If a test covers an invariant, its comment names it: I1 to I5 are defined in [`super::book`]. I7: what was used is
+//! charged in the end. I8: no hold outlives its time to live. I9: a refused call is free. I10: a payment counts once.
+//! I11: a call is charged by the prices that it began with. I12: no request touches the money of another account.
 
 #![allow(
     clippy::unwrap_used,
     reason = "these are tests: what is not there fails them"
 )]
 
+/// Panics with what was expected and what was found, unless both are equal.
+macro_rules! expect_eq {
+    ($found:expr, $expected:expr $(,)?) => {
+        expect_eq!($found, $expected, "{}", stringify!($found))
+    };
+    ($found:expr, $expected:expr, $($what:tt)+) => {
+        match (&$found, &$expected) {
+            (found, expected) if *found != *expected => {
+                panic!("{}: expected {expected:?}, found {found:?}", format_args!($($what)+))
+            }
+            _ => {}
+        }
+    };
+}
+
+/// Panics with what was expected and what was found, unless the value matches the pattern.
+macro_rules! expect_matches {
+    ($found:expr, $expected:pat) => {
+        match &$found {
+            $expected => {}
+            found => panic!(
+                "{}: expected {}, found {found:?}",
+                stringify!($found),
+                stringify!($expected)
+            ),
+        }
+    };
+}
+
 mod accounts;
+mod adjust;
+pub mod bench;
 mod calls;
 mod desk;
+mod drops;
 mod ends;
 mod feed;
 pub mod given;
 mod groups;
 mod holds;
 mod keys;
+#[cfg(test)]
+mod planted;
+mod threads;
 
-use std::{fmt, panic::AssertUnwindSafe, pin::Pin};
+use std::{any::Any, fmt, panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 
 use futures_util::FutureExt;
 
@@ -63,35 +99,31 @@ use crate::{
     ceiling::Ceilings,
 };
 
-/// Tries every promise of [`cases`]. `open` makes a new ledger with these accounts in it, each time.
+/// Runs every test of [`cases`]. `open` makes a new ledger with these accounts for each test.
 ///
 /// # Panics
-/// Some are not kept; the text names them.
+/// A test failed; the message names all tests that did.
 pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
     let mut broken = Vec::new();
-    for case in cases::<L>() {
-        if !case.is_kept(&open(openings()).await).await {
-            broken.push(case.name);
-        }
+    for case in cases::<Arc<L>>() {
+        broken.extend(case.breach(&Arc::new(open(openings()).await)).await);
     }
     judge(&broken);
 }
 
-/// Tries every promise of [`store_cases`]. `make` makes a new, empty store, each time.
+/// Runs every test of [`store_cases`]. `make` makes a new, empty store for each test.
 ///
 /// # Panics
-/// Some are not kept; the text names them.
+/// A test failed; the message names all tests that did.
 pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     let mut broken = Vec::new();
     for case in store_cases::<L>() {
-        if !case.is_kept(&make().await).await {
-            broken.push(case.name);
-        }
+        broken.extend(case.breach(&make().await).await);
     }
     judge(&broken);
 }
 
-/// What every store tells. Each promise begins with an empty store and ends with an audit of it.
+/// The tests of a store's events. Each starts with an empty store and ends with an audit of it.
 #[must_use]
 pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
     macro_rules! cases {
@@ -108,60 +140,57 @@ pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
         };
     }
     cases! {
-        each_entry_is_told_once_in_order
+        each_entry_emits_one_event_in_order
         of_many_charges_at_once_one_passes_a_level
-        a_payment_lets_a_level_be_told_again
+        a_payment_above_a_level_lets_it_be_reported_again
         ceilings_tell_when_they_run_low_and_when_they_are_reached
         a_group_tells_when_its_ceiling_is_reached
         a_group_tells_when_its_ceilings_run_low
         levels_are_those_that_were_set
-        what_was_told_before_is_not_told_again
+        an_event_with_the_same_name_is_emitted_once
         a_note_is_changed_by_who_knows_its_version
     }
 }
 
-/// Tries what a store with a [`Feed`] tells. `make` makes a new, empty store, each time.
+/// Runs every test of [`feed_cases`] on a store with a [`Feed`]. `make` makes a new, empty store for each test.
 ///
 /// # Panics
-/// Some promises are not kept; the text names them.
+/// A test failed; the message names all tests that did.
 pub async fn check_feed<L: Books + Feed>(make: impl AsyncFn() -> L) {
     let mut broken = Vec::new();
     for case in feed_cases::<L>() {
-        let ledger = make().await;
-        if !case.is_kept(&ledger).await {
-            broken.push(case.name);
-        }
+        broken.extend(case.breach(&make().await).await);
     }
     judge(&broken);
 }
 
-fn judge(broken: &[&str]) {
+fn judge(broken: &[String]) {
     assert!(
         broken.is_empty(),
-        "{} promises are not kept (each one's panic stands above):\n  {}",
+        "{} promises are not kept:\n  {}",
         broken.len(),
         broken.join("\n  ")
     );
 }
 
-/// All that a store of money is to a gateway.
+/// Everything that a gateway needs of a store of money.
 pub trait Books: Ledger + LedgerAdmin + KeyStore + Clone {}
 
 impl<L: Ledger + LedgerAdmin + KeyStore + Clone> Books for L {}
 
-/// An account that is there before a promise of [`cases`] is tried.
+/// An account that exists before a test of [`cases`] runs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Opening {
-    /// The account; it has no holds.
+    /// The account's id; it has no holds.
     pub account: AccountId,
-    /// Its first payment, and all of its money.
+    /// The account's first and only payment.
     pub payment: Entry,
-    /// Its keys, without ceilings. A ledger without [`LedgerAdmin`] needs their ids alone.
+    /// Its keys, without ceilings. A ledger without [`LedgerAdmin`] needs only their ids.
     pub keys: Vec<KeyRecord>,
 }
 
-/// What each promise of [`cases`] begins with.
+/// The accounts that each test of [`cases`] starts with.
 #[must_use]
 pub fn openings() -> Vec<Opening> {
     [
@@ -184,7 +213,7 @@ pub fn openings() -> Vec<Opening> {
     .collect()
 }
 
-/// A promise: its name, and the test of it.
+/// A test, named by the promise that it checks.
 pub struct Case<L> {
     name: &'static str,
     run: Run<L>,
@@ -193,24 +222,33 @@ pub struct Case<L> {
 type Run<L> = for<'a> fn(&'a L) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 impl<L> Case<L> {
-    /// The promise.
+    /// The name of the promise.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Tries it on a ledger that nothing else was tried on: one with all [`openings`] for [`cases`], an
-    /// empty one for [`store_cases`].
+    /// Runs the test on a ledger that no other test has used: for [`cases`] one with all [`openings`], for
+    /// [`store_cases`] an empty one.
     ///
     /// # Panics
-    /// The promise is not kept.
+    /// The promise is broken.
     pub async fn run(&self, ledger: &L) {
         (self.run)(ledger).await;
     }
 
-    async fn is_kept(&self, ledger: &L) -> bool {
+    /// The promise's name and what was expected and found, if the ledger breaks it.
+    async fn breach(&self, ledger: &L) -> Option<String> {
         let run = AssertUnwindSafe(self.run(ledger));
-        run.catch_unwind().await.is_ok()
+        let panic = run.catch_unwind().await.err()?;
+        Some(format!("{}: {}", self.name, text_of(&*panic)))
+    }
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    match panic.downcast_ref::<String>() {
+        Some(text) => text,
+        None => panic.downcast_ref::<&str>().copied().unwrap_or("it panics"),
     }
 }
 
@@ -222,61 +260,88 @@ impl<L> fmt::Debug for Case<L> {
     }
 }
 
-/// Hands the names of the promises in `calls` to a macro.
+/// Passes the tests of promises to calls to a macro, by module.
 macro_rules! promises_to_calls {
     ($take:ident) => {
         $take! {
-            a_hold_lies_between_the_least_and_the_wish
-            holds_of_all_keys_count_against_the_account
-            of_many_holds_at_once_those_that_fit_are_granted
-            a_hold_asked_for_again_is_granted_once
-            a_number_that_has_ended_holds_nothing_again
-            empty_is_what_has_no_posted_money
-            nobody_holds_on_an_account_that_is_not_theirs
-            a_settlement_charges_the_cost_and_frees_the_hold
-            what_costs_more_than_its_hold_takes_what_is_free
-            a_settlement_told_again_is_answered_as_the_first
-            settlements_told_together_are_each_answered_in_their_order
-            a_release_costs_nothing_and_wins_over_what_comes_later
-            holds_past_their_time_end_by_themselves
-            a_hold_past_its_time_stands_in_nobodys_way
-            an_expired_hold_is_settled_late_and_once
-            a_number_never_held_is_forced_while_fresh_and_stale_later
-            a_settlement_on_a_key_that_holds_nothing_moves_nothing
+            calls:
+                a_hold_lies_between_the_least_and_the_wish
+                holds_of_all_keys_count_against_the_account
+                of_many_holds_at_once_those_that_fit_are_granted
+                a_hold_asked_for_again_is_granted_once
+                a_number_that_has_ended_holds_nothing_again
+                empty_is_what_has_no_posted_money
+                a_key_holds_nothing_on_another_account
+                a_settlement_charges_the_cost_and_frees_the_hold
+                a_cost_beyond_the_hold_takes_free_money
+                a_repeated_settlement_gets_the_first_result
+                settlements_sent_together_are_answered_in_their_order
+                a_release_costs_nothing_and_wins_over_what_comes_later
+                holds_past_their_time_end_by_themselves
+                an_expired_hold_blocks_no_other_hold
+                an_expired_hold_is_settled_late_and_once
+                a_number_never_held_is_forced_while_fresh_and_stale_later
+                a_settlement_on_a_key_that_holds_nothing_moves_nothing;
+            adjust:
+                a_smaller_hold_frees_money_at_once
+                a_hold_grows_only_into_free_money
+                an_expired_hold_keeps_no_other_from_growing
+                an_older_adjustment_changes_nothing
+                an_ended_hold_is_not_adjusted
+                a_cost_is_charged_up_to_the_adjusted_hold_and_free_money;
+            drops:
+                a_dropped_reserve_leaves_nothing_after_its_release
+                a_dropped_reserve_leaves_nothing_after_its_time
+                a_dropped_reserve_sent_again_is_granted_once
+                a_dropped_settlement_sent_again_charges_once
+                dropped_settlements_sent_again_charge_once
+                a_dropped_release_sent_again_frees_the_hold
+                a_dropped_extension_leaves_the_hold
+                a_dropped_adjustment_sent_again_counts_once
+                a_dropped_adjustment_leaves_nothing_after_its_calls_end
+                a_dropped_sweep_loses_no_hold;
+            threads:
+                of_holds_on_several_threads_no_more_is_granted_than_there_is
+                a_hold_sent_by_two_threads_is_granted_once
+                a_call_settled_by_two_threads_is_charged_once
+                of_a_settlement_and_a_release_at_once_one_wins
+                of_holds_grown_on_several_threads_those_that_fit_are_granted
+                an_adjustment_and_a_settlement_at_once_lose_nothing;
         }
     };
 }
 
-/// The promises that calls rely on: of every ledger.
+/// The tests of promises that calls rely on, for every ledger. Some use several threads, so clones must share the
+/// money; `Arc<L>` does for a ledger that has no clones. They run inside a tokio runtime.
 #[must_use]
-pub fn cases<L: Ledger>() -> Vec<Case<L>> {
+pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
     macro_rules! cases {
-        ($($name:ident)*) => {
-            vec![$(Case {
+        ($($module:ident: $($name:ident)*;)*) => {
+            [$($(Case {
                 name: stringify!($name),
-                run: |ledger| Box::pin(calls::$name(ledger)),
-            }),*]
+                run: |ledger: &L| Box::pin($module::$name(ledger)),
+            }),*),*]
         };
     }
-    promises_to_calls!(cases)
+    promises_to_calls!(cases).into()
 }
 
-/// The promises of every store: those of [`cases`], and what operators rely on. Each begins with an
-/// empty store and ends with an audit of it.
+/// The tests for every store: those of [`cases`], and those that operators rely on. Each starts with an empty store and
+/// ends with an audit of it.
 #[must_use]
 pub fn store_cases<L: Books>() -> Vec<Case<L>> {
     macro_rules! cases_with_openings {
-        ($($name:ident)*) => {
-            vec![$(Case {
+        ($($module:ident: $($name:ident)*;)*) => {
+            [$($(Case {
                 name: stringify!($name),
-                run: |ledger| {
+                run: |ledger: &L| {
                     Box::pin(async move {
                         open_all(ledger).await;
-                        calls::$name(ledger).await;
+                        $module::$name(ledger).await;
                         is_sound(ledger).await;
                     })
                 },
-            }),*]
+            }),*),*]
         };
     }
     macro_rules! cases {
@@ -292,10 +357,10 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             }),*),*]
         };
     }
-    let mut all: Vec<Case<L>> = promises_to_calls!(cases_with_openings);
+    let mut all: Vec<Case<L>> = promises_to_calls!(cases_with_openings).into();
     all.extend(cases! {
         holds:
-            what_is_held_lies_between_the_least_and_the_wish
+            a_hold_is_between_the_least_and_the_wanted_amount
             holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
             a_ceiling_can_be_raised_lowered_and_taken_away
             a_day_and_a_month_have_ceilings_of_their_own
@@ -310,6 +375,9 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             an_extended_hold_lives_on
             only_holds_past_their_time_expire
             a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account;
+        adjust:
+            account_and_key_have_to_allow_a_larger_hold
+            an_adjusted_hold_expires_whole;
         ends:
             a_settled_call_pays_its_cost_and_frees_its_hold
             a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
@@ -320,8 +388,8 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             a_release_that_comes_first_wins
             an_expired_hold_is_settled_late_once_from_what_is_free
             a_hold_that_was_lost_is_charged_by_force_while_fresh
-            a_number_nobody_knows_is_stale_and_moves_nothing
-            a_settlement_on_another_key_than_its_holds_is_nobodys
+            an_unknown_number_is_stale_and_moves_nothing
+            a_settlement_on_another_key_than_its_holds_moves_nothing
             a_dispute_is_no_first_result
             an_account_that_is_gone_is_not_charged
             a_receipt_is_what_was_settled
@@ -329,6 +397,7 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
         groups:
             a_group_spends_no_more_than_its_ceiling_whichever_key_asks
             account_key_and_group_have_to_allow_a_hold
+            a_group_has_to_allow_a_larger_hold
             of_many_calls_at_once_a_group_lets_in_those_that_fit
             a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there
             receipts_of_a_group_come_to_what_it_has_spent
@@ -370,19 +439,10 @@ async fn open_all<L: Books>(ledger: &L) {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::BTreeSet,
-        sync::atomic::{AtomicBool, Ordering},
-        time::Duration,
-    };
+    use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{
-        account::KeyId,
-        contract::{Hold, LedgerError, Reserved, Settled, Settlement},
-        memory::MemoryLedger,
-        number::RequestNumber,
-    };
+    use crate::memory::MemoryLedger;
 
     #[tokio::test]
     async fn the_ledger_in_memory_keeps_every_promise() {
@@ -390,12 +450,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_ledger_in_memory_tells_what_happens() {
+    async fn the_ledger_in_memory_emits_events() {
         check_feed(async || MemoryLedger::new()).await;
     }
 
     #[test]
-    fn promises_have_names_of_their_own() {
+    fn promise_names_are_unique() {
         let names: Vec<_> = store_cases::<MemoryLedger>()
             .iter()
             .map(Case::name)
@@ -403,64 +463,5 @@ mod tests {
         let different: BTreeSet<_> = names.iter().collect();
         assert_eq!(names.len(), different.len());
         assert!(names.len() > cases::<MemoryLedger>().len());
-    }
-
-    /// Forgets every second release.
-    struct Forgetful {
-        ledger: MemoryLedger,
-        forgets: AtomicBool,
-    }
-
-    impl Ledger for Forgetful {
-        async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-            self.ledger.reserve(hold).await
-        }
-
-        async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-            self.ledger.settle(settlement).await
-        }
-
-        async fn release(
-            &self,
-            number: RequestNumber,
-            account: &AccountId,
-            key: &KeyId,
-        ) -> Result<(), LedgerError> {
-            if self.forgets.fetch_not(Ordering::Relaxed) {
-                return Ok(());
-            }
-            self.ledger.release(number, account, key).await
-        }
-
-        async fn extend(
-            &self,
-            number: RequestNumber,
-            account: &AccountId,
-            ttl: Duration,
-        ) -> Result<bool, LedgerError> {
-            self.ledger.extend(number, account, ttl).await
-        }
-
-        async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
-            self.ledger.probe(account, key).await
-        }
-
-        async fn expire(&self) -> Result<usize, LedgerError> {
-            self.ledger.expire().await
-        }
-    }
-
-    #[tokio::test]
-    #[should_panic(expected = "a_release_costs_nothing_and_wins_over_what_comes_later")]
-    async fn a_promise_that_is_not_kept_is_named() {
-        check(async |_| {
-            let ledger = MemoryLedger::new();
-            open_all(&ledger).await;
-            Forgetful {
-                ledger,
-                forgets: AtomicBool::new(true),
-            }
-        })
-        .await;
     }
 }

@@ -1,52 +1,52 @@
-//! How a call went, in time: when its money was held, which vendors were tried, when the first byte came, when it ended.
+//! The timing of a call: when its money was held, which vendors were tried, when the first byte arrived, when it ended.
 //!
-//! A receipt keeps it as a line of text of some twenty bytes, `3 4 1063 5003 200`: money held, the last vendor asked, its
-//! first byte, the end, all in milliseconds since the request came in, then the status of the answer; `-` where there is
-//! none. Each attempt that failed before stands behind a `|`: when it began, how long it took, the status and the code
-//! that its failure has for callers, the vendor: `|4 1059 502 vendor_unavailable acme-eu`.
+//! A receipt stores it as a line of text of about twenty bytes, `3 4 1063 5003 200`: hold, last attempt, first byte,
+//! end, all in milliseconds since the request arrived, then the status of the answer. A `-` means that there is no such
+//! time. Each failed attempt before that follows after a `|`: its beginning, its duration, the status and the code that
+//! its failure has for callers, and the vendor: `|4 1059 502 vendor_unavailable acme-eu`.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How many failed attempts are kept; a call has fewer.
+/// Failed attempts that are kept, at most; a call has fewer.
 pub const FAILED_MAX: usize = 16;
 
-/// How a call went. Times are milliseconds since its request came in.
+/// The timing of a call. Times are in milliseconds since its request arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// When money was held for it.
+    /// When its money was held.
     pub held_ms: u32,
-    /// When the vendor was asked that answered; `None` where none did.
+    /// When the request was sent to the vendor that answered; `None` if no vendor did.
     pub asked_ms: Option<u32>,
-    /// When the first byte of its answer was there.
+    /// When the first byte of the answer arrived.
     pub first_byte_ms: Option<u32>,
-    /// When the call ended, and was settled.
+    /// When the call ended and was settled.
     pub whole_ms: u32,
-    /// The status that its client was answered with; `None` where there was no answer from a vendor: then the last of
-    /// `failed` says what was told, unless the client had left.
+    /// The status of the answer to the client; `None` if no vendor answered. In that case the last of `failed` has the
+    /// status that was returned, unless the client had left.
     pub status: Option<u16>,
-    /// Attempts that failed, in their order.
+    /// Failed attempts, in order.
     pub failed: Vec<FailedAttempt>,
 }
 
 /// An attempt that failed before its first byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedAttempt {
-    /// When it began.
+    /// When the attempt began.
     pub at_ms: u32,
-    /// How long it took.
+    /// How long the attempt took.
     pub took_ms: u32,
-    /// The status that its failure has for callers.
+    /// The status that the failure has for callers.
     pub status: u16,
-    /// The code that it has for them.
+    /// The error code that the failure has for callers.
     pub code: Arc<str>,
-    /// Who was asked.
+    /// The vendor's name.
     pub vendor: Arc<str>,
 }
 
 impl Timeline {
-    /// Notes an attempt that failed; beyond [`FAILED_MAX`] nothing.
+    /// Adds a failed attempt; ignored once there are [`FAILED_MAX`].
     pub fn failed(&mut self, attempt: FailedAttempt) {
         if self.failed.len() < FAILED_MAX {
             self.failed.push(attempt);
@@ -76,7 +76,7 @@ impl fmt::Display for Timeline {
                 code,
                 vendor,
             } = attempt;
-            // What parts attempts is in no name of ours; in an operator's it gives way.
+            // The separator appears in no name that the gateway makes; in an operator's name it is replaced.
             let vendor = vendor.replace('|', "/");
             write!(f, "|{at_ms} {took_ms} {status} {code} {vendor}")?;
         }
@@ -84,9 +84,9 @@ impl fmt::Display for Timeline {
     }
 }
 
-/// A text is no timeline.
+/// The text is not a valid timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no timeline of a call")]
+#[error("is not a timeline of a call")]
 pub struct TimelineError;
 
 impl FromStr for Timeline {
@@ -144,8 +144,8 @@ impl<'de> Deserialize<'de> for Timeline {
     }
 }
 
-/// Reads what a ledger has kept. A later version may tell of more than this one understands: money that is booked must
-/// be read all the same.
+/// Reads a stored value. A timeline that only a later version understands becomes `None`, since a receipt must stay
+/// readable.
 #[cfg(feature = "settle")]
 pub(crate) fn kept<'de, D: Deserializer<'de>>(
     deserializer: D,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_is_a_short_line_and_is_read_as_it_was_written() {
+    fn timeline_round_trips_as_a_short_line() {
         let usual = Timeline {
             failed: Vec::new(),
             ..full()
@@ -195,7 +195,7 @@ mod tests {
             let json = serde_json::to_string(&line).unwrap();
             assert_eq!(serde_json::from_str::<Timeline>(&json).unwrap(), line);
         }
-        // What comes later may say more behind the status.
+        // A later version may write more fields after the status.
         assert!("0 - - 0 - 7".parse::<Timeline>().is_ok());
         for bad in ["", "1", "x - - 0 -", "0 - - 0 -|", "0 - - 0 -|1 2 502 code"] {
             assert_eq!(bad.parse::<Timeline>(), Err(TimelineError), "{bad}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_would_part_attempts_gives_way_and_there_are_not_too_many() {
+    fn separator_in_a_vendor_name_is_replaced_and_attempts_are_bounded() {
         let mut line = full();
         line.failed[0].vendor = "a|b".into();
         let read: Timeline = line.to_string().parse().unwrap();

@@ -1,8 +1,8 @@
-//! All the books of one ledger put into an empty one, as when an operator moves from a file to Redis.
+//! Copies all books of a ledger into an empty one, as when an operator moves from a file to Redis.
 //!
 //! [`copy`] is an [`Export`] that is restored: it reads account by account, each at one moment, and audits what it
-//! writes. What the target had from an earlier run that was broken off is gone over again. No gateway may serve from
-//! either meanwhile: a [`Target`] lets none in until [`Target::publish`].
+//! writes. Accounts that an interrupted run has left in the target are written again. No gateway may serve from either
+//! ledger meanwhile: a [`Target`] lets none in until [`Target::publish`].
 
 mod export;
 mod restore;
@@ -24,48 +24,48 @@ pub use self::export::Export;
 
 /// A ledger that can be copied from.
 pub trait Source: LedgerAdmin + Ledger + Feed {
-    /// The ids and amounts of all entries of an account, those too that its journal has forgotten.
+    /// The ids and amounts of all entries of an account, including those that its journal has dropped.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn entries(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<HashMap<String, MicroRub>, BookError>> + Send;
 
-    /// How many calls of an account may still be charged although their holds have expired.
+    /// The number of an account's calls that may still be charged although their holds have expired.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn unsettled(&self, account: &AccountId)
     -> impl Future<Output = Result<u64, BookError>> + Send;
 
     /// The tariff's version in force and its fingerprint.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn tariff(
         &self,
     ) -> impl Future<Output = Result<Option<(TariffVersion, String)>, BookError>> + Send;
 }
 
-/// A ledger that is being filled. Everything can be written twice.
+/// A ledger that is being filled. Every write can be repeated.
 pub trait Target: Sized {
-    /// What it becomes.
+    /// The ledger that is being filled.
     type Ledger: LedgerAdmin;
 
-    /// Whether it has these books already.
+    /// Whether these books are already there.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn has(&mut self, books: &AccountBooks)
     -> impl Future<Output = Result<bool, BookError>> + Send;
 
-    /// Takes lines of an account's journal, oldest first, page by page. `forgotten`: older ones are
-    /// missing, so that the journal's sums bound those of the books from below.
+    /// Writes lines of an account's journal, oldest first, page by page. If `forgotten`, older lines are missing, so
+    /// that the journal's sums are a lower bound of the books'.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn lines(
         &mut self,
         account: &AccountId,
@@ -73,30 +73,30 @@ pub trait Target: Sized {
         forgotten: bool,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Takes an account with its keys, behind its lines.
+    /// Writes an account with its keys, after its lines.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn account(
         &mut self,
         books: &AccountBooks,
         entries: &HashMap<String, MicroRub>,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Takes the tariff's version, so that versions go on from it.
+    /// Writes the tariff's version, so that later versions continue from it.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn tariff(
         &mut self,
         version: TariffVersion,
         fingerprint: &str,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Takes the levels of an account, or of one of its keys or groups; behind it.
+    /// Writes the levels of an account, or of one of its keys or groups, after the account.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn levels(
         &mut self,
         account: &AccountId,
@@ -104,61 +104,62 @@ pub trait Target: Sized {
         levels: Levels,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Takes events, oldest first, with their numbers.
+    /// Writes events, oldest first, with their numbers.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn events(&mut self, events: &[Event]) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Takes a note.
+    /// Writes a note.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn note(&mut self, note: &Note) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// What has been written, to be looked at. Nothing more is written.
+    /// Returns what has been written, to be audited. Nothing more is written afterwards.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn filled(&mut self) -> impl Future<Output = Result<Self::Ledger, BookError>> + Send;
 
-    /// Lets gateways in.
+    /// Lets gateways use the ledger.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn publish(self, ledger: Self::Ledger) -> impl Future<Output = Result<(), BookError>> + Send;
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Accounts, those among them that had been copied before.
+    /// Accounts copied, including those of an earlier run.
     pub accounts: u64,
-    /// Of these, those that an earlier run had copied.
+    /// Accounts that an earlier run had copied.
     pub there_already: u64,
-    /// Lines of journals.
+    /// Journal lines copied.
     pub lines: u64,
 }
 
-/// Why a copy was not finished.
+/// A copy was not finished.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// One of the two could not be asked.
-    #[error("the copy was broken off")]
+    /// One of the two ledgers refused or did not answer.
+    #[error("the copy was interrupted")]
     Broken(#[from] BookError),
-    /// A call runs: it would be charged in the source and not in the copy.
+    /// A call is running: it would be charged in the source and not in the copy.
     #[error("account {0} has open holds: a gateway serves from the source, or has not settled all")]
     HoldsOpen(AccountId),
-    /// The books do not add up: a copy would carry that along.
+    /// The books do not add up; a copy would repeat the error.
     #[error("the source is in breach: {}", .0.join("; "))]
     Breach(Vec<String>),
 }
 
-/// Copies all accounts and tells `progress` after each.
+/// Copies all accounts and calls `progress` after each.
 ///
 /// # Errors
-/// See [`CopyError`]. It can be called again with the same source.
+/// [`CopyError::Broken`] if a ledger does not answer, [`CopyError::HoldsOpen`] if a call is running,
+/// [`CopyError::Breach`] if the books do not add up. The copy can be started again with the same source.
 pub async fn copy<S: Source, T: Target>(
     from: &S,
     to: &mut T,
@@ -188,7 +189,7 @@ pub async fn copy<S: Source, T: Target>(
     Ok(copied)
 }
 
-/// What was told, and what those who pass it on remember.
+/// Copies the events, and the notes that record how far receivers have come.
 async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), BookError> {
     from.gather().await?;
     let mut after = 0;
@@ -204,7 +205,7 @@ async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), Boo
     Ok(())
 }
 
-/// How many lines its journal had.
+/// Copies an account and returns the number of its journal lines.
 async fn copy_account<S: Source, T: Target>(
     from: &S,
     to: &mut T,
@@ -225,17 +226,17 @@ async fn copy_account<S: Source, T: Target>(
 /// The sums of a ledger, in micro-rubles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many accounts there are.
+    /// Number of accounts.
     pub accounts: u64,
-    /// How many keys, deleted ones too.
+    /// Number of keys, including deleted ones.
     pub keys: u64,
-    /// What was paid in and corrected.
+    /// Sum of payments and corrections.
     pub entered: i128,
-    /// Balances.
+    /// Sum of balances.
     pub balance: i128,
-    /// What was charged.
+    /// Sum of charges.
     pub spent: i128,
-    /// What could not be charged.
+    /// Sum of costs that could not be charged.
     pub loss: i128,
 }
 
@@ -251,24 +252,24 @@ impl Totals {
     }
 }
 
-/// Two ledgers side by side.
+/// The result of comparing two ledgers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Of the first.
+    /// Sums of the first ledger.
     pub from: Totals,
-    /// Of the second.
+    /// Sums of the second ledger.
     pub to: Totals,
-    /// The accounts that are not the same in both, some of them.
+    /// Accounts that differ; at most 20 are listed.
     pub different: Vec<AccountId>,
 }
 
-/// So many accounts that differ are named.
+/// Accounts that a comparison lists, at most.
 const DIFFERENT_MAX: usize = 20;
 
 /// Compares two ledgers, account by account and key by key.
 ///
 /// # Errors
-/// One of the two could not be asked.
+/// A [`BookError`] if one of the two ledgers does not answer.
 pub async fn compare(
     from: &impl LedgerAdmin,
     to: &impl LedgerAdmin,
@@ -303,7 +304,7 @@ pub async fn compare(
     Ok(found)
 }
 
-/// Whether two books have the same money, names, keys and holds.
+/// Whether two books have the same money, names, keys, groups and holds.
 pub(super) fn same(one: &AccountBooks, other: &AccountBooks) -> bool {
     let what = |books: &AccountBooks| (books.view.clone(), books.entered_rub, books.keys.clone());
     what(one) == what(other) && one.holds == other.holds && one.groups == other.groups
@@ -315,7 +316,7 @@ mod tests {
     use crate::{contract::Entry, memory::MemoryLedger};
 
     #[tokio::test]
-    async fn ledgers_that_differ_in_one_kopeck_or_one_account_are_told_apart() {
+    async fn ledgers_that_differ_in_one_kopeck_or_one_account_are_not_equal() {
         let (one, other) = (MemoryLedger::new(), MemoryLedger::new());
         let ids: [AccountId; 2] = ["acme", "beta"].map(|id| id.parse().unwrap());
         let paid = |micro| Entry {

@@ -1,7 +1,9 @@
-//! What a call used: tokens by rate class, and the meter that the layers below write and the hold's
-//! owner reads.
+//! Usage of a call: tokens by rate class, and the meter that lower layers write and the owner of the hold reads.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +12,7 @@ use crate::{
     timeline::Timeline,
 };
 
-/// Model tokens by rate class. The classes do not overlap: a token is counted once.
+/// Model tokens by rate class. The classes do not overlap: every token is counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Input that was neither read from nor written to the vendor's cache.
@@ -21,13 +23,13 @@ pub struct Usage {
     pub cache_write: u64,
     /// Output, reasoning included.
     pub output: u64,
-    /// What some vendors bill apart.
+    /// Tokens and units that some vendors bill separately.
     #[serde(default, skip_serializing_if = "Counts::is_empty")]
     pub classes: Counts,
 }
 
 impl Usage {
-    /// All classes of input.
+    /// The sum of all input classes.
     #[must_use]
     pub fn input_total(&self) -> u64 {
         self.input
@@ -36,13 +38,29 @@ impl Usage {
             .saturating_add(self.classes.total(Kind::Input))
     }
 
-    /// All classes of output.
+    /// The input classes alone.
+    #[must_use]
+    pub fn input_alone(&self) -> Self {
+        let of_input = |(class, _): &(Class, u64)| class.kind() == Kind::Input;
+        Self {
+            output: 0,
+            classes: self.classes.iter().filter(of_input).collect(),
+            ..*self
+        }
+    }
+
+    /// The sum of all output classes.
     #[must_use]
     pub fn output_total(&self) -> u64 {
         self.output.saturating_add(self.classes.total(Kind::Output))
     }
 
-    /// What was used in both.
+    /// All tokens.
+    fn tokens(&self) -> u64 {
+        self.input_total().saturating_add(self.output_total())
+    }
+
+    /// The sum of two usages, class by class.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let classes = Class::ALL.into_iter().map(|class| {
@@ -64,10 +82,10 @@ impl Usage {
         self.input_total() == 0 && self.output == 0 && self.classes.is_empty()
     }
 
-    /// Holds the counts within `input_max` and `output_max` tokens; says whether it had to.
+    /// Clamps the counts to `input_max` and `output_max` tokens. The second value is whether anything was cut.
     ///
-    /// Surplus is taken from the ordinary class first; of input then from what was read from the cache, from what was
-    /// written to it, and from the other classes.
+    /// Surplus is taken from the ordinary class first. For input, it is then taken from cached input, from cache
+    /// writes, and from the other classes.
     #[must_use]
     pub fn clamped(mut self, input_max: u64, output_max: u64) -> (Self, bool) {
         let Self {
@@ -86,14 +104,15 @@ impl Usage {
     }
 }
 
-/// Takes from `counts`, and then from the classes of this kind, what is beyond `max` in all; says whether there was any.
+/// Takes whatever exceeds `max` from `counts` in order, then from the classes of this kind. Returns whether anything
+/// was taken.
 fn hold_within<const N: usize>(
     max: u64,
     counts: [&mut u64; N],
     classes: &mut Counts,
     kind: Kind,
 ) -> bool {
-    // Counts of 64 bits may overflow their sum, and a sum that saturates hides what is above it.
+    // A sum of 64-bit counts may overflow, and a saturated sum would hide the surplus.
     let of_kind = |class: &Class| class.kind() == kind;
     let apart = Class::ALL.into_iter().filter(of_kind);
     let mut total = counts.iter().map(|count| u128::from(**count)).sum::<u128>();
@@ -118,83 +137,119 @@ fn hold_within<const N: usize>(
     true
 }
 
-/// Bytes of text for one token where a vendor left out the usage: English has 4.0, Russian 7.7.
-pub const ESTIMATE_BYTES: u64 = 4;
-
-/// What a call can have used, by its request and by what was held for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The most that a call can have used, according to its request and its hold.
+#[derive(Clone, Debug, Default)]
 pub struct Bounds {
-    /// The input tokens that were held for.
+    /// The input tokens that the hold covers.
     pub input_bound: u64,
-    /// What no honest count of input exceeds.
+    /// The largest plausible count of input tokens.
     pub input_limit: u64,
-    /// The input where nobody has counted it.
-    pub input_estimate: u64,
-    /// Of that, what is sound.
-    pub sound_estimate: u64,
-    /// The output tokens that were held for.
+    /// Estimates the input if the vendor does not report it. `None`: no input.
+    pub input_estimate: Option<Arc<dyn EstimateInput>>,
+    /// The output tokens that the hold covers. The request allows no more, and no charge exceeds them.
     pub output_bound: u64,
-    /// What no honest count of output exceeds.
+    /// The largest output that the model can give.
     pub output_limit: u64,
-    /// The calls of a vendor's tools that were held for; `None`: none were asked for, and what comes is charged.
+    /// Calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; any calls reported
+    /// are then charged.
     pub calls_max: Option<u64>,
-    /// The class of what was written to the cache for a time that the vendor does not tell, if it is none of the four.
+    /// The class of cache writes whose lifetime the vendor does not report, if it is not one of the four ordinary
+    /// classes.
     pub cache_write: Option<Class>,
-    /// The class of output that nobody has counted, if it may be more than text.
+    /// The class of estimated output, if the output may be more than text.
     pub output_class: Option<Class>,
+}
+
+/// Estimates the input of a call. Vendors report the input of nearly all calls, so most estimates are never made.
+pub trait EstimateInput: fmt::Debug + Send + Sync {
+    /// The estimate; the same each time.
+    fn estimate(&self) -> InputEstimate;
+}
+
+/// Estimated input tokens of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InputEstimate {
+    /// All tokens.
+    pub tokens: u64,
+    /// The part of `tokens` that is audio.
+    pub sound: u64,
+    /// The part of `tokens` that the vendor's cache probably has, by the conversation's last call.
+    pub cached: u64,
+}
+
+impl EstimateInput for InputEstimate {
+    fn estimate(&self) -> Self {
+        *self
+    }
 }
 
 /// The usage that a call is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// The tokens.
+    /// Tokens by rate class.
     pub usage: Usage,
-    /// Not all of it is the vendor's own word, or that made no sense.
+    /// Some of the usage is not the vendor's report, or the report was implausible.
     pub estimated: bool,
-    /// The vendor's word was cut to what was held for.
-    pub bounded: bool,
+    /// The vendor's report, if it was cut to what the request allows.
+    pub overcount: Option<Overcount>,
+}
+
+/// A usage that a vendor reported and that was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overcount {
+    /// The usage as reported.
+    pub reported: Usage,
+    /// The part of it that the vendor may bill: at most what its model takes and gives.
+    pub billable: Usage,
 }
 
 impl Bounds {
-    /// What is charged by this reading.
+    /// The usage that is charged for this reading.
     #[must_use]
     pub fn count(&self, reading: &Reading) -> Counted {
-        let seen = reading.text_bytes.div_ceil(ESTIMATE_BYTES);
+        let seen = reading.text_tokens;
         let reported = reading.usage.unwrap_or_default();
-        // What no answer can have used is held to what was held for; anything less is the vendor's word,
-        // also where it is more than was held: the ledger knows what is loss then.
-        let input_max = match reported.input_total() > self.input_limit {
+        let read = self.possible(reported, &reading.others);
+        // Output is cut to the request's ceiling. Input that a text of this size can have is taken from the vendor's report,
+        // even if it exceeds the hold: the ledger books the difference as a loss. Contradictory input is cut to the hold.
+        let input_max = match reading.suspect || read.input_total() > self.input_limit {
             true => self.input_bound,
             false => u64::MAX,
         };
-        let output_max = match reported.output_total() > self.output_limit {
-            true => self.output_bound,
-            false => u64::MAX,
-        };
-        let (mut usage, mut bounded) = reported.clamped(input_max, output_max);
+        let (mut usage, mut cut) = read.clamped(input_max, self.output_bound);
+        cut |= read.tokens() < reported.tokens();
         if !usage.classes.is_empty() || self.cache_write.is_some() {
-            bounded |= self.count_classes(&mut usage, reading);
+            cut |= self.count_classes(&mut usage, reading);
         }
-        let mut estimated = bounded || reading.suspect;
-        // No call is without input.
+        let mut estimated = cut || reading.suspect;
+        // A call always has input.
         if usage.input_total() == 0 {
-            let sound = self.sound_estimate;
-            (usage.input, estimated) = (self.input_estimate.saturating_sub(sound), true);
+            let InputEstimate {
+                tokens,
+                sound,
+                cached,
+            } = match &self.input_estimate {
+                Some(estimate) => estimate.estimate(),
+                None => InputEstimate::default(),
+            };
+            let text = tokens.saturating_sub(sound);
+            usage.cached_input = cached.min(text);
+            (usage.input, estimated) = (text - usage.cached_input, true);
             *usage.classes.get_mut(Class::InputAudio) = sound;
         }
-        // No output reported for text that was there, or no count of it yet.
+        // There was text but the report has no output, or the output has not been counted yet.
         let missing = match reading.end {
             Some(End::Finished) if reading.output_counted => usage.output_total() == 0 && seen > 0,
             _ => !reading.output_counted && usage.output < seen,
         };
         if missing {
-            // The vendor was sent this ceiling; by bytes alone Russian would be counted twice.
+            // The vendor was sent this limit.
             let output = seen.min(self.output_bound).max(usage.output);
             estimated = true;
             match self.output_class {
                 None => usage.output = output,
                 Some(class) => {
-                    // Not less than what is counted apart already.
+                    // At least what is already counted in other classes.
                     let counted = usage.output_total();
                     let more = usage.classes.get_mut(class);
                     *more = more.saturating_add(output.saturating_sub(counted));
@@ -204,14 +259,34 @@ impl Bounds {
         Counted {
             usage,
             estimated,
-            bounded,
+            overcount: cut.then(|| self.overcount(reported)),
         }
     }
 
-    /// Holds calls of tools to what was held for, and says whether it had to; counts as the dearest that was asked for
-    /// what was written to the cache for a time that the vendor has not told.
+    /// A report that was cut, with the part of it that the vendor may bill.
+    fn overcount(&self, reported: Usage) -> Overcount {
+        let (mut billable, _) = reported.clamped(self.input_limit, self.output_limit);
+        let calls = billable.classes.get_mut(Class::WebSearchCall);
+        *calls = (*calls).min(UNASKED_CALLS_MAX.max(self.calls_max.unwrap_or(0)));
+        Overcount { reported, billable }
+    }
+
+    /// The first of these readings that the request allows, or the last.
+    fn possible(&self, first: Usage, others: &[Option<Usage>]) -> Usage {
+        let mut last = first;
+        for read in std::iter::once(first).chain(others.iter().copied().flatten()) {
+            if read.input_total() <= self.input_limit && read.output_total() <= self.output_bound {
+                return read;
+            }
+            last = read;
+        }
+        last
+    }
+
+    /// Cuts tool calls to what the hold covers and returns whether anything was cut. Cache writes whose lifetime the
+    /// vendor has not reported are counted in the dearest requested class.
     fn count_classes(&self, usage: &mut Usage, reading: &Reading) -> bool {
-        // Marks for the cache reach no vendor of another format.
+        // Cache marks are not sent to a vendor of another format.
         if let Some(class) = self.cache_write.filter(|_| !reading.translated) {
             let untold = usage.cache_write.saturating_sub(reading.cache_write_usual);
             usage.cache_write -= untold;
@@ -226,27 +301,27 @@ impl Bounds {
     }
 }
 
-/// No honest answer has more calls of tools that nobody asked for.
+/// The largest plausible number of tool calls that the request did not offer.
 const UNASKED_CALLS_MAX: u64 = 100;
 
-/// How a call ended. The receipt keeps it. Exhaustive on purpose: each end says something about who pays.
+/// How a call ended; stored on its receipt. Exhaustive on purpose: every end decides who pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The answer came to its end.
+    /// The answer was complete.
     Finished,
-    /// The client left before the end.
+    /// The client disconnected before the end.
     ClientLeft,
     /// The vendor's answer broke off.
     VendorCut,
-    /// The vendor answered an error inside its answer.
+    /// The vendor reported an error inside its answer.
     VendorError,
-    /// The gateway was killed; what it had noted last is what was settled.
+    /// The gateway was killed; its last checkpoint was settled.
     GatewayStopped,
 }
 
 impl End {
-    /// The word that receipts, logs and metrics have for it.
+    /// The word for it in receipts, logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -259,61 +334,65 @@ impl End {
     }
 }
 
-/// What is known of a running call.
+/// The state of a running call.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// The vendor that is asked, or was asked last.
+    /// The vendor of the current or last attempt.
     pub vendor: Option<Arc<str>>,
-    /// What it calls the model, where that matters.
+    /// The vendor's name of the model, if it matters.
     pub vendor_model: Option<Arc<str>>,
-    /// It speaks another format than the caller.
+    /// The vendor speaks another format than the caller.
     pub translated: bool,
-    /// That vendor's stream is read to its end when the client leaves it.
+    /// The vendor's stream is read to its end if the client disconnects.
     pub outlives_client: bool,
-    /// The client has left, and what the vendor makes is taken to its end without it.
+    /// The client has disconnected, and the vendor's answer is read to its end without it.
     pub client_gone: bool,
-    /// A vendor has been sent the request: input may have been used.
+    /// The request has been sent to a vendor: input may have been used.
     pub dispatched: bool,
-    /// The newest usage that the vendor reported.
+    /// The latest usage that the vendor reported.
     pub usage: Option<Usage>,
-    /// Of the usage's `cache_write`, what the vendor said is kept for its usual time.
+    /// Other readings of the vendor's counts, if they do not add up. The first one that the request allows is charged.
+    pub others: [Option<Usage>; 2],
+    /// The part of the usage's `cache_write` that the vendor reported with its usual lifetime.
     pub cache_write_usual: u64,
-    /// How the vendor said that it served the call.
+    /// How the vendor reported that it served the call.
     pub served: Served,
     /// The usage's output is a count, not the first guess that messages streams begin with.
     pub output_counted: bool,
-    /// The vendor counted something that is billed apart and has no class here.
+    /// The vendor reported something that is billed separately and has no class here.
     pub unknown: bool,
-    /// Something about the reported usage made no sense and was repaired.
+    /// The reported usage was implausible in part and was repaired.
     pub suspect: bool,
-    /// The vendor has answered what its caller cannot be given, since the call brought about too much of it: it is
-    /// charged as an answer that has come.
+    /// The vendor has answered, but the answer is too large to pass on, by the caller's own doing. It is charged like a
+    /// delivered answer.
     pub answered: bool,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
     pub text_bytes: u64,
-    /// All text has come, and only the usage is missing.
+    /// Estimated tokens of that text.
+    pub text_tokens: u64,
+    /// All text has arrived; only the usage is missing.
     pub usage_due: bool,
     /// How the vendor's answer ended; `None` while it has not.
     pub end: Option<End>,
-    /// How the call went so far; `None` where nobody watches.
+    /// The call's timing so far; `None` if it is not recorded.
     pub timeline: Option<Timeline>,
 }
 
-/// The vendor that is about to be asked.
+/// The vendor of an attempt that is about to begin.
 #[derive(Clone, Debug)]
 pub struct Attempted {
-    /// Its name.
+    /// The vendor's name.
     pub vendor: Arc<str>,
-    /// What it calls the model, where that matters.
+    /// The vendor's name of the model, if it matters.
     pub model: Option<Arc<str>>,
-    /// It speaks another format than the caller.
+    /// The vendor speaks another format than the caller.
     pub translated: bool,
-    /// Its stream is read to its end when the client leaves it.
+    /// The vendor's stream is read to its end if the client disconnects.
     pub outlives_client: bool,
 }
 
-/// The meter of one call. Made with the call's price by `select`, written by the layers below the
-/// hold, read by the hold's owner: a call dropped at any await still knows what it used.
+/// The meter of one call. `select` makes it with the call's price, the layers below the hold write it, and the owner of
+/// the hold reads it: even if the call is dropped at some await, its usage is known.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<Shared>);
 
@@ -324,32 +403,43 @@ struct Shared {
 }
 
 impl Meter {
-    /// By what the call will be charged. The hold's owner says so, once.
+    /// Sets the bounds by which the call will be charged. Called once, by the owner of the hold.
     pub fn charge_within(&self, bounds: Bounds) {
-        // Nobody else holds money for this call.
+        // Each call has one hold, so that the bounds are set once.
         let _ = self.0.bounds.set(bounds);
     }
 
-    /// What the call is charged for if nothing more is known of it; `None` where no money is held for it, or
-    /// not by tokens.
+    /// The usage that the call is charged for if nothing more arrives; `None` if no money is held for it, or not by
+    /// tokens.
     #[must_use]
     pub fn counted(&self) -> Option<Counted> {
         let bounds = self.0.bounds.get()?;
         Some(self.look(|reading| bounds.count(reading)))
     }
 
-    /// What is known now.
+    /// The usage that the call is charged for if its answer ends like this.
+    #[must_use]
+    pub fn counted_at(&self, end: End) -> Option<Counted> {
+        let bounds = self.0.bounds.get()?;
+        let reading = Reading {
+            end: Some(end),
+            ..self.read()
+        };
+        Some(bounds.count(&reading))
+    }
+
+    /// A copy of the current state.
     #[must_use]
     pub fn read(&self) -> Reading {
         self.lock().clone()
     }
 
-    /// Looks at what is known now, in place.
+    /// Calls `look` with the current state, without a copy.
     pub fn look<T>(&self, look: impl FnOnce(&Reading) -> T) -> T {
         look(&self.lock())
     }
 
-    /// A vendor is about to be asked: what an earlier attempt used is no part of the call.
+    /// Starts an attempt: the usage of an earlier attempt does not belong to the call.
     pub fn attempt(&self, attempted: Attempted) {
         let mut reading = self.lock();
         *reading = Reading {
@@ -363,12 +453,12 @@ impl Meter {
         };
     }
 
-    /// The request is on its way to a vendor.
+    /// Records that the request is being sent to a vendor.
     pub fn dispatched(&self) {
         self.lock().dispatched = true;
     }
 
-    /// The vendor refused before it worked: nothing was used.
+    /// Records that the vendor refused before it did any work: nothing was used.
     pub fn refused(&self) {
         let mut reading = self.lock();
         *reading = Reading {
@@ -382,7 +472,8 @@ impl Meter {
         };
     }
 
-    /// The vendor's answer is an error: nothing was used, unless it has counted something, or had answered.
+    /// Records that the vendor's answer is an error: nothing was used, unless the vendor reported usage or had
+    /// answered.
     pub fn failed(&self) {
         let used = |reading: &Reading| {
             reading.answered || reading.usage.is_some_and(|usage| !usage.is_zero())
@@ -392,7 +483,7 @@ impl Meter {
         }
     }
 
-    /// Changes several readings at once.
+    /// Changes several fields at once.
     pub fn update(&self, change: impl FnOnce(&mut Reading)) {
         change(&mut self.lock());
     }
@@ -409,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guess_that_no_count_followed_is_no_count_of_a_finished_answer() {
+    fn provisional_usage_without_a_final_count_is_not_a_count() {
         let bounds = Bounds {
             input_limit: 150,
             output_bound: 1000,
@@ -425,7 +516,7 @@ mod tests {
             let counted = bounds.count(&Reading {
                 usage: Some(guess),
                 output_counted,
-                text_bytes: 400,
+                text_tokens: 100,
                 end: Some(End::Finished),
                 ..Reading::default()
             });
@@ -435,11 +526,85 @@ mod tests {
     }
 
     #[test]
+    fn first_interpretation_that_the_request_allows_is_charged() {
+        let bounds = Bounds {
+            input_bound: 100,
+            input_limit: 150,
+            output_bound: 50,
+            output_limit: 60,
+            ..Bounds::default()
+        };
+        let usage = |input: u64, output: u64| Usage {
+            input,
+            output,
+            ..Usage::default()
+        };
+        let of_both = |first, second, third| [Some(first), Some(second), Some(third)];
+        // Columns: readings; charged usage; usage that was cut.
+        for (readings, charged, cut) in [
+            (
+                of_both(usage(9, 50), usage(58, 1), usage(9, 1)),
+                usage(9, 50),
+                None,
+            ),
+            (
+                of_both(usage(9, 51), usage(59, 1), usage(9, 1)),
+                usage(59, 1),
+                None,
+            ),
+            // None of them accounts for the total: the rest is cut.
+            (
+                of_both(usage(9, 151), usage(159, 1), usage(9, 1)),
+                usage(9, 1),
+                Some(usage(9, 60)),
+            ),
+            (
+                of_both(usage(9, 151), usage(159, 1), usage(9, 55)),
+                usage(9, 50),
+                Some(usage(9, 60)),
+            ),
+            // Contradictory counts cost at most the hold.
+            (
+                [Some(usage(101, 1)), None, None],
+                usage(100, 1),
+                Some(usage(101, 1)),
+            ),
+            (
+                [Some(usage(1 << 60, 1 << 60)), None, None],
+                usage(100, 50),
+                Some(usage(150, 60)),
+            ),
+        ] {
+            let [first, second, third] = readings;
+            let counted = bounds.count(&Reading {
+                usage: first,
+                others: [second, third],
+                suspect: true,
+                output_counted: true,
+                end: Some(End::Finished),
+                ..Reading::default()
+            });
+            assert_eq!(
+                (counted.usage, counted.estimated),
+                (charged, true),
+                "{readings:?}"
+            );
+            let billable = counted.overcount.map(|cut| cut.billable);
+            assert_eq!(billable, cut, "{readings:?}");
+            let reported = counted.overcount.map(|cut| cut.reported);
+            assert_eq!(reported, first.filter(|_| cut.is_some()), "{readings:?}");
+        }
+    }
+
+    #[test]
     fn an_estimate_is_never_more_output_than_the_vendor_was_allowed() {
         let bounds = Bounds {
             input_bound: 100,
             input_limit: 150,
-            input_estimate: 20,
+            input_estimate: Some(Arc::new(InputEstimate {
+                tokens: 20,
+                ..InputEstimate::default()
+            })),
             output_bound: 50,
             output_limit: 60,
             ..Bounds::default()
@@ -450,9 +615,8 @@ mod tests {
             End::VendorCut,
             End::GatewayStopped,
         ] {
-            // Four bytes a token would make 100 of it.
             let reading = Reading {
-                text_bytes: 400,
+                text_tokens: 100,
                 end: Some(end),
                 ..Reading::default()
             };
@@ -466,19 +630,22 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_counted_is_of_the_class_that_was_asked_for() {
+    fn uncounted_output_is_of_the_requested_class() {
         let bounds = Bounds {
             input_bound: 100,
             input_limit: 150,
-            input_estimate: 20,
-            sound_estimate: 15,
+            input_estimate: Some(Arc::new(InputEstimate {
+                tokens: 20,
+                sound: 15,
+                cached: 0,
+            })),
             output_bound: 50,
             output_limit: 60,
             output_class: Some(Class::OutputAudio),
             ..Bounds::default()
         };
         let counted = bounds.count(&Reading {
-            text_bytes: 40,
+            text_tokens: 10,
             end: Some(End::ClientLeft),
             ..Reading::default()
         });
@@ -494,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_begins_anew_and_a_refusal_keeps_whose_it_was() {
+    fn an_attempt_resets_the_reading_and_a_refusal_keeps_its_vendor() {
         let meter = Meter::default();
         let attempted = |vendor: &str, outlives_client| Attempted {
             vendor: vendor.into(),
@@ -523,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_has_one_word_everywhere() {
+    fn end_reason_has_the_same_name_in_json_and_text() {
         for end in [
             End::Finished,
             End::ClientLeft,
@@ -570,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_overflow_their_sum_are_held_at_the_bound_all_the_same() {
+    fn overflowing_counts_are_clamped_to_the_bound() {
         let usage = Usage {
             input: u64::MAX,
             cached_input: u64::MAX,

@@ -1,8 +1,8 @@
-//! What the ledger must not know.
+//! Checks what the ledger must not depend on.
 
 use std::process::Command;
 
-/// A ledger that knows HTTP is a part of a gateway again.
+/// A ledger that depends on HTTP would be part of a gateway again.
 #[test]
 fn the_ledger_depends_on_no_http_crate() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
@@ -25,7 +25,7 @@ fn the_ledger_depends_on_no_http_crate() {
     );
     let tree = String::from_utf8(tree.stdout).expect("UTF-8");
     let names = || tree.lines().filter_map(|line| line.split(' ').next());
-    // The list is there: a check that reads nothing finds nothing.
+    // Checks that the list is not empty; otherwise nothing would be found in it.
     assert!(
         names().any(|name| name == "rusqlite") && names().any(|name| name == "redis"),
         "{tree}"

@@ -1,16 +1,16 @@
-//! Keys that another service issued: their callers keep them, and they are known by their digest alone.
+//! Keys issued by another service: callers keep them, and the gateway stores only their digest.
 
 use std::ops::RangeInclusive;
 
 use super::secret::{self, PREFIX, digest};
 use crate::{error::Error, key::KeyDigest};
 
-/// What is shorter is no key but a slip; what is longer is not worth hashing.
+/// Shorter values are mistakes, longer ones are not worth hashing.
 const LENGTHS: RangeInclusive<usize> = 8..=512;
 
-/// The digest to look a shown key up by. One of ours tells a typo by its checksum, without a look-up;
-/// of anybody else's nothing is known but that it is visible ASCII. One of ours that `is_known` has no typo: its checksum,
-/// which takes as long as its digest, is not computed.
+/// The digest to look up a presented key. A key of this gateway is checked for typos by its checksum, without a
+/// look-up; any other key only has to be visible ASCII. If `is_known` accepts a key of this gateway, its checksum is
+/// not computed, which takes as long as the digest.
 pub(super) fn digest_of(
     shown: &str,
     is_known: impl FnOnce(&KeyDigest) -> bool,
@@ -36,7 +36,7 @@ mod tests {
     use crate::auth::SecretKey;
 
     #[test]
-    fn a_key_of_ours_needs_its_checksum_and_any_other_is_taken_as_it_is() {
+    fn own_key_needs_its_checksum_and_an_imported_key_none() {
         let ours = SecretKey::generate();
         for is_known in [true, false] {
             let digest = digest_of(ours.expose(), |_| is_known).unwrap();

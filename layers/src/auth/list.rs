@@ -5,12 +5,11 @@ use crate::{
     key::{KeyDigest, KeyRecord, KeyStore},
 };
 
-/// Keys that are known beforehand: of a service with few callers, of an example, of a test. Clones
-/// share one list.
+/// A fixed list of keys, for services with few callers, examples and tests. Clones share the list.
 #[derive(Clone, Default)]
 pub struct KeyList(Arc<HashMap<KeyDigest, Arc<KeyRecord>>>);
 
-/// The later of two keys with one digest counts.
+/// If two keys have the same digest, the later one counts.
 impl FromIterator<KeyRecord> for KeyList {
     fn from_iter<I: IntoIterator<Item = KeyRecord>>(records: I) -> Self {
         let by_digest = |record: KeyRecord| (record.digest, Arc::new(record));

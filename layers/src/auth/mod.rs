@@ -1,4 +1,4 @@
-//! Finds out who calls: `Authorization: Bearer <key>` or `x-api-key` (docs/decisions.md, "Names").
+//! Authenticates callers: `Authorization: Bearer <key>` or `x-api-key`.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -34,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! Keys come from a [`KeyStore`]: a ledger is one, a [`KeyList`] is one, yours is one function. Keys that
-//! are shown elsewhere or look otherwise are found by a [`TakeKey`], most shortly a closure:
+//! Keys come from a [`KeyStore`]: a ledger, a [`KeyList`], or your own, which is one function. A [`TakeKey`], usually a
+//! closure, finds keys that are in other headers or have another form:
 //!
 //! ```
 //! # use http::{HeaderMap, Request, Response};
@@ -49,8 +49,8 @@
 //!     let secret = cookie.as_bytes().strip_prefix(b"session=").ok_or(Error::KeyMalformed)?;
 //!     Ok(auth::digest(secret))
 //! };
-//! # let record = SecretKey::generate().record("k".parse()?, "acme".parse()?);
-//! # let keys = KeyList::from_iter([KeyRecord { digest: auth::digest(b"open sesame"), ..record }]);
+//! # let record = KeyRecord::new("k".parse()?, "acme".parse()?, auth::digest(b"open sesame"));
+//! # let keys = KeyList::from_iter([record]);
 //! let service = ServiceBuilder::new()
 //!     .layer(AuthLayer::new(keys).taking(from_cookie))
 //!     .service_fn(|_| async { Ok::<_, Error>(Response::new(body::full("an answer"))) });
@@ -74,13 +74,14 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName, Request, header::AUTHORIZATION};
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 pub use self::{
     list::KeyList,
     secret::{SecretKey, digest},
 };
-pub use crate::forward::ResponseFuture;
+pub use crate::forward::{Below, ResponseFuture};
 use crate::{
     error::{BoxError, Error},
     facts::{Caller, ClientAddr, IDEMPOTENCY_KEY},
@@ -88,11 +89,11 @@ use crate::{
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// With the space behind it.
+/// The scheme, with the space after it.
 const BEARER: &str = "bearer ";
 
-/// Lets in whoever shows a key of the store, and inserts the [`Caller`]. The key itself is taken out
-/// of the request: no layer below can pass it on.
+/// Admits requests with a key of the store and inserts the [`Caller`]. The key is removed from the request, so that no
+/// layer below can forward it.
 ///
 /// A key that is bound to addresses needs a [`ClientAddr`] in the request's extensions.
 #[derive(Clone)]
@@ -102,7 +103,7 @@ pub struct AuthLayer<K, T = KeyHeaders> {
 }
 
 impl<K> AuthLayer<K> {
-    /// Keys are looked up in `keys`, and shown in [`KeyHeaders`].
+    /// Looks up keys in `keys`; requests present them as [`KeyHeaders`].
     pub const fn new(keys: K) -> Self {
         Self {
             keys,
@@ -112,7 +113,7 @@ impl<K> AuthLayer<K> {
 }
 
 impl<K, T> AuthLayer<K, T> {
-    /// Keys are shown where `take` finds them.
+    /// Uses `take` to find the key in a request.
     pub fn taking<U: TakeKey>(self, take: U) -> AuthLayer<K, U> {
         AuthLayer {
             keys: self.keys,
@@ -129,16 +130,16 @@ impl<K: fmt::Debug, T> fmt::Debug for AuthLayer<K, T> {
     }
 }
 
-/// Where a request shows its key. A closure over the headers is one.
+/// Finds the key in a request's headers. Implemented by closures over the headers.
 pub trait TakeKey: Clone + Send + Sync + 'static {
-    /// Takes the key out of the headers and says its digest: [`digest`] computes it.
+    /// Removes the key from the headers and returns its [`digest`].
     ///
     /// # Errors
     /// [`Error::KeyMissing`], [`Error::KeyMalformed`] or [`Error::KeyConflict`].
     fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error>;
 
-    /// The same, where `is_known` says whether a digest is that of a key at hand: such a key needs no other proof of
-    /// its form, if that takes long to look at.
+    /// Like [`TakeKey::take_key`], but `is_known` reports whether a digest belongs to a cached key. Such a key needs no
+    /// further check of its form, which may be slow.
     ///
     /// # Errors
     /// Those of [`TakeKey::take_key`].
@@ -150,8 +151,8 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
         self.take_key(headers)
     }
 
-    /// The key itself, before it is taken: what answers are sealed with that are kept for the caller is derived from it.
-    /// `None`, which is always right: none are kept.
+    /// The secret, before it is taken: the key that seals stored answers is derived from it. `None` is always correct:
+    /// then no answers are stored.
     fn secret<'a>(&self, _headers: &'a HeaderMap) -> Option<&'a [u8]> {
         None
     }
@@ -166,10 +167,11 @@ where
     }
 }
 
-/// A key in `Authorization: Bearer <key>` or in `x-api-key`, or the same one in both.
+/// A key in `Authorization: Bearer <key>` or in `x-api-key`, or the same key in both. If one header has a
+/// [`SecretKey`], the other may have any credential of another form. Both headers are removed from the request.
 ///
-/// What begins with `tg-` is a [`SecretKey`] and must carry its checksum. Anything else of 8 to 512
-/// visible ASCII characters may be a key that somebody else issued, known by its [`digest`].
+/// A value that begins with `tg-` is a [`SecretKey`] and must have a valid checksum. Any other value of 8 to 512
+/// visible ASCII characters may be a key issued by another service, known by its [`digest`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyHeaders;
 
@@ -209,7 +211,7 @@ impl<S, K: Clone, T: Clone> Layer<S> for AuthLayer<K, T> {
 #[derive(Clone)]
 pub struct Auth<S, K, T = KeyHeaders> {
     inner: S,
-    /// One for all clones, of which each call makes some.
+    /// Shared by all clones; every call clones the service.
     layer: Arc<AuthLayer<K, T>>,
 }
 
@@ -224,7 +226,7 @@ impl<S: fmt::Debug, K: fmt::Debug, T> fmt::Debug for Auth<S, K, T> {
 
 impl<S, K, T, B> Service<Request<B>> for Auth<S, K, T>
 where
-    S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
+    S: Service<Request<B>, Error: Into<BoxError> + 'static> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: 'static,
     K: KeyStore,
@@ -233,15 +235,16 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<Below<S::Future>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let AuthLayer { keys, take } = &*self.layer;
-        // Seldom there; the key is gone from the headers by the time it is known whether it is allowed to.
+        // Rarely present. Read now, because the key is removed from the headers before it is known whether it is
+        // allowed to repeat calls.
         let secret: Option<Box<[u8]>> = match req.headers().contains_key(IDEMPOTENCY_KEY) {
             true => take.secret(req.headers()).map(Box::from),
             false => None,
@@ -257,7 +260,7 @@ where
         };
         if let Some(found) = found.or_else(|| keys.find_key_now(&shown)) {
             return match let_in(&mut req, found, secret.as_deref()) {
-                Ok(()) => ResponseFuture::forwarded(self.inner.call(req)),
+                Ok(()) => ResponseFuture::forwarded(Below::new(self.inner.call(req))),
                 Err(error) => ResponseFuture::refused(error),
             };
         }
@@ -267,12 +270,12 @@ where
         ResponseFuture::boxed(async move {
             let found = layer.keys.find_key(&shown).await;
             let_in(&mut req, found, secret.as_deref())?;
-            inner.call(req).await
+            inner.call(req).await.map_err(Error::from_below)
         })
     }
 }
 
-/// Inserts the caller, if the key that was found is good.
+/// Inserts the caller if the key may be used.
 fn let_in<B>(
     req: &mut Request<B>,
     found: Result<Option<Arc<KeyRecord>>, BoxError>,
@@ -289,28 +292,38 @@ fn let_in<B>(
     Ok(())
 }
 
-/// The key that the headers show.
+/// The presented key. If one header has a key of this gateway, the other may have any other credential: a client that
+/// also has a vendor's key configured sends both.
 fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
+        Some(value) => bearer(value)?,
         None => None,
-        Some(value) => {
-            // An empty variable leaves the scheme alone, without the blank behind it.
-            if value.trim().eq_ignore_ascii_case(BEARER.trim()) {
-                return Err(Error::KeyMissing);
-            }
-            // The scheme's name is case-insensitive (RFC 9110, section 11.1). Whoever writes another one, or none, is
-            // told how the header has to look.
-            match value.split_at_checked(BEARER.len()) {
-                Some((scheme, key)) if scheme.eq_ignore_ascii_case(BEARER) => Some(key.trim()),
-                _ => return Err(Error::KeyMissing),
-            }
-        }
     };
     let api_key = one(headers, &X_API_KEY)?.map(str::trim);
+    let is_ours = |key: &str| key.starts_with(secret::PREFIX);
     match (bearer, api_key) {
         (None, None) => Err(Error::KeyMissing),
-        (Some(bearer), Some(api_key)) if bearer != api_key => Err(Error::KeyConflict),
+        (Some(bearer), Some(api_key)) if bearer != api_key => {
+            match (is_ours(bearer), is_ours(api_key)) {
+                (true, false) => Ok(bearer),
+                (false, true) => Ok(api_key),
+                (true, true) | (false, false) => Err(Error::KeyConflict),
+            }
+        }
         (Some(key), _) | (None, Some(key)) => Ok(key),
+    }
+}
+
+/// The key in `authorization`; `None` if it is empty, as an unset variable makes it.
+fn bearer(value: &str) -> Result<Option<&str>, Error> {
+    if value.trim().eq_ignore_ascii_case(BEARER.trim()) {
+        return Ok(None);
+    }
+    // The scheme is case-insensitive (RFC 9110, section 11.1). Another scheme, or none, is refused as a missing key;
+    // that refusal explains the header.
+    match value.split_at_checked(BEARER.len()) {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case(BEARER) => Ok(Some(key.trim())),
+        _ => Err(Error::KeyMissing),
     }
 }
 
@@ -333,7 +346,7 @@ fn check(record: &KeyRecord, address: Option<IpAddr>) -> Result<(), Error> {
     if record.expires_at_ms.is_some_and(|at| at <= unix_ms()) {
         return Err(Error::KeyExpired);
     }
-    // A key that is bound to addresses is not good for a client whose address nobody knows.
+    // A key bound to addresses is refused if the client's address is unknown.
     let allowed = |address: IpAddr| {
         record
             .addresses
@@ -360,7 +373,7 @@ mod tests {
     use super::*;
     use crate::key::KeyId;
 
-    /// Keys that can only be waited for.
+    /// A key store that only answers asynchronously.
     #[derive(Clone)]
     struct Elsewhere(KeyList);
 
@@ -370,7 +383,7 @@ mod tests {
         }
     }
 
-    /// Who is let in with `key`.
+    /// The id of the key that authenticates with `key`.
     async fn caller<K: KeyStore + Clone>(keys: K, key: &SecretKey) -> Result<KeyId, Error> {
         let service = AuthLayer::new(keys).layer(service_fn(|req: Request<()>| async move {
             assert!(req.headers().is_empty());
@@ -383,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_is_good_whether_it_is_at_hand_or_has_to_be_waited_for() {
+    async fn key_is_accepted_from_a_ready_and_from_a_pending_lookup() {
         let (known, unknown) = (SecretKey::generate(), SecretKey::generate());
         let id: KeyId = "k".parse().unwrap();
         let record = known.record(id.clone(), "acme".parse().unwrap());
@@ -399,7 +412,7 @@ mod tests {
         }
     }
 
-    /// Looks for no key.
+    /// A key store that must not be called.
     #[derive(Clone)]
     struct NeverAsked;
 
@@ -410,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_typo_is_seen_before_a_key_is_waited_for() {
+    async fn typo_is_found_before_the_key_is_read() {
         let mut typo = SecretKey::generate().expose().to_owned();
         let last = typo.pop();
         typo.push(if last == Some('x') { 'y' } else { 'x' });
@@ -429,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_taken_from_either_header_and_out_of_the_request() {
+    fn key_is_read_from_either_header_and_removed_from_the_request() {
         let key = SecretKey::generate();
         let (bearer, lower) = (
             format!("Bearer {}", key.expose()),
@@ -455,7 +468,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_by_what_is_wrong_with_it() {
+    fn own_key_is_accepted_next_to_any_other_credential() {
+        let key = SecretKey::generate();
+        let bearer = format!("Bearer {}", key.expose());
+        for other in ["sk-ant-api03-stale", ""] {
+            let lines = [("authorization", bearer.as_str()), ("x-api-key", other)];
+            let mut headers = headers(&lines);
+            let taken = KeyHeaders.take_key(&mut headers).unwrap();
+            assert_eq!(taken, key.digest(), "{other}");
+            assert!(headers.is_empty());
+        }
+        for other in ["Bearer sk-ant-api03-stale", "Bearer"] {
+            let mut headers = headers(&[("authorization", other), ("x-api-key", key.expose())]);
+            let taken = KeyHeaders.take_key(&mut headers).unwrap();
+            assert_eq!(taken, key.digest(), "{other}");
+            assert!(headers.is_empty());
+        }
+    }
+
+    #[test]
+    fn invalid_key_is_refused_with_its_reason() {
         let (a, b) = (SecretKey::generate(), SecretKey::generate());
         let bearer = format!("Bearer {}", a.expose());
         let refusal =
@@ -477,9 +509,15 @@ mod tests {
             refusal(&[("authorization", "Bearer sk-123")]),
             Error::KeyMalformed
         ));
-        assert!(matches!(
-            refusal(&[("authorization", &bearer), ("x-api-key", b.expose())]),
-            Error::KeyConflict
-        ));
+        let typo = format!("{}x", b.expose());
+        for (authorization, api_key) in [
+            (&*bearer, b.expose()),
+            (&*bearer, &*typo),
+            // Either may have been imported.
+            ("Bearer sk-12345678", "sk-87654321"),
+        ] {
+            let refused = refusal(&[("authorization", authorization), ("x-api-key", api_key)]);
+            assert!(matches!(refused, Error::KeyConflict), "{refused:?}");
+        }
     }
 }

@@ -6,31 +6,31 @@ use sha2::{Digest, Sha256};
 use crate::{
     error::Error,
     facts::AnswerKey,
-    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+    key::{AccountId, KeyDigest, KeyId, KeyRecord},
 };
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// What every key of ours begins with.
+/// Prefix of every key of this gateway.
 pub(super) const PREFIX: &str = "tg-";
 /// 62⁴³ > 2²⁵⁶.
 const RANDOM_DIGITS: usize = 43;
 const CHECK_DIGITS: usize = 5;
 const SHOWN: usize = PREFIX.len() + 6;
 
-/// A caller's key: `tg-`, 256 random bits in base62, and five digits of a checksum, so that a typo is
-/// told from an unknown key without a look-up. Printed only by [`SecretKey::expose`].
+/// A caller's key: `tg-`, 256 random bits in base62, and a five-digit checksum, which detects typos without a look-up.
+/// Only [`SecretKey::expose`] prints it.
 #[derive(Clone)]
 pub struct SecretKey(String);
 
 impl SecretKey {
-    /// A new key from the system's random numbers.
+    /// A new key from the system's random generator.
     ///
     /// # Panics
-    /// The system has no random numbers: no key could be safe.
+    /// When the system has no random numbers: no key would be safe.
     #[must_use]
     pub fn generate() -> Self {
         let mut random = [0; 32];
-        getrandom::fill(&mut random).expect("the system gives random numbers");
+        getrandom::fill(&mut random).expect("the operating system provides random numbers");
         let mut text = String::with_capacity(PREFIX.len() + RANDOM_DIGITS + CHECK_DIGITS);
         text.push_str(PREFIX);
         push_base62(&mut text, &random, RANDOM_DIGITS);
@@ -39,44 +39,30 @@ impl SecretKey {
         Self(text)
     }
 
-    /// SHA-256 of the whole key: what is stored and looked up.
+    /// SHA-256 of the whole key, which is what is stored and looked up.
     #[must_use]
     pub fn digest(&self) -> KeyDigest {
         digest(self.0.as_bytes())
     }
 
-    /// What is known of this key when it is made: it is active and may do anything, from any address
-    /// and for ever.
+    /// The record of a new key: active, unrestricted, usable from any address, and without expiry.
     #[must_use]
     pub fn record(&self, id: KeyId, account: AccountId) -> KeyRecord {
-        KeyRecord {
-            name: id.to_string(),
-            id,
-            account,
-            digest: self.digest(),
-            prefix: self.prefix(),
-            status: KeyStatus::Active,
-            models: Vec::new(),
-            addresses: Vec::new(),
-            requests_per_second: None,
-            requests_per_minute: None,
-            tokens_per_minute: None,
-            group: None,
-            concurrency: None,
-            idempotency: false,
-            expires_at_ms: None,
-            created_at_ms: super::unix_ms(),
-            changed_at_ms: 0,
-        }
+        let name = id.to_string();
+        let mut record = KeyRecord::new(id, account, self.digest());
+        record.name = name;
+        record.prefix = self.prefix();
+        record.created_at_ms = super::unix_ms();
+        record
     }
 
-    /// What people may see: `tg-AbC123…`.
+    /// The displayable prefix: `tg-AbC123…`.
     #[must_use]
     pub fn prefix(&self) -> String {
         format!("{}…", &self.0[..SHOWN])
     }
 
-    /// The secret itself.
+    /// The secret itself; keep it out of logs.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -98,16 +84,15 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// What answers are sealed with that are kept for whoever presents `secret`: the first step of HKDF-SHA256 (RFC 5869,
-/// section 2.2).
+/// The key that seals answers stored for the holder of `secret`: the first step of HKDF-SHA256 (RFC 5869, section 2.2).
 pub(super) fn answer_key(secret: &[u8]) -> AnswerKey {
-    let mut extract =
-        Hmac::<Sha256>::new_from_slice(b"tollgate answers 1").expect("any length is a key of HMAC");
+    let mut extract = Hmac::<Sha256>::new_from_slice(b"tollgate answers 1")
+        .expect("HMAC accepts keys of any length");
     extract.update(secret);
     AnswerKey(extract.finalize().into_bytes().into())
 }
 
-/// Whether this looks like a key of ours.
+/// Checks the form of a key of this gateway, without its checksum.
 pub(super) fn check_form(text: &str) -> Result<(), Error> {
     let digits = text.strip_prefix(PREFIX).ok_or(Error::KeyMalformed)?;
     if digits.len() != RANDOM_DIGITS + CHECK_DIGITS
@@ -118,7 +103,7 @@ pub(super) fn check_form(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether this is a key of ours, by its form and its checksum.
+/// Checks the form and the checksum of a key of this gateway.
 pub(super) fn check(text: &str) -> Result<(), Error> {
     check_form(text)?;
     let (signed, given) = text.split_at(text.len() - CHECK_DIGITS);
@@ -129,14 +114,13 @@ pub(super) fn check(text: &str) -> Result<(), Error> {
     }
 }
 
-/// SHA-256 of a secret of any form. A secret that a person chose is not safe so: it can be guessed from
-/// its digest.
+/// SHA-256 of a secret of any form. Not safe for passwords that people choose: they can be guessed from their digest.
 #[must_use]
 pub fn digest(secret: &[u8]) -> KeyDigest {
     KeyDigest::new(Sha256::digest(secret).into())
 }
 
-/// The last `digits` base62 digits of a big-endian number.
+/// Appends the last `digits` base62 digits of a big-endian number.
 fn push_base62(text: &mut String, number: &[u8], digits: usize) {
     let mut number = number.to_vec();
     let mut reversed = Vec::with_capacity(digits);
@@ -152,7 +136,7 @@ fn push_base62(text: &mut String, number: &[u8], digits: usize) {
     text.extend(reversed.iter().rev().map(|digit| char::from(*digit)));
 }
 
-/// The last digits in base62 of the first 32 bits of the text's SHA-256.
+/// The last base62 digits of the first 32 bits of the text's SHA-256.
 fn check_digits(text: &str) -> [u8; CHECK_DIGITS] {
     let digest = Sha256::digest(text.as_bytes());
     let mut number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);

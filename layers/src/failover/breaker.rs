@@ -1,4 +1,4 @@
-//! The breaker of one route: shut after some failures in a row, and tried again by one call at a time.
+//! The breaker of one route: opens after several failures in a row, then admits one probe at a time.
 //!
 //! ```text
 //! closed ──FAILURES_MAX in a row──► open ──its time is over──► half-open: one probe is out
@@ -8,56 +8,55 @@
 //!                                    └─────────── failed ───────────┘
 //! ```
 //!
-//! A probe closes it with the first byte: a stream may run for minutes, and nobody else would be let in.
-//! Until a call has come to its end the breaker stays on probation: one more failure opens it again, for
-//! twice as long.
+//! The first byte of a probe closes the breaker: a stream may run for minutes, and other calls must not wait for its
+//! end. Until a call has completed, the breaker is on probation: one more failure opens it again, for twice as long.
 //!
-//! **For whom it is shut.** A caller can make a vendor fail, again and again. Where all failures of the row
-//! are one caller's it is shut for that caller alone; where two callers have met them, or no connection came
-//! about, which is no request's doing, for all. One caller's name is all that this takes.
+//! **Scope.** A caller can make a vendor fail repeatedly. If all failures in a row were met by one caller, the breaker
+//! opens for that caller only. If two callers met them, or if no connection could be made, which no request can cause,
+//! it opens for all callers. So a breaker stores the id of at most one caller.
 //!
-//! **The last resort.** A route that is shut is passed by, which helps as long as another one can answer. A
-//! call that has no other is let through all the same: at once where the vendor answered, whatever it said;
-//! where it could not be reached or kept silent, one call each [`PROBE_EVERY`], so that callers do not wait
-//! for what will not come, and an outage lasts hardly longer for them than it does.
+//! **The last resort.** Skipping an open route helps only while another can answer. A call without another route is
+//! admitted anyway: immediately if the vendor answered, whatever the answer was. If the vendor was unreachable or
+//! silent, one such call is admitted every [`PROBE_EVERY`], so that callers do not wait in vain and notice soon when an
+//! outage ends.
 //!
-//! A vendor that has no such model (404) is not sick, and one word of it is enough: see [`Breaker::lacks`].
+//! A vendor that lacks the model (404) is not failing, and one such answer is enough: see [`Breaker::lacks`].
 //!
-//! Pure: the time and the randomness are given.
+//! Pure: time and randomness are arguments.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many failures in a row open it. Answers that do come reset the count, so a vendor that fails now
-/// and then is left to the choice by load and to the next attempt.
+/// Failures in a row that open the breaker. A success resets the count, so load balancing and retries handle a vendor
+/// that fails only now and then.
 pub(super) const FAILURES_MAX: u32 = 5;
-/// How often a route that is shut may be tried by calls that have no other.
+/// Interval at which calls without another route may try an open route.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// The first time that it stays open; doubled each time that the probe fails.
+/// How long the breaker stays open the first time; doubled whenever a probe fails.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(60);
-/// What is said while a probe is out: nobody knows when it will be answered.
+/// Wait reported while a probe is running, whose end is unknown.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
-/// How long a vendor is not asked again for a model that it does not have.
+/// How long a vendor is not called for a model that it does not have.
 const LACKING_REST: Duration = Duration::from_secs(30);
 
-/// Lets calls through, or not.
+/// Decides whether a route admits calls.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: State,
     failures: u32,
-    /// Who has met them.
+    /// Callers that met the failures.
     whose: Whose,
-    /// What the newest of them was.
+    /// Kind of the newest failure.
     trouble: Trouble,
-    /// How often it was opened since a call came to its end.
+    /// Times it was opened since a call last completed.
     opened: u32,
-    /// How often it went from closed to open: tells calls from before that apart.
+    /// Times it went from closed to open; identifies calls from before that.
     turn: u32,
-    /// Probes so far: the last one's number is its own.
+    /// Number of probes so far, which is also the last probe's number.
     probes: u32,
-    /// When a call was let through last although it was shut.
+    /// When an open breaker last admitted a call as a last resort.
     tried: Option<Instant>,
 }
 
@@ -68,20 +67,20 @@ enum State {
     Probing,
 }
 
-/// What was wrong with a route.
+/// Kind of a route's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// No connection: the vendor was sent nothing.
+    /// No connection was made, so the vendor received nothing.
     Away,
-    /// It took the request, and said nothing in time.
+    /// The vendor accepted the request and sent nothing in time.
     Silent,
-    /// It answered something that is no answer, or broke off.
+    /// The vendor's answer was invalid or broke off.
     Answered,
-    /// It has no such model.
+    /// The vendor does not have the model.
     Lacking,
 }
 
-/// Whose calls have met the failures.
+/// Callers whose calls met the failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Nobodys,
@@ -89,25 +88,25 @@ enum Whose {
     All,
 }
 
-/// A call that was let through; told back with how it ended.
+/// An admitted call; passed back when the call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
     caller: u64,
     turn: u32,
-    /// Its number; 0 where it is none.
+    /// The probe's number; 0 if the call is not a probe.
     probe: u32,
 }
 
-/// What a breaker shows.
+/// The breaker's state as seen by a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// Lets calls through.
+    /// Admits calls.
     Closed,
-    /// Lets the next call through, as a probe.
+    /// Admits the next call, as a probe.
     Due,
-    /// Lets nobody through for so long.
+    /// Refuses calls for this long.
     Open(Duration),
-    /// A probe is out; come back after so long.
+    /// A probe is running; retry after this long.
     Probing(Duration),
 }
 
@@ -125,7 +124,7 @@ impl Breaker {
         }
     }
 
-    /// What it shows to those that it is shut for.
+    /// The state for callers to whom the breaker applies.
     pub(super) fn shown(&self, now: Instant) -> Shown {
         match self.state {
             State::Closed => Shown::Closed,
@@ -135,7 +134,7 @@ impl Breaker {
         }
     }
 
-    /// What it shows to this caller.
+    /// The state for this caller.
     pub(super) fn shown_to(&self, caller: u64, now: Instant) -> Shown {
         if self.whose.covers(caller) {
             self.shown(now)
@@ -144,17 +143,17 @@ impl Breaker {
         }
     }
 
-    /// Failures in a row.
+    /// Number of failures in a row.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Whether the newest that its vendor has said is that it has no such model.
+    /// Whether the vendor's newest answer was that it does not have the model.
     pub(super) fn is_lacking(&self) -> bool {
         self.state != State::Closed && self.trouble == Trouble::Lacking
     }
 
-    /// Lets a call through, if it does.
+    /// Admits a call, if the state allows it.
     pub(super) fn pass(&mut self, caller: u64, now: Instant) -> Option<Pass> {
         match self.shown_to(caller, now) {
             Shown::Closed => Some(self.let_through(caller)),
@@ -171,8 +170,8 @@ impl Breaker {
         }
     }
 
-    /// Lets a call through that has no other route; with the attempt that is not its `first` it has asked
-    /// somebody already, and a call is not to become many.
+    /// Admits a call that has no other route. A call that is past its `first` attempt has already called a vendor, and
+    /// must not multiply.
     pub(super) fn last_resort(&mut self, caller: u64, first: bool, now: Instant) -> Option<Pass> {
         let wait = if first {
             self.last_resort_in(now)
@@ -188,7 +187,7 @@ impl Breaker {
         Some(self.let_through(caller))
     }
 
-    /// In how long a call is let through that has no other route.
+    /// Time until a call without another route is admitted.
     pub(super) fn last_resort_in(&self, now: Instant) -> Duration {
         match self.trouble {
             Trouble::Answered | Trouble::Lacking => Duration::ZERO,
@@ -196,7 +195,7 @@ impl Breaker {
         }
     }
 
-    /// The first byte came.
+    /// Records the first byte of an answer.
     pub(super) fn began(&mut self, pass: Pass) {
         if self.state == State::Closed || !self.counts(pass) || !self.whose.covers(pass.caller) {
             return;
@@ -208,31 +207,31 @@ impl Breaker {
         (self.state, self.whose) = (State::Closed, Whose::Nobodys);
     }
 
-    /// A connection has come about.
+    /// Records that a connection was made.
     pub(super) fn reached(&mut self) {
         if self.trouble == Trouble::Away {
             self.trouble = Trouble::Answered;
         }
     }
 
-    /// The call came to its end.
+    /// Records that a call completed.
     pub(super) fn succeeded(&mut self, pass: Pass) {
         if self.counts(pass) {
             self.close();
         }
     }
 
-    /// The vendor failed the call; `random` spreads the time of the next probe.
+    /// Records that the vendor failed a call; `random` spreads the time of the next probe.
     pub(super) fn failed(&mut self, pass: Pass, trouble: Trouble, now: Instant, random: u8) {
         if !self.counts(pass) {
             return;
         }
         let probe = self.is_out(pass);
         if self.is_lacking() {
-            // It has the model, and something else to say.
+            // The vendor has the model after all, and failed in another way.
             self.close();
         }
-        // No request is to blame for a connection.
+        // A request cannot cause a connection failure.
         let caller = (trouble != Trouble::Away).then_some(pass.caller);
         self.whose = self.whose.and(caller);
         self.trouble = trouble;
@@ -244,7 +243,7 @@ impl Breaker {
                 self.opened = self.opened.saturating_add(1);
             }
             State::Probing if probe => self.opened = self.opened.saturating_add(1),
-            // Of several routes that are shut another one is tried next.
+            // The next call without another route tries another of the open routes first.
             State::Open { .. } => {}
             State::Closed | State::Probing => return,
         }
@@ -255,8 +254,8 @@ impl Breaker {
         };
     }
 
-    /// The vendor says that it has no such model. That is asked for with each call, so the route rests, and for
-    /// all as soon as two callers have heard it: it may have been about something that the one asked for.
+    /// Records that the vendor does not have the model. Every call would get this answer, so the route rests: for all
+    /// callers once two have received it, because it may have been about something in one caller's request.
     pub(super) fn lacks(&mut self, pass: Pass, now: Instant) {
         if !self.counts(pass) {
             return;
@@ -278,7 +277,8 @@ impl Breaker {
         };
     }
 
-    /// The call ended without a word about the vendor: its client left, say. A probe's place is free again.
+    /// Records that a call ended without a result, for example because its client disconnected. A probe's slot becomes
+    /// free.
     pub(super) fn abandoned(&mut self, pass: Pass, now: Instant) {
         if self.is_out(pass) {
             self.state = State::Open { until: now };
@@ -303,7 +303,7 @@ impl Breaker {
         due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
     }
 
-    /// Calls that began before it opened say nothing about now.
+    /// Calls that began before the breaker opened do not count.
     fn counts(&self, pass: Pass) -> bool {
         pass.turn == self.turn
     }
@@ -314,7 +314,7 @@ impl Breaker {
 }
 
 impl Whose {
-    /// One more of this caller's; `None`: of anybody's.
+    /// Adds a failure of this caller; `None`: of any caller.
     fn and(self, caller: Option<u64>) -> Self {
         match (self, caller) {
             (Self::Nobodys, Some(caller)) => Self::One(caller),
@@ -331,7 +331,7 @@ impl Whose {
     }
 }
 
-/// Between half the wait and all of it: nodes that saw the same failure do not come back together.
+/// Between half the wait and the whole wait, so that nodes that saw the same failure do not retry together.
 fn jittered(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait / 2 * u32::from(random) / 255
 }

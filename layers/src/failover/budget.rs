@@ -1,26 +1,26 @@
-//! How many attempts beyond the first there may be: a share of the calls, and a few for quiet times.
-//! The idea is that of tower's `TpsBudget`.
+//! Limits retries to a share of the calls, plus a few per second for quiet times. The idea is that of tower's
+//! `TpsBudget`.
 //!
-//! While one vendor is sick its calls go to the others, and the budget is not felt. When all are sick
-//! each call would be sent to all of them: what is left of the vendors would get a multiple of the load.
-//! Then the budget is soon used up, and the first error is the answer. Pure: the time is given.
+//! While one vendor fails, its calls move to others and the budget does not matter. If all vendors fail, every call
+//! would be sent to all of them, and what still works would get a multiple of the load. The budget then runs out soon,
+//! and the first error is returned. Pure: time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A retry in the unit of account: thousandths.
+/// Cost of a retry in the budget's unit, thousandths.
 const RETRY: u64 = 1000;
 
-/// How many retries are allowed.
+/// Limits of the retry budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSettings {
-    /// Retries for a hundred calls.
+    /// Retries per hundred calls.
     pub retries_percent: u32,
-    /// Retries a second that are always there: without them, a gateway with few calls would have none.
+    /// Retries per second that are always allowed; without them, a gateway with few calls would have none.
     pub retries_per_second: u32,
-    /// Most retries that can be saved up. A vendor that dies under load fails all calls that wait for it
-    /// at once, and they are to be retried at once.
+    /// Maximum retries that can accumulate. A vendor that fails under load fails all waiting calls at once, and all of
+    /// them must be retried immediately.
     pub retries_max: u32,
 }
 
@@ -34,7 +34,7 @@ impl Default for BudgetSettings {
     }
 }
 
-/// An account of retries in thousandths.
+/// A balance of retries, in thousandths.
 #[derive(Debug)]
 pub(super) struct Budget {
     settings: BudgetSettings,
@@ -43,7 +43,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A full one.
+    /// A full budget.
     pub(super) const fn new(settings: BudgetSettings, now: Instant) -> Self {
         Self {
             settings,
@@ -52,18 +52,18 @@ impl Budget {
         }
     }
 
-    /// A call has come.
+    /// Credits the budget for a call.
     pub(super) fn deposit(&mut self) {
         self.add(u64::from(self.settings.retries_percent) * RETRY / 100);
     }
 
-    /// Takes a retry, if one is there.
+    /// Takes a retry if the balance allows it.
     pub(super) fn withdraw(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.at);
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        // What is less than a millisecond stays with the clock.
+        // The fraction of a millisecond carries over to the next call.
         self.at += Duration::from_millis(millis);
-        // One a second is a thousandth a millisecond.
+        // One per second is one thousandth per millisecond.
         self.add(millis.saturating_mul(u64::from(self.settings.retries_per_second)));
         let left = self.saved.checked_sub(RETRY);
         if let Some(left) = left {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn short_times_add_up() {
+    async fn time_between_withdrawals_accumulates() {
         let mut now = Instant::now();
         let settings = BudgetSettings {
             retries_percent: 0,

@@ -1,10 +1,9 @@
-//! Which of the routes that are open is tried next. Pure: the randomness is given.
+//! Chooses the next route among the available ones. Pure: randomness is an argument.
 //!
-//! Only the lowest priority that is there counts. Within it: the one that the conversation belongs to,
-//! where the model is sticky; by weight, where the weights differ; else the less loaded of two that
-//! are drawn, which spreads load nearly as well as looking at all of them and never sends everybody to
-//! the same one. A route that nobody has measured is taken to be as fast as the fastest: it gets its
-//! share, and no flood.
+//! Only the candidates of the lowest priority count. Among them, the conversation's previous route is chosen if the
+//! model is sticky; otherwise one is drawn by weight if the weights differ; otherwise the less loaded of two drawn at
+//! random. That spreads load almost as well as comparing all routes, and never sends all calls to the same one. A route
+//! without a measurement counts as fast as the fastest, so that it gets its share but no flood.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -13,24 +12,24 @@ use std::{
 
 use super::load::cost;
 
-/// A route that could be tried.
+/// A route that can be tried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    /// Its place in the model's list.
+    /// Index in the model's list of routes.
     pub(super) index: usize,
-    /// Lower goes first.
+    /// Lower numbers are tried first.
     pub(super) priority: u32,
-    /// Its share.
+    /// Relative share of calls.
     pub(super) weight: u32,
-    /// The time to its first byte, where that was measured.
+    /// Expected time to the first byte; `None` if it was never measured.
     pub(super) expected: Option<Duration>,
-    /// Calls on it.
+    /// Calls in flight.
     pub(super) in_flight: usize,
-    /// What it is told apart by, on every node and after every restart.
+    /// Identifies the route on every node and across restarts.
     pub(super) identity: u64,
 }
 
-/// The route to try next, as its place in the model's list.
+/// The index, in the model's list, of the route to try next.
 pub(super) fn choose(
     candidates: &[Candidate],
     conversation: Option<u64>,
@@ -58,19 +57,18 @@ pub(super) fn choose(
     Some(chosen.index)
 }
 
-/// Rendezvous hashing with weights: when a route is out only its own conversations move, and they come
-/// back with it.
+/// Weighted rendezvous hashing: if a route is unavailable, only its own conversations move, and they return with it.
 fn home<'a>(tier: &[&'a Candidate], conversation: u64) -> &'a Candidate {
     let distance = |candidate: &Candidate| {
         let hash = mixed(conversation ^ candidate.identity);
-        // In (0, 1]: 53 bits are what a float holds.
+        // In (0, 1]; an `f64` holds 53 bits exactly.
         let unit = ((hash >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         -unit.ln() / f64::from(candidate.weight.max(1))
     };
     tier.iter()
         .copied()
         .min_by(|one, other| distance(one).total_cmp(&distance(other)))
-        .expect("a tier has a candidate")
+        .expect("a priority tier has at least one candidate")
 }
 
 fn less_loaded<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
@@ -103,7 +101,7 @@ fn by_weight<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
     tier[0]
 }
 
-/// A cheap source of numbers that nobody has to trust: SplitMix64.
+/// A fast random generator without cryptographic strength: SplitMix64.
 #[derive(Debug)]
 pub(super) struct Draw(AtomicU64);
 
@@ -148,7 +146,7 @@ mod tests {
         .collect()
     }
 
-    /// How often each is chosen of 100 000 times.
+    /// How often each is chosen, out of 100 000 times.
     fn shares(candidates: &[Candidate], conversations: bool) -> Vec<usize> {
         let draw = Draw::new(7);
         let mut counts = vec![0; candidates.len()];
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_priority_goes_first_and_nobody_is_chosen_of_none() {
+    fn the_lowest_priority_goes_first_and_no_candidate_gives_none() {
         let all = candidates(&[(2, 9, 0), (1, 1, 9), (2, 9, 0)]);
         assert_eq!(shares(&all, false), [0, 100_000, 0]);
         assert_eq!(shares(&all, true), [0, 100_000, 0]);
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn differing_weights_are_shares_whatever_the_load() {
+    fn differing_weights_are_kept_at_any_load() {
         let all = candidates(&[(0, 7, 100), (0, 2, 0), (0, 1, 0)]);
         for conversations in [false, true] {
             is_about(&shares(&all, conversations), &[70_000, 20_000, 10_000]);
@@ -185,16 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn equal_weights_go_by_load_and_equal_load_is_shared_evenly() {
+    fn equal_weights_are_chosen_by_load_and_equal_load_evenly() {
         for (seconds, expected) in [
             ([1, 1, 1], [33_333, 33_333, 33_333]),
-            // Of three pairs two have the worst in them, and it is never the better one.
+            // Two of three pairs contain the slowest, and it is never the better of its pair.
             ([1, 1, 2], [50_000, 50_000, 0]),
             ([1, 2, 3], [66_667, 33_333, 0]),
         ] {
             let mut all = candidates(&seconds.map(|seconds| (0, 5, seconds)));
             is_about(&shares(&all, false), &expected);
-            // As fast as the fastest, but with more calls on them.
+            // A route as fast as the fastest one, but with more calls in flight.
             for (candidate, seconds) in all.iter_mut().zip(seconds) {
                 candidate.expected = (seconds == 1).then_some(Duration::from_secs(1));
                 candidate.in_flight = usize::try_from(seconds).unwrap() - 1;
@@ -204,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_conversations_of_a_route_that_is_out_move() {
+    fn only_conversations_of_an_unavailable_route_move() {
         let all = candidates(&[(0, 1, 0), (0, 1, 0), (0, 1, 0)]);
         let without = &all[1..];
         let draw = Draw::new(7);

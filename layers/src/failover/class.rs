@@ -1,4 +1,4 @@
-//! What an error says about the attempt that ended with it, and which of several errors is told.
+//! Classifies an error by what it means for the attempt, and selects which of several errors to return.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -7,24 +7,24 @@ use http::StatusCode;
 use super::breaker::Trouble;
 use crate::error::{Error, VendorAnswered, VendorUnreached};
 
-/// What to do about an attempt that failed before its first byte.
+/// Consequence of an attempt that failed before its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// The request itself was refused: every vendor would. The vendor is well.
+    /// The request itself was rejected, and every vendor would reject it. The vendor is healthy.
     Request,
-    /// The route cannot carry this request, and nobody was asked; another one may.
+    /// The route's format cannot carry this request, so the vendor was not called; another route may carry it.
     Unfit,
-    /// The vendor failed. It may have said for how long.
+    /// The vendor failed, and may have stated for how long.
     Failed(Trouble, Option<Duration>),
-    /// The vendor has no such model, or its address is another.
+    /// The vendor does not have the model, or its address is wrong.
     ModelUnknown,
-    /// The vendor is at its limit for so long.
+    /// The vendor is at its limit for this long.
     Limited(Duration),
-    /// The vendor refused our key or our account.
+    /// The vendor rejected the operator's key or account.
     KeyRefused(StatusCode),
-    /// The vendor forbade what one request says, or one model: that is no word about the key for others.
+    /// The vendor forbade the content of one request, or one model; this does not affect the key for other calls.
     Forbidden,
-    /// Our own fault.
+    /// The gateway's own fault.
     Own,
 }
 
@@ -55,7 +55,7 @@ impl Class {
     }
 }
 
-/// The vendor's status, where an error of its own came with one.
+/// The vendor's status, if its error had one.
 pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
     match error {
         Error::VendorLimit { .. } => Some(StatusCode::TOO_MANY_REQUESTS),
@@ -68,17 +68,17 @@ pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
     }
 }
 
-/// A 4xx that another vendor would answer too. 408 is the vendor's own: the request was sent whole.
+/// A 4xx that every vendor would return. Not 408: the whole request was sent, so it is the vendor's fault.
 fn is_requests_own(status: StatusCode) -> bool {
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
 }
 
-/// The more telling of two errors of one call; the first where neither is.
+/// The more informative of two errors of one call; the first if they are equal.
 ///
-/// First come those that name a time to come back: of two limits the one that is over sooner, since
-/// then the call would be answered. Then what is likeliest to pass by itself. A refusal of our key and a
-/// model that a vendor does not have say nothing to a caller, and that one route could not carry the request is no reason while another that
-/// could was only down.
+/// Errors that state when to retry come first; of two limits, the one that ends sooner, because the call could be
+/// answered then. Next are errors that are likely to pass by themselves. A rejected key, or a model that a vendor does
+/// not have, is of no use to a caller. That one route could not carry the request matters only if no other route was
+/// merely down.
 pub(super) fn more_telling(first: Error, second: Error) -> Error {
     match rank(&second).cmp(&rank(&first)) {
         Ordering::Less => second,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_says_whether_to_go_on() {
+    fn each_error_has_its_class() {
         let refused = Error::VendorRefused {
             status: StatusCode::UNPROCESSABLE_ENTITY,
             text: String::new(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_telling_error_is_told_whatever_came_first() {
+    fn the_most_informative_error_is_returned_in_any_order() {
         let down = || answered(500, None);
         let broken = || Error::VendorBroken("html".into());
         let told = |errors: Vec<Error>| {

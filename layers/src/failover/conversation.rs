@@ -1,8 +1,8 @@
-//! What a conversation is known by from one call to the next: its key, and all up to the first words of
-//! its user. Vendors cache prompts by their beginnings, so that is also what makes it worth to stay.
+//! Identifies a conversation across its calls: by its caller's key, and by everything up to the user's first message.
+//! Vendors cache prompts by their beginning, so calls with the same beginning gain from staying on one route.
 //!
-//! Marks for the cache (`cache_control`) wander through a conversation from call to call, and do not
-//! count.
+//! Cache marks (`cache_control`) move through a conversation from call to call, and a vendor's billing line changes, so
+//! both are ignored.
 
 use std::{
     fmt,
@@ -16,14 +16,16 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-/// Instructions may come as some turns before the user's first.
+use crate::format::BILLING_LINE;
+
+/// Maximum turns that are read; instructions may take several turns before the user's first.
 const TURNS_MAX: usize = 8;
-/// Of what is longer, only so many bytes count, as they stand.
+/// Maximum bytes of a part that are parsed. Of a longer part this many bytes count as written.
 const PART_BYTES_MAX: usize = 64 * 1024;
 
-/// The same number for each call of one conversation.
+/// Hash of a conversation, equal for all of its calls.
 pub(super) fn conversation(key: &str, model: &str, body: &[u8]) -> u64 {
-    // Its keys are fixed, so nodes of one release agree.
+    // The hasher's keys are fixed, so nodes of one release agree.
     let mut hasher = DefaultHasher::new();
     (key, model).hash(&mut hasher);
     match serde_json::from_slice::<Opening<'_>>(body) {
@@ -41,7 +43,10 @@ pub(super) fn conversation(key: &str, model: &str, body: &[u8]) -> u64 {
 
 fn add(json: &str, hasher: &mut DefaultHasher) {
     if json.len() > PART_BYTES_MAX {
-        json.as_bytes()[..PART_BYTES_MAX].hash(hasher);
+        match serde_json::from_str::<Vec<&RawValue>>(json) {
+            Ok(parts) => parts.iter().for_each(|part| add(part.get(), hasher)),
+            Err(_) => json.as_bytes()[..PART_BYTES_MAX].hash(hasher),
+        }
     } else if let Ok(value) = serde_json::from_str::<Value>(json) {
         add_value(&value, hasher);
     }
@@ -56,12 +61,13 @@ fn add_value(value: &Value, hasher: &mut DefaultHasher) {
             }
         }
         Value::Array(items) => items.iter().for_each(|item| add_value(item, hasher)),
+        Value::String(text) if text.starts_with(BILLING_LINE) => {}
         Value::String(text) => text.hash(hasher),
         other => other.to_string().hash(hasher),
     }
 }
 
-/// In the words of each format: the responses format has `instructions` and `input`.
+/// The beginning of a request in any format: the responses format has `instructions` and `input`.
 #[derive(Deserialize)]
 struct Opening<'a> {
     #[serde(borrow)]
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_of_the_responses_format_is_known_by_its_instructions_and_input() {
+    fn a_responses_conversation_is_identified_by_its_instructions_and_input() {
         let (brief, first) = (json!("brief"), turn("user", "hi"));
         let thought = json!({ "type": "reasoning", "summary": [] });
         let begun = of(&json!({ "model": "m", "instructions": brief, "input": [first] }));
@@ -203,7 +209,22 @@ mod tests {
     }
 
     #[test]
-    fn long_beginnings_and_bodies_that_are_none_have_a_number_too() {
+    fn a_vendors_billing_line_is_ignored() {
+        for rules in ["rules", &"rules".repeat(PART_BYTES_MAX)] {
+            let call = |line: &str| {
+                let line = format!("{BILLING_LINE} cch={line};");
+                let system = [
+                    json!({ "type": "text", "text": line }),
+                    json!({ "type": "text", "text": rules }),
+                ];
+                of(&json!({ "system": system, "messages": [turn("user", "hi")] }))
+            };
+            assert_eq!(call("1"), call("2"));
+        }
+    }
+
+    #[test]
+    fn long_beginnings_and_invalid_bodies_have_a_hash_too() {
         let long = |end: &str| {
             let text = "a".repeat(PART_BYTES_MAX) + end;
             of(&json!({ "messages": [turn("user", &text)] }))

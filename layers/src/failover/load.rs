@@ -1,17 +1,17 @@
-//! How loaded a route is: its time to the first byte × the calls on it, as in tower's `PeakEwma`.
+//! Load of a route: its time to the first byte × its calls in flight, as in tower's `PeakEwma`.
 //!
-//! The estimate jumps to every worse time at once and forgets it slowly, so a route that gets slow loses
-//! calls now and gets them back when it has been quiet for some time. Pure: the time is given.
+//! The estimate rises to each worse time at once and decays slowly, so a slow route loses calls immediately and regains
+//! them after a quiet period. Pure: time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How fast old times are forgotten.
+/// Time constant with which old measurements decay.
 const DECAY: Duration = Duration::from_secs(10);
-/// A client that left sooner says nothing about a route that was never measured.
+/// If a route was never measured, clients that disconnect before this are not counted.
 const NOTABLE: Duration = Duration::from_secs(1);
-/// Below this all are equally fast, and the calls on them decide.
+/// Times below this count as equal, so that calls in flight decide.
 const FLOOR: Duration = Duration::from_millis(1);
 
 /// A moving average of the time to the first byte that never hides a peak.
@@ -25,14 +25,14 @@ struct Estimate {
 }
 
 impl PeakEwma {
-    /// A first byte took so long.
+    /// Records a time to the first byte.
     pub(super) fn observe(&mut self, took: Duration, now: Instant) {
         let took = took.as_secs_f64();
         let seconds = self.0.map_or(took, |before| before.towards(took, now));
         self.0 = Some(Estimate { seconds, at: now });
     }
 
-    /// No first byte came in this time: it cannot be faster than that.
+    /// Records that no first byte arrived within this time, which is a lower bound.
     pub(super) fn at_least(&mut self, waited: Duration, now: Instant) {
         let notable = self
             .0
@@ -42,7 +42,7 @@ impl PeakEwma {
         }
     }
 
-    /// The time that is to be expected now; `None` where nobody ever looked.
+    /// The expected time to the first byte now; `None` if it was never measured.
     pub(super) fn expected(&self, now: Instant) -> Option<Duration> {
         let seconds = self.0?.towards(0.0, now);
         Some(Duration::from_secs_f64(seconds))
@@ -60,7 +60,7 @@ impl Estimate {
     }
 }
 
-/// What one more call would meet.
+/// Load for a further call.
 pub(super) fn cost(expected: Duration, in_flight: usize) -> f64 {
     expected.max(FLOOR).as_secs_f64() * (in_flight as f64 + 1.0)
 }
@@ -72,7 +72,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn peaks_count_at_once_and_are_forgotten_slowly() {
+    async fn peaks_count_at_once_and_decay_slowly() {
         let now = Instant::now();
         let mut load = PeakEwma::default();
         assert_eq!(load.expected(now), None);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_flight_count_however_fast_the_route_is() {
+    fn calls_in_flight_count_even_on_fast_routes() {
         assert!(cost(SECOND, 1) < cost(3 * SECOND, 0));
         assert!(cost(SECOND, 4) > cost(3 * SECOND, 0));
         assert!(cost(Duration::ZERO, 1) > cost(Duration::ZERO, 0));

@@ -1,31 +1,30 @@
-//! Sends a call to one of its model's routes, and to the next one when a vendor fails before the first
-//! byte: `Request<Priced>` → `Request<Attempt>`, under one hold and one number.
+//! Sends a call to one of its model's routes, and to the next one if a vendor fails before the first byte:
+//! `Request<Priced>` → `Request<Attempt>`, under one hold and one number.
 //!
-//! **Which one.** Lower priorities first. Within a priority by weight, or by load where the weights are
-//! equal, or where a conversation has been before ([`Model::sticky`](crate::model::Model)). See `choice`,
-//! `load`, `conversation`.
+//! **Which route.** Lower priorities first. Within a priority: the conversation's previous route
+//! ([`Model::sticky`](crate::model::Model)), else by weight, or by load if the weights are equal. See `choice`, `load`,
+//! `conversation`.
 //!
-//! **When another.** On connections that are refused, fail or time out, on silence before the first byte,
-//! on 404, 408, 429, 5xx, on answers that are none, on a stream whose first event is an error, and on
-//! refusals of our key, which also is an alert. Never once the answer has begun, never on a 4xx that is the
-//! request's own, never for a client that has left, and not beyond a number, a time and a budget: then
-//! the most telling of the errors is the answer. A route whose format cannot carry a request is passed
-//! by. Layers below must answer only when they know that an answer has begun. See `class`, `budget`.
+//! **When to retry.** After connections that are refused, fail or time out; after silence before the first byte; after
+//! 404, 408, 429 and 5xx; after invalid answers; after a stream whose first event is an error; and after rejections of
+//! the operator's key, which also raise an alert. Never after an answer has begun, after a 4xx that the request itself
+//! caused, or for a client that has disconnected. Attempts are limited by number, time and a budget; after that the
+//! most informative error is returned. A route whose format cannot carry a request is skipped. Layers below must not
+//! return an answer before they know that it has begun. See `class`, `budget`.
 //!
-//! **Who is asked at all.** Five failures in a row, cut streams included, shut a route for a second, then
-//! for two, up to a minute; a single call looks whether it is back. Where all five are one caller's and a
-//! connection was there, it is shut for that caller alone: others do not lose a route by what one asks for.
-//! A vendor that has no such model (404) is asked again after 30 seconds. A limit (429) lets the key rest on
-//! that route for as long as the vendor says, a refused key is parked for all of them. A vendor that is
-//! full (`connections_max`, streams counted to their ends) or taken out by hand is passed by. See
-//! `breaker`, `health`.
+//! **Which routes are skipped.** After five failures in a row, including streams that broke off, a route's breaker
+//! opens for a second, then for two, and so on up to a minute; then a single call probes it. If one caller met all five
+//! failures and there was a connection, the breaker is open for that caller only, so that a caller's requests cannot
+//! take the route from others. A vendor that does not have the model (404) is not called for it for 30 seconds. After a
+//! limit (429) the key rests on that route for as long as the vendor states; a rejected key is parked for all routes. A
+//! vendor is skipped while it is full (`connections_max`, where streams count until they end) or disabled by the
+//! operator. See `breaker`, `health`.
 //!
-//! **When none is left.** A route that only rests is still tried, by one call at a time: limits often
-//! depend on a request's size, and one large request of one caller must not shut out all others. So is a
-//! route that is shut, the one that is due the soonest: by each call where the vendor answered, whatever it
-//! said; where it could not be reached or kept silent, four times a second and by all once a connection is
-//! there, since others would only wait for the failure. A caller whom nobody was asked for is told when to
-//! come back, as 429 or 503.
+//! **The last resort.** A resting route is still tried, by one call at a time: limits often depend on a request's size,
+//! and one large request must not block other callers. So is a route with an open breaker, first the one that is due
+//! soonest. If its vendor answered, whatever the answer, every call may try it. If the vendor was unreachable or
+//! silent, one call per 250 ms may, or every call once there is a connection; other calls would only wait for the same
+//! failure. If no vendor was called, the caller gets a 429 or 503 with the time to retry.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -85,14 +84,14 @@
 //!     .layer(FailoverLayer::new(health.clone(), FailoverSettings::default()))
 //!     .service_fn(vendors);
 //!
-//! // `priced` parses a call and puts its model and a price beside it, as `parse` and `select` do.
+//! // `priced` parses a call and adds its model and a price, as `parse` and `select` do.
 //! let text = r#"{"model":"large","messages":[{"role":"user","content":"Hello"}]}"#;
 //! for _ in 0..5 {
 //!     let call = Request::new(priced(text, &model));
 //!     let answer = service.clone().oneshot(call).await?.into_body().collect().await?;
 //!     assert_eq!(answer.to_bytes(), "second answers");
 //! }
-//! // Five failures in a row: nobody asks the first vendor for a while.
+//! // Five failures in a row: the first vendor is not called for a while.
 //! assert_eq!(health.snapshot()[0].routes[0].breaker, BreakerState::Open);
 //! # Ok(())
 //! # }
@@ -123,7 +122,8 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 use self::{
     budget::Budget,
@@ -141,14 +141,14 @@ use crate::{
     facts::{NothingSaid, RequestNumber},
 };
 
-/// How far a call may go.
+/// Limits of the attempts of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct FailoverSettings {
-    /// Most vendors' answers to one call.
+    /// Maximum number of vendor answers per call.
     pub attempts_max: u32,
-    /// No attempt begins later than this after the call: one that runs has its own times.
+    /// No attempt begins later than this after the call began. A running attempt has its own timeouts.
     pub begin_within: Duration,
-    /// How many attempts beyond each call's first there may be, over all calls.
+    /// Budget of retries, over all calls.
     pub budget: BudgetSettings,
 }
 
@@ -162,7 +162,7 @@ impl Default for FailoverSettings {
     }
 }
 
-/// Sends each call to a route of its model.
+/// Sends each call to a route of its model, and retries on other routes.
 #[derive(Clone)]
 pub struct FailoverLayer {
     shared: Arc<Shared>,
@@ -175,7 +175,7 @@ struct Shared {
 }
 
 impl FailoverLayer {
-    /// Reads and writes `health`; the budget is shared by all services that this layer makes.
+    /// Uses `health`. All services that this layer makes share the retry budget.
     #[must_use]
     pub fn new(health: Health, settings: FailoverSettings) -> Self {
         Self {
@@ -251,7 +251,7 @@ where
                 req: req.clone(),
             })
         });
-        // Begun at once, so that a request that is sent only once is not kept.
+        // Started immediately, so that a request that can be sent only once is not kept.
         let attempt = self.inner.call(chosen.attempt(req));
         let dispatch = Dispatch {
             shared: Arc::clone(&self.shared),
@@ -264,7 +264,7 @@ where
     }
 }
 
-/// A call on its way over its routes.
+/// A call on its way through its routes.
 struct Dispatch<S> {
     shared: Arc<Shared>,
     number: Option<RequestNumber>,
@@ -273,15 +273,15 @@ struct Dispatch<S> {
     again: Option<Box<RetryRequest<S>>>,
 }
 
-/// What a call needs that may be sent to another route, or with another key.
+/// The parts of a call that a retry on another route or key needs.
 struct RetryRequest<S> {
     inner: S,
     req: Request<Priced>,
 }
 
-/// The first answer that begins, or the most telling error.
+/// Returns the first answer that begins, or the most informative error.
 ///
-/// No `async fn`: its future would have room for each argument twice.
+/// Not an `async fn`: its future would store each argument twice.
 fn answered<S, A>(
     dispatch: Dispatch<S>,
     mut chosen: Chosen,
@@ -317,7 +317,7 @@ where
             } = chosen;
             let class = running.ended(&error);
             let key = running.credential() + 1;
-            // Its places are free for the next attempt.
+            // Frees its slots for the next attempt.
             drop(running);
             let number = number.map(tracing::field::display);
             let (vendor, model) = (&*route.vendor.name, route.model.as_str());
@@ -325,7 +325,7 @@ where
                 class,
                 Class::KeyRefused(_) | Class::Forbidden | Class::Limited(_)
             );
-            // What was wrong with one key need not be with the next.
+            // A fault of one key need not affect the next key.
             if !is_of_key || route.vendor.credentials.len() < 2 {
                 plan.done(index);
             }
@@ -339,7 +339,7 @@ where
                             model,
                             status,
                             error = text.as_str(),
-                            "vendor refused a call, and its caller is not told why"
+                            "vendor refused a call; its caller does not get the reason"
                         );
                     }
                     return Err(error);
@@ -355,7 +355,7 @@ where
                         model,
                         status,
                         error = words_of(&error).map(|answered| answered.text.as_str()),
-                        "vendor knows no such model, and its route rests: check routes[].model, and the vendor's url"
+                        "vendor has no such model; its route is paused: check routes[].model and the vendor's url"
                     );
                 }
                 Class::KeyRefused(status) => {
@@ -367,7 +367,7 @@ where
                         model,
                         status,
                         key,
-                        "vendor refused our key, which is parked: look after the key and the account"
+                        "vendor refused our key, which is parked: check the key and the account"
                     );
                 }
                 Class::Forbidden => {
@@ -379,7 +379,7 @@ where
                         model,
                         status,
                         key,
-                        "vendor forbade a call, and its route rests: look whether the account may use this model"
+                        "vendor forbade a call; its route is paused: check whether the account may use this model"
                     );
                 }
             }
@@ -419,7 +419,7 @@ where
     }
 }
 
-/// What a vendor said with a status that is no answer.
+/// The vendor's error answer, if it sent one.
 fn words_of(error: &Error) -> Option<&VendorAnswered> {
     match error {
         Error::VendorUnavailable(cause) => cause.downcast_ref(),
@@ -433,7 +433,7 @@ impl Shared {
     }
 
     fn budget(&self) -> std::sync::MutexGuard<'_, Budget> {
-        // A number and a time: never half written.
+        // No update under the lock can be left half done.
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The routes of one call: which one is tried next, and what is said when none can be.
+//! The routes of one call: selects the next to try, or an error when no route is left.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::{
     usage::{Attempted, Meter},
 };
 
-/// What a caller is told to wait where calls end at any time, or an operator has to act.
+/// Time to retry that callers get if a vendor is full, because calls end at any time, or if an operator has to act.
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const OPERATOR_WAIT: Duration = Duration::from_secs(30);
 
-/// The way of a call over its routes.
+/// The plan of a call over its routes.
 #[derive(Debug)]
 pub(super) struct RoutePlan {
     health: Health,
@@ -41,7 +41,7 @@ struct PlannedRoute {
     done: bool,
 }
 
-/// The route that is tried, with its places taken.
+/// The chosen route, whose slots are taken.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) index: usize,
@@ -58,7 +58,7 @@ impl RoutePlan {
             place: health.place(route),
             done: false,
         });
-        // Reading a body for it costs something.
+        // Reading the body has a cost.
         let sticky = priced.model.sticky && routes.len() > 1;
         let caller = req.extensions().get::<Caller>();
         let conversation = sticky.then(|| {
@@ -69,7 +69,7 @@ impl RoutePlan {
             health: health.clone(),
             routes_planned: routes_planned.collect(),
             conversation,
-            // Where nobody says who calls, all are one.
+            // Without a caller, all calls count as one caller's.
             caller: caller.map_or(0, |Caller(key)| health.caller(&key.id)),
             meter: priced.meter.clone(),
         }
@@ -84,22 +84,22 @@ impl RoutePlan {
         }
     }
 
-    /// The route of the call's first attempt. One that rests is better than none, and so is one that is shut.
+    /// The route of the call's first attempt. A resting route, or even one with an open breaker, is better than none.
     pub(super) fn first(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now).or_else(|| self.resting(now));
         chosen.or_else(|| self.shut(LastResort { first: true }, now))
     }
 
-    /// The route of another attempt.
+    /// The route of a further attempt.
     pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now);
         chosen.or_else(|| self.shut(LastResort { first: false }, now))
     }
 
-    /// The best route that is open and was not tried.
+    /// The best route that is available and was not tried.
     fn open(&self, now: Instant) -> Option<Chosen> {
         if let [only] = self.routes_planned.as_slice() {
-            // Most models have one way, and nothing to choose.
+            // Most models have a single route, and nothing to choose.
             return if only.done {
                 None
             } else {
@@ -116,29 +116,29 @@ impl RoutePlan {
             if let Some(chosen) = self.start(index, Entry::Open, now) {
                 return Some(chosen);
             }
-            // Somebody was faster.
+            // Another call took the last slot.
             taken.push(index);
         }
     }
 
-    /// A route that failed, or cannot carry the call, is not tried again.
+    /// Excludes a route that failed or cannot carry the call.
     pub(super) fn done(&mut self, index: usize) {
         self.routes_planned[index].done = true;
     }
 
-    /// Why nobody was asked: what is over first is what the caller has to wait for.
+    /// The error if no vendor was called: the one whose cause passes first.
     pub(super) fn refusal(&self, now: Instant) -> Error {
         let waits = self
             .routes_planned
             .iter()
             .map(|stop| match self.look(stop, now) {
-                // It was free a moment ago, or will be in a moment.
+                // A slot was free a moment ago, or will be soon.
                 Availability::Ready { .. } | Availability::Full => (FULL_WAIT, Error::Overloaded),
                 Availability::Resting {
                     wait,
                     why: Why::Limited,
                 } => (wait, Error::VendorLimit { retry_after: wait }),
-                // A call that has no other route is let through sooner than the rest.
+                // A call without another route is admitted earlier than others.
                 Availability::Shut {
                     last_resort: wait, ..
                 }
@@ -186,7 +186,7 @@ impl RoutePlan {
         })
     }
 
-    /// The route that has rested long enough the soonest, unless a call tries it already.
+    /// The resting route whose rest ends first, unless another call is trying it.
     fn resting(&self, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut resting: Vec<(Duration, usize)> = routes_planned
@@ -201,8 +201,7 @@ impl RoutePlan {
             .find_map(|(_, index)| self.start(index, Entry::Resting, now))
     }
 
-    /// The best route that is shut and was not tried: of those that can be reached the one that is due the
-    /// soonest.
+    /// The best route with an open breaker that was not tried: reachable ones first, then the one that is due soonest.
     fn shut(&self, how: LastResort, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut shut: Vec<_> = routes_planned
@@ -244,7 +243,7 @@ impl RoutePlan {
 }
 
 impl Chosen {
-    /// The request on this route. What it uses is counted from here on.
+    /// The request on this route. From here on, the meter counts this attempt.
     pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
         let Priced {
             call,
@@ -254,7 +253,7 @@ impl Chosen {
         } = req.body();
         let route = self.route.speaking(call.format);
         let vendor = &route.vendor;
-        // Only looked up where it has a cost.
+        // Only copied if routes have costs.
         let has_costs = !prices.route_costs().is_empty();
         meter.attempt(Attempted {
             vendor: Arc::clone(&vendor.name),

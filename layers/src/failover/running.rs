@@ -1,5 +1,5 @@
-//! One attempt, from the choice of its route to the end of its answer. Whatever ends it, its places are
-//! given back and its route's health is told how it went: dropped at any await, it does both.
+//! One attempt, from the choice of its route to the end of its answer. However it ends, it releases its slots and
+//! records the result in the route's health, even if it is dropped at an await.
 
 use std::{
     pin::Pin,
@@ -24,12 +24,12 @@ use crate::{
     usage::{End, Meter, Reading},
 };
 
-/// A vendor's wish to be left alone means something for a second at least.
+/// Minimum rest, however short a wait the vendor requests.
 const REST_MIN: Duration = Duration::from_secs(1);
 /// How long a route rests after a 403.
 const FORBIDDEN_REST: Duration = Duration::from_secs(30);
 
-/// The places that an attempt holds.
+/// The slots that an attempt holds.
 #[derive(Debug)]
 pub(super) struct Running {
     place: RouteHandle,
@@ -41,36 +41,36 @@ pub(super) struct Running {
     since: Instant,
     random: u8,
     stage: Stage,
-    /// It tries a route that rests, and holds the one place of those that do.
+    /// Whether this attempt tries a resting route, and so holds the single slot for such attempts.
     trying: bool,
 }
 
-/// What a call is content with.
+/// Which routes a call accepts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    /// A route that is open.
+    /// An available route: its breaker admits the call, and not all of its keys rest.
     Open,
-    /// One that rests, too.
+    /// Also a resting route.
     Resting,
-    /// Any.
+    /// Any route.
     LastResort(LastResort),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// No byte has come.
+    /// No byte has arrived.
     Waiting,
-    /// Nor has one yet, but the head went on.
+    /// No byte has arrived, but the head was forwarded.
     Silent,
-    /// The answer is on its way.
+    /// The answer is arriving.
     Answering,
-    /// How it went has been told.
+    /// The result has been recorded.
     Told,
 }
 
 impl Running {
-    /// Takes a route's places, if they are free and the `entry` will do: somebody may have been faster than who
-    /// looked. A route that rests is taken by one call at a time.
+    /// Takes a route's slots, if they are free and the `entry` permits it; another call may have taken them since the
+    /// check. A resting route is tried by one call at a time.
     pub(super) fn start(
         health: &Health,
         place: &RouteHandle,
@@ -123,13 +123,14 @@ impl Running {
         self.credential
     }
 
-    /// The key, as its digest.
+    /// The key's digest.
     fn key(&self) -> u64 {
         let key = self.route.vendor.credentials.get(self.credential);
         key.map(|key| self.health.digest(key)).unwrap_or_default()
     }
 
-    /// The head is there, and with it all of a plain answer or, if the vendor has `spoken`, a stream's first event.
+    /// Records that the head arrived, with all of a plain answer or, if the vendor has `spoken`, a stream's first
+    /// event.
     pub(super) fn began(&mut self, spoken: bool) {
         let now = Instant::now();
         let mut inner = self.place.route.lock();
@@ -138,17 +139,17 @@ impl Running {
         if spoken {
             self.spoke();
         } else {
-            // What went on is our own sign of life, which says nothing of the vendor.
+            // Only the gateway's keep-alive was forwarded, which shows nothing about the vendor.
             self.stage = Stage::Silent;
         }
     }
 
-    /// The vendor's first word has come.
+    /// Records the vendor's first byte.
     fn spoke(&mut self) {
         self.place.route.lock().breaker.began(self.pass);
         self.stage = Stage::Answering;
         if self.trying {
-            // It rested, and is awake.
+            // The route was resting, and has answered.
             let key = self.key();
             self.place.route.wake(key);
             self.place.vendor.unpark(key);
@@ -156,18 +157,18 @@ impl Running {
         }
     }
 
-    /// Whether all that went on is ours.
+    /// Whether only the gateway's keep-alives were forwarded.
     fn is_silent(&self) -> bool {
         let nothing = |reading: &Reading| reading.text_bytes == 0 && reading.usage.is_none();
         self.stage == Stage::Silent && self.meter.look(nothing)
     }
 
-    /// Whether all of the answer has come.
+    /// Whether the whole answer has arrived.
     pub(super) fn is_over(&self) -> bool {
         self.meter.look(|reading| reading.end.is_some())
     }
 
-    /// The attempt ended with an error. Says what to do about it.
+    /// Records that the attempt ended with an error, and returns its class.
     pub(super) fn ended(&mut self, error: &Error) -> Class {
         self.note(error);
         let (now, class) = (Instant::now(), Class::of(error));
@@ -181,13 +182,13 @@ impl Running {
                     self.rest(wish, Why::Down, now);
                 }
             }
-            // A limit is no sickness: the vendor is there, and says when to come back.
+            // A rate limit is not a failure: the vendor works and states when to retry.
             Class::Limited(wish) => {
                 self.tell(Outcome::Unknown);
                 self.rest(wish, Why::Limited, now);
             }
             Class::ModelUnknown => self.tell(Outcome::Lacking),
-            // This route alone rests a little.
+            // Only this route rests for a while.
             Class::Forbidden => {
                 self.tell(Outcome::Unknown);
                 self.rest(FORBIDDEN_REST, Why::Refused, now);
@@ -200,7 +201,7 @@ impl Running {
         class
     }
 
-    /// Keeps for operators what the vendor did, and not what a caller or we did wrong.
+    /// Keeps the vendor's error for operators, unless the caller or the gateway caused it.
     fn note(&self, error: &Error) {
         if error.is_the_vendors() {
             self.place.route.lock().last_error = Some((Instant::now(), status_of(error)));
@@ -212,7 +213,7 @@ impl Running {
         self.place.route.rest(self.key(), wait, why, now);
     }
 
-    /// No first byte came in this time, which says one thing.
+    /// No first byte arrived within this time, which is a lower bound.
     fn waited(&self, now: Instant) {
         if self.stage == Stage::Waiting {
             let waited = now - self.since;
@@ -227,7 +228,7 @@ impl Running {
         self.stage = Stage::Told;
         let mut inner = self.place.route.lock();
         let now = Instant::now();
-        // Its meter may be another vendor's next.
+        // The meter may count another vendor's attempt next.
         inner.tried = None;
         match outcome {
             Outcome::Succeeded => inner.breaker.succeeded(self.pass),
@@ -250,7 +251,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         match self.stage {
             Stage::Waiting => {
-                // Its client did not wait any longer.
+                // The client disconnected first.
                 self.waited(Instant::now());
                 self.tell(Outcome::Unknown);
             }
@@ -265,8 +266,8 @@ impl Drop for Running {
                     }
                     Some(End::VendorCut) if silent => Outcome::Failed(Trouble::Silent),
                     Some(End::VendorCut) => Outcome::Failed(Trouble::Answered),
-                    // What it says in the middle is as often about the request: one caller must not
-                    // shut a route for the others by asking for too much.
+                    // An error in the middle of a stream is often about the request: one caller must not open a route's
+                    // breaker for others by its requests.
                     Some(End::VendorError | End::ClientLeft | End::GatewayStopped) | None => {
                         Outcome::Unknown
                     }
@@ -290,7 +291,7 @@ enum Outcome {
 }
 
 pin_project! {
-    /// An answer's body that holds its route's places until it has ended, and then says how.
+    /// An answer's body that holds its route's slots until it has ended, and then records the result.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -301,7 +302,7 @@ pin_project! {
 
 impl<A> ResponseBody<A> {
     pub(super) fn new(inner: A, running: Running) -> Self {
-        // Of a plain answer everything has come, and nobody has to wait for the client to take it.
+        // A plain answer has arrived completely, so its slots need not wait until the client has read it.
         let running = (!running.is_over()).then(|| Box::new(running));
         Self { inner, running }
     }
@@ -316,12 +317,12 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let mut this = self.project();
-        // Looked at where it lies: a frame is large.
+        // Matched by reference, because a frame is large.
         let polled = this.inner.as_mut().poll_frame(cx);
         if let (Poll::Ready(frame), Some(running)) = (&polled, &mut *this.running) {
             match frame {
                 Some(Err(error)) if running.is_over() => running.note(error),
-                // What was cut above the meter: it does not know.
+                // The answer was cut by a layer above the meter, which does not see it.
                 Some(Err(error)) => drop(running.ended(error)),
                 Some(Ok(_)) if running.stage == Stage::Silent && !running.is_silent() => {
                     running.spoke();

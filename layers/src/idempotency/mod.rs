@@ -1,20 +1,21 @@
-//! Repeats the answer of a call that is sent again, after the draft "The Idempotency-Key HTTP Header Field"
-//! (draft-ietf-httpapi-idempotency-key-header): the same key, caller and request are one call, one hold and one charge.
+//! Repeats the answer when a client sends a call again, after the draft "The Idempotency-Key HTTP Header Field"
+//! (draft-ietf-httpapi-idempotency-key-header): the same idempotency key, caller and request are one call, one hold and
+//! one charge.
 //!
 //! ```text
-//! nobody has sent it           it runs, in a task of its own: its client may leave
-//! it runs in this process      its answer is joined from its beginning
-//! it runs in another one       409 with retry-after
-//! it was answered              the answer again
-//! it was charged, no answer    409: another key is needed
-//! another request              422
+//! not sent before               the call runs in a task of its own: its client may disconnect
+//! running in this process       the client joins the answer, from its beginning
+//! running in another process    409 with retry-after
+//! answered                      the same answer again
+//! charged, answer not stored    409: another idempotency key is needed
+//! sent with another request     422
 //! ```
 //!
-//! A caller's key has to allow it ([`KeyRecord::idempotency`]), and `auth` above hands on what answers are sealed with
-//! ([`AnswerKey`]). Without the header, or the permission, a call passes through.
+//! The caller's key must permit this ([`KeyRecord::idempotency`]), and `auth` must have passed down the secret that
+//! seals answers ([`AnswerKey`]). A call without the header, or without the permission, passes through.
 //!
-//! Whoever runs a call has a claim on it in an [`AnswerStore`], which lives as long as somebody says so. Where nobody does
-//! any more, the ledger is asked what became of its money ([`Money`]), before it runs again.
+//! The process that runs a call holds a claim in an [`AnswerStore`] and renews it. If a claim has expired, the ledger
+//! decides ([`Money`]) whether the call was charged, before it may run again.
 
 mod run;
 mod seal;
@@ -36,7 +37,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use pin_project_lite::pin_project;
 use tokio::{sync::oneshot, task::JoinSet};
 use tollgate_ledger::idempotency::{AnswerStore, Claim, Digest};
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 use self::{
     run::{Buffered, Reader, Run},
@@ -53,26 +55,26 @@ use crate::{
     undecided,
 };
 
-/// On an answer that was given before: `true`.
+/// Header of a repeated answer: `true`.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// On such an answer: the number of the call that was made.
+/// Header of a repeated answer: the number of the call that produced it.
 pub const ORIGINAL_REQUEST_ID: HeaderName = HeaderName::from_static("x-original-request-id");
-/// On an answer that is not kept, because enough is: `false`.
+/// Header of an answer that is not stored, because the store is full: `false`.
 pub const IDEMPOTENT_STORED: HeaderName = HeaderName::from_static("idempotent-stored");
 
-/// The most bytes of an idempotency key.
+/// Maximum bytes of an idempotency key.
 const KEY_BYTES_MAX: usize = 255;
 
-/// What the layer keeps, and for how long.
+/// Limits of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencySettings {
-    /// How long answers are kept.
+    /// How long answers are stored.
     pub kept: Duration,
-    /// How long a claim lives that nobody renews: after that, the process is taken for dead.
+    /// How long a claim lives without renewal. After that its process counts as dead.
     pub lease: Duration,
-    /// Bytes of an answer that is kept; a longer one is not.
+    /// Maximum bytes of an answer that is stored; a longer answer is not stored.
     pub answer_bytes_max: u64,
-    /// Bytes of all answers that come at the same time, or have come and are still read; of one account half of it.
+    /// Maximum bytes in memory of all answers that are arriving or still being read. One account may use half of them.
     pub running_bytes_max: u64,
 }
 
@@ -87,51 +89,60 @@ impl Default for IdempotencySettings {
     }
 }
 
-/// What became of the money of a call that nobody runs any more.
+/// State of the money of a call that no process runs any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was charged.
+    /// The call was charged.
     Charged,
-    /// It was not, and never will be.
+    /// The call was not charged, and never will be.
     Free,
-    /// It may yet be charged.
+    /// The call may still be charged.
     Open,
 }
 
-/// Where money is.
+/// The ledger, as far as the layer needs it.
 pub trait Money: Send + Sync + 'static {
-    /// Ends a call that nobody runs any more, so that it is charged no later, and says whether it was.
+    /// Ends a call that no process runs any more, so that it cannot be charged later, and returns whether it was
+    /// charged.
     fn abandon(
         &self,
         number: RequestNumber,
         account: &AccountId,
         key: &KeyId,
     ) -> impl Future<Output = Result<Fate, BoxError>> + Send;
+
+    /// Whether the key may make calls. An operator may have disabled it after its record was cached. The hold would
+    /// reject a call then, but a repeat makes no hold.
+    fn permits(
+        &self,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<bool, BoxError>> + Send;
 }
 
-/// What the layer has done, for whoever counts.
+/// Action of the layer, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A call runs, and its answer will be kept.
+    /// A call began, and its answer will be stored.
     Ran,
-    /// A call of an earlier process runs again: it had cost nothing.
+    /// A call of an earlier process began again, because it had cost nothing.
     RanAgain,
-    /// An answer was kept, of so many bytes.
+    /// An answer of this many bytes was stored.
     Stored(u64),
-    /// An answer was too much to be kept, or there was no room for the call.
+    /// An answer was not stored, because it was too long or the store was full.
     NotStored,
-    /// It could not be written how a call ended.
+    /// The end of a call could not be recorded.
     NotWritten,
-    /// An answer was repeated: to this request, of this call.
+    /// This request got the stored answer of this call.
     Replayed(RequestNumber, RequestNumber),
-    /// A running call's answer was joined: by this request, of this call.
+    /// This request joined the answer of this running call.
     Joined(RequestNumber, RequestNumber),
-    /// The call runs elsewhere.
+    /// The call is running in another process.
     Conflict,
-    /// Another request under the same key.
+    /// The idempotency key was used with another request.
     Mismatch,
-    /// The answer to a call that was charged is not there.
+    /// The call was or may be charged, but its answer is not stored.
     Gone,
 }
 
@@ -150,12 +161,12 @@ struct Shared<K, M> {
     report: Box<Report>,
     running: Mutex<HashMap<Name, Arc<Run<AnswerBody>>>>,
     buffered: Arc<Buffered>,
-    /// The calls' tasks.
+    /// Tasks that run the calls.
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl<K, M> IdempotencyLayer<K, M> {
-    /// Keeps answers in `store`, and asks `money` for the fate of abandoned calls.
+    /// Stores answers in `store`, and lets `money` decide about abandoned calls.
     pub fn new(
         store: K,
         money: M,
@@ -197,7 +208,7 @@ impl<K, M> Shared<K, M> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The run of this name, and whether it has just been made.
+    /// The run of this name, and whether it was created by this call.
     fn enter(
         &self,
         name: &Name,
@@ -218,9 +229,23 @@ impl<K, M> Shared<K, M> {
         (self.report)(event);
     }
 
+    /// Admits a repeat. A repeat is a request too: it counts towards the rate limits started above this layer, and is
+    /// rejected if they, or the ledger, reject its key.
+    async fn admit(&self, req: &mut Request<Call>, caller: &KeyRecord) -> Result<(), Error>
+    where
+        M: Money,
+    {
+        let verdicts = undecided::take(req.extensions_mut());
+        let permitted = self.money.permits(&caller.account, &caller.id).await;
+        if !permitted.map_err(Error::LedgerUnavailable)? {
+            return Err(Error::KeyDisabled);
+        }
+        undecided::decided(verdicts).await
+    }
+
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        // What has ended makes room.
+        // Removes tasks that have ended.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(work);
     }
@@ -289,15 +314,15 @@ where
     }
 }
 
-/// Who asks for it, where the header and the caller's key do.
+/// The caller and the secret that seals answers, if the call is to be idempotent.
 fn asked(req: &Request<Call>) -> Option<(Arc<KeyRecord>, AnswerKey)> {
-    // `auth` hands it on where both do.
+    // `auth` sets it if the header is present and the key permits it.
     let answer_key = req.extensions().get::<AnswerKey>()?;
     let Caller(key) = req.extensions().get()?;
     Some((Arc::clone(key), answer_key.clone()))
 }
 
-/// What the header says.
+/// The value of the header.
 fn presented(headers: &HeaderMap) -> Result<&[u8], Error> {
     let malformed = || Error::invalid("idempotency-key", Problem::NotAnIdempotencyKey);
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
@@ -325,7 +350,7 @@ where
     let fingerprint = seal.fingerprint(req.uri().path(), req.headers(), &req.body().body);
     let number = req.extensions().get::<RequestNumber>().copied();
     let number = number.unwrap_or_else(RequestNumber::now_v7);
-    // The hold has the claim's number: by it the ledger is asked what became of the call.
+    // The hold gets the claim's number, by which the ledger later finds the call.
     req.extensions_mut().insert(number);
     let name = (caller.account.clone(), seal.id);
     let run = loop {
@@ -337,9 +362,8 @@ where
             shared.report(Event::Mismatch);
             return Err(Error::IdempotencyKeyReused);
         }
-        // A repeat is a request too: it counts for what limits were asked above, and gets no further than they let it.
-        undecided::decided(undecided::take(req.extensions_mut())).await?;
-        // What has ended without an answer may run again.
+        shared.admit(&mut req, &caller).await?;
+        // A run that ended without an answer may be repeated.
         if let Some(head) = run.started().await {
             shared.report(Event::Joined(number, run.number));
             let mut res = Response::from_parts(head, boxed(Reader::joined(Arc::clone(&run))));
@@ -367,18 +391,20 @@ where
             res.headers_mut().insert(IDEMPOTENT_STORED, no);
             Ok(res)
         }
-        Err(_) => Err(Error::Internal("a call's task is gone".into())),
+        Err(_) => Err(Error::Internal(
+            "the task of the call ended without an answer".into(),
+        )),
     }
 }
 
-/// What the caller's future is told by the call's task.
+/// Message from the call's task to the future of its caller.
 enum Told<S> {
     Answer(Box<Result<Response<AnswerBody>, Error>>),
-    /// It goes on by itself.
+    /// The answer will not be stored; the caller's future makes the call itself.
     NotKept(Box<(S, Request<Call>)>),
 }
 
-/// Says that an answer was given before.
+/// Adds the headers of a repeated answer.
 fn stamp(headers: &mut HeaderMap, number: RequestNumber) {
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     if let Ok(number) = HeaderValue::from_str(&number.to_string()) {
@@ -387,14 +413,14 @@ fn stamp(headers: &mut HeaderMap, number: RequestNumber) {
 }
 
 pin_project! {
-    /// The future of [`Idempotency`]: the call below, or one with an idempotency key.
+    /// Future of [`Idempotency`]: a call passed through, or one with an idempotency key.
     pub struct ResponseFuture<F> {
         #[pin]
         inner: Inner<F>,
     }
 }
 
-/// A call, a repeat or a refusal.
+/// A call, a repeat or a rejection.
 type Keyed = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
 
 pin_project! {

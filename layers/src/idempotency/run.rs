@@ -1,4 +1,4 @@
-//! A running call's answer, which several callers read from its beginning.
+//! Shares the answer of a running call among several readers, each from the beginning.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,10 +17,10 @@ use tollgate_ledger::idempotency::Digest;
 
 use crate::{error::Error, facts::RequestNumber, key::AccountId};
 
-/// One account may have the whole divided by so much: whose readers stall takes from itself.
+/// One account may use at most the limit divided by this, so readers that stall only affect their own account.
 const ACCOUNT_PARTS: u64 = 2;
 
-/// The bytes of all answers that are on their way, and of each account's. An answer stays as long as somebody may read it.
+/// Bytes of all buffered answers, in total and by account. An answer stays in memory while it may still be read.
 #[derive(Debug, Default)]
 pub(super) struct Buffered(Mutex<Bytewise>);
 
@@ -35,12 +35,12 @@ impl Buffered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many more; says whether they fit.
+    /// Adds bytes; returns whether they fit.
     fn add(&self, account: &AccountId, bytes: u64, max: u64) -> bool {
         let mut buffered = self.lock();
         buffered.all += bytes;
         let all = buffered.all;
-        // Most chunks are of an account that is there.
+        // The usual case: the account has other bytes.
         let own = match buffered.accounts.get_mut(account) {
             Some(own) => {
                 *own += bytes;
@@ -66,7 +66,7 @@ impl Buffered {
     }
 }
 
-/// One call. `A` is the body of its answer.
+/// A call that runs. `A` is the body of its answer.
 pub(super) struct Run<A> {
     pub(super) fingerprint: Digest,
     pub(super) number: RequestNumber,
@@ -80,27 +80,27 @@ struct State<A> {
     head: Option<Parts>,
     chunks: Vec<Bytes>,
     bytes: u64,
-    /// What the answer's length was said to be.
+    /// The declared length of the answer.
     length: Option<u64>,
     stage: Stage<A>,
-    /// Of those who wait for the next change.
+    /// Wakers of tasks that wait for the next change.
     wakers: BTreeMap<WaiterId, Waker>,
-    /// How many have waited.
+    /// Number of waiters so far.
     waiters: WaiterId,
     readers: usize,
     first_has_left: bool,
 }
 
-/// Whose a waker is: whoever leaves takes it along, since it keeps all that its task had.
+/// Identifies a waker. A waiter that leaves removes its waker, because a waker keeps its whole task in memory.
 type WaiterId = u64;
 
 enum Stage<A> {
     Running,
     Done,
-    /// It broke off; the first reader is told why.
+    /// The answer broke off; the first reader gets the error.
     Broken(Option<Error>),
-    /// It is longer than what is buffered. One reader goes on by itself: the first, or, where that has left, whoever comes so
-    /// far.
+    /// The answer is longer than the buffer. One reader takes the rest of the body: the first or, if that has left,
+    /// another that has read everything buffered.
     TooLong(Option<A>),
 }
 
@@ -143,7 +143,7 @@ impl<A> Run<A> {
         wakers.into_values().for_each(Waker::wake);
     }
 
-    /// The answer begins.
+    /// Sets the head of the answer.
     pub(super) fn begin(&self, head: Parts, length: Option<u64>) {
         self.change(|state| {
             state.head = Some(head);
@@ -151,7 +151,7 @@ impl<A> Run<A> {
         });
     }
 
-    /// One chunk more, unless that were too many bytes.
+    /// Adds a chunk; returns it if it exceeds a limit.
     pub(super) fn push(&self, chunk: Bytes, bytes_max: u64, all_max: u64) -> Result<(), Bytes> {
         let bytes = chunk.len() as u64;
         let fits = self.buffered.add(&self.account, bytes, all_max);
@@ -167,8 +167,8 @@ impl<A> Run<A> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The chunk that was one too many, and the rest, which one reader reads by itself. Where there is none it ends as any call
-    /// does whose client has left.
+    /// Adds the chunk that exceeded the limit, and hands the rest of the body to one reader. Without readers the body
+    /// is dropped, which ends the call as when a client disconnects.
     pub(super) fn hand_over(&self, chunk: Bytes, rest: A) {
         let mut rest = Some(rest);
         self.change(|state| {
@@ -181,7 +181,7 @@ impl<A> Run<A> {
         self.change(|state| state.stage = Stage::Done);
     }
 
-    /// Nothing more comes, unless it had ended before.
+    /// Ends the answer with an error, unless it has already ended.
     pub(super) fn broken(&self, error: Option<Error>) {
         self.change(|state| {
             if let Stage::Running = state.stage {
@@ -194,7 +194,7 @@ impl<A> Run<A> {
         self.lock().chunks.clone()
     }
 
-    /// The head, once there is one; `None`: there will be none that could be joined.
+    /// The head, as soon as there is one; `None` if the run ended without an answer to join.
     pub(super) async fn started(&self) -> Option<Parts> {
         let mut waiting = Waiting {
             run: self,
@@ -215,7 +215,7 @@ impl<A> Run<A> {
     }
 }
 
-/// Somebody who waits for an answer to begin, and may leave.
+/// Waits for an answer to begin; may be dropped at any time.
 struct Waiting<'a, A> {
     run: &'a Run<A>,
     waiter: Option<WaiterId>,
@@ -228,7 +228,7 @@ impl<A> Drop for Waiting<'_, A> {
 }
 
 impl<A> State<A> {
-    /// As this waiter, or as a new one.
+    /// Registers this waiter, or a new one.
     fn wait(&mut self, waiter: &mut Option<WaiterId>, cx: &Context<'_>) {
         let waiters = &mut self.waiters;
         let waiter = *waiter.get_or_insert_with(|| {
@@ -258,19 +258,19 @@ pub(super) struct Reader<A> {
     at: usize,
     read: u64,
     is_first: bool,
-    /// What it reads by itself.
+    /// The rest of the body, if it was handed to this reader.
     rest: Option<A>,
     ended: bool,
     waiter: Option<WaiterId>,
 }
 
 impl<A> Reader<A> {
-    /// The caller's whose call it is.
+    /// The reader of the caller that made the call.
     pub(super) fn first(run: Arc<Run<A>>) -> Self {
         Self::new(run, true)
     }
 
-    /// Another one's.
+    /// A reader of a caller that sent the call again.
     pub(super) fn joined(run: Arc<Run<A>>) -> Self {
         Self::new(run, false)
     }
@@ -327,7 +327,7 @@ impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
                 Stage::Broken(error) => {
                     let error = error.take_if(|_| this.is_first);
                     Some(error.unwrap_or_else(|| {
-                        Error::VendorBroken("the call that was joined broke off".into())
+                        Error::VendorBroken("the answer of the joined call broke off".into())
                     }))
                 }
             };
@@ -373,7 +373,7 @@ impl<A> Drop for Reader<A> {
         state.readers -= 1;
         state.first_has_left |= self.is_first;
         let was_last = state.readers == 0;
-        // What nobody reads on ends as any call does whose client has left.
+        // Without readers the body is dropped, which ends the call as when a client disconnects.
         let rest = match &mut state.stage {
             Stage::TooLong(rest) if was_last => rest.take(),
             _ => None,
@@ -435,9 +435,9 @@ mod tests {
         assert_eq!((left.all, left.accounts.len()), (0, 0));
     }
 
-    /// The usual way: a client has given up, and has sent the call again.
+    /// The usual cause: a client timed out and sent the call again.
     #[test]
-    fn an_answer_too_long_to_keep_goes_on_to_whoever_is_left() {
+    fn rest_of_an_answer_too_long_to_store_reaches_the_remaining_reader() {
         let read = |reader: &mut Reader<AnswerBody>| {
             let polled = Pin::new(reader).poll_frame(&mut Context::from_waker(Waker::noop()));
             match polled {
@@ -481,7 +481,7 @@ mod tests {
                     .contains("IdempotentAnswerGone")
             );
         }
-        // And ends at once where nobody is.
+        // If no reader is left, the body is dropped at once.
         let run = run("acme", &Arc::default());
         drop(Reader::first(Arc::clone(&run)));
         let chunk = run.push("b".into(), 0, 100).unwrap_err();
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_not_woken_and_keeps_nobody_else_from_it() {
+    fn a_waiter_that_left_is_not_woken_and_others_are() {
         let run = run("acme", &Arc::default());
         let waiting = || run.lock().wakers.len();
         {
@@ -508,7 +508,7 @@ mod tests {
                 assert!(!poll(one.as_mut()) && !poll(two.as_mut()));
             }
             assert_eq!(waiting(), 2);
-            // Both are polled by one task.
+            // Both readers are polled by one task.
             drop(one);
             assert_eq!(waiting(), 1);
         }

@@ -1,7 +1,7 @@
-//! Keys that are derived from the caller's, and what is sealed by them.
+//! Derives keys from the caller's secret, and seals answers with them.
 //!
-//! HKDF (RFC 5869) over the secret that the caller presents, which nobody stores; ChaCha20-Poly1305 (RFC 8439) with a key
-//! for each claim, so that a random nonce of 96 bits never meets itself.
+//! HKDF (RFC 5869) over the secret that the caller presents, which is stored nowhere; ChaCha20-Poly1305 (RFC 8439) with
+//! one key per claim, so that a random nonce of 96 bits is never used twice with a key.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
@@ -20,7 +20,7 @@ use crate::{
 
 const VERSION: u8 = 1;
 
-/// What one caller's calls of one idempotency key are known by, and sealed with.
+/// The id and the sealing key of one caller's calls with one idempotency key.
 pub(super) struct Seal {
     pub(super) id: Digest,
     fingerprints: hmac::Key,
@@ -43,7 +43,7 @@ impl Seal {
             Ok(bytes)
         };
         let ids = hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"id"])?);
-        // Ids hold no such byte, nor does what was presented.
+        // Neither the ids nor the presented key contain this byte.
         let name = [caller.account.as_bytes(), caller.id.as_bytes(), presented].join(&b'\0');
         let id = digest(hmac::sign(&ids, &name));
         let key = expand(&[b"answer", &id.0])?;
@@ -56,7 +56,7 @@ impl Seal {
         })
     }
 
-    /// Of all that says what the answer is.
+    /// Fingerprint of everything that determines the answer.
     pub(super) fn fingerprint(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Digest {
         const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
         let mut context = hmac::Context::with_key(&self.fingerprints);
@@ -70,7 +70,7 @@ impl Seal {
         digest(context.sign())
     }
 
-    /// An answer, for whoever presents the same secret and asks the same.
+    /// Seals an answer. Only a request with the same secret and fingerprint can open it.
     pub(super) fn seal(&self, fingerprint: &Digest, answer: Vec<u8>) -> Result<Vec<u8>, BoxError> {
         let mut nonce = [0; aead::NONCE_LEN];
         getrandom::fill(&mut nonce)?;
@@ -88,7 +88,7 @@ impl Seal {
         Ok(sealed)
     }
 
-    /// What was sealed, if nobody has changed it.
+    /// Opens a sealed answer; `None` if it was modified.
     pub(super) fn open(&self, fingerprint: &Digest, mut sealed: Vec<u8>) -> Option<Bytes> {
         let at = sealed.len().checked_sub(aead::NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(&sealed[at..]).ok()?;
@@ -106,7 +106,7 @@ fn digest(tag: hmac::Tag) -> Digest {
     Digest(bytes)
 }
 
-/// An answer as it is kept: status, format of the stream, headers, body.
+/// Serializes an answer for the store: status, format of the stream, headers, body.
 pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     let body: usize = chunks.iter().map(Bytes::len).sum();
     let mut out = Vec::with_capacity(body + 1024);
@@ -123,7 +123,7 @@ pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     out.extend_from_slice(&count.to_be_bytes());
     for (name, value) in head.headers.iter().take(count.into()) {
         for part in [name.as_str().as_bytes(), value.as_bytes()] {
-            // Heads are bounded far below this.
+            // The size of heads is limited far below this.
             let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
             out.extend_from_slice(&length.to_be_bytes());
             out.extend_from_slice(part);
@@ -135,7 +135,7 @@ pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     out
 }
 
-/// Reads [`encode`]'s bytes; `None`: another version wrote them.
+/// Reads the bytes of [`encode`]; `None` if another version wrote them.
 pub(super) fn decode(mut kept: Bytes) -> Option<(Parts, Bytes)> {
     fn take(kept: &mut Bytes, bytes: usize) -> Option<Bytes> {
         (kept.len() >= bytes).then(|| kept.split_to(bytes))
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whoever_presents_the_same_secret_and_asks_the_same_reads_an_answer() {
+    fn an_answer_opens_only_with_the_same_secret_and_the_same_request() {
         let one = seal("tg-secret", "k", b"1");
         let asked = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hello");
         let sealed = one.seal(&asked, b"the answer".to_vec()).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_answer_changes_the_fingerprint() {
+    fn everything_that_changes_the_answer_changes_the_fingerprint() {
         let one = seal("tg-secret", "k", b"1");
         let none = HeaderMap::new();
         let beta: HeaderMap = [("anthropic-beta", "b")]
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_comes_back_as_it_was() {
+    fn sealed_answer_opens_unchanged() {
         let mut res = http::Response::builder()
             .status(201)
             .header("content-type", "text/event-stream")

@@ -1,4 +1,4 @@
-//! Futures that are dropped at every await, and claims that nobody renews.
+//! Futures that are dropped at every await, and claims that are not renewed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ use crate::{
 
 const CHUNKS: usize = 4;
 
-/// Says of every abandoned call the same.
+/// A ledger that reports the same outcome for every abandoned call.
 #[derive(Clone, Copy)]
 struct Says(Fate);
 
@@ -29,13 +29,17 @@ impl Money for Says {
     async fn abandon(&self, _: RequestNumber, _: &AccountId, _: &KeyId) -> Result<Fate, BoxError> {
         Ok(self.0)
     }
+
+    async fn permits(&self, _: &AccountId, _: &KeyId) -> Result<bool, BoxError> {
+        Ok(true)
+    }
 }
 
 struct Given {
     store: MemoryAnswers,
     layer: IdempotencyLayer<MemoryAnswers, Says>,
     made: Arc<AtomicUsize>,
-    /// What calls cost, and whether they break off.
+    /// Cost of each call, and whether its answer breaks off.
     cost: MicroRub,
     breaks: bool,
     caller: Arc<KeyRecord>,
@@ -70,6 +74,7 @@ impl Given {
             choices: 1,
             usage_asked: false,
             input: InputSize::default(),
+            texts: crate::text_sample::TextSample::default(),
             asks: None,
             spans: Spans::default(),
             session: None,
@@ -84,7 +89,7 @@ impl Given {
         req
     }
 
-    /// Waits before its head and before each chunk.
+    /// Calls the service, whose answer is pending once before its head and before each chunk.
     async fn ask(&self, body: &'static str) -> Result<Response<AnswerBody>, Error> {
         self.answer(self.request(body)).await
     }
@@ -111,7 +116,7 @@ impl Given {
         service.oneshot(req).await
     }
 
-    /// A request of which a limit above has been asked, and how often one has answered.
+    /// A request with a pending rate limit, and a counter of its answers.
     fn limited(&self, answer: Result<(), Duration>) -> (Request<Call>, Arc<AtomicUsize>) {
         let (mut req, answered) = (self.request("{}"), Arc::<AtomicUsize>::default());
         let counted = Arc::clone(&answered);
@@ -127,7 +132,7 @@ impl Given {
         (req, answered)
     }
 
-    /// Asks, and reads so many chunks.
+    /// Calls the service, and reads this many chunks.
     async fn read(&self, chunks: usize) -> Result<String, Error> {
         let mut body = self.ask("{}").await?.into_body();
         let mut text = String::new();
@@ -140,7 +145,7 @@ impl Given {
         Ok(text)
     }
 
-    /// What another process has claimed.
+    /// The claim of another process.
     fn claim(&self, body: &'static str) -> Claim {
         let seal = Seal::new(&AnswerKey([7; 32]), &self.caller, b"one").unwrap();
         let req = self.request(body);
@@ -155,7 +160,7 @@ impl Given {
     }
 }
 
-/// Lets everything else run until it waits.
+/// Runs all other tasks until they wait.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -163,7 +168,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wherever_its_client_leaves_a_call_is_made_once_and_its_answer_is_there() {
+async fn a_call_is_made_once_and_its_answer_stored_whenever_its_client_leaves() {
     let mut dropped = 0;
     for polls in 0.. {
         let given = Given::new(Fate::Open);
@@ -178,11 +183,11 @@ async fn wherever_its_client_leaves_a_call_is_made_once_and_its_answer_is_there(
             tokio::task::yield_now().await;
         }
         drop(reading);
-        // Joined or repeated, whichever it is by now.
+        // Joined or repeated, depending on how far it is.
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
         settle().await;
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
-        // Not so much as begun, where it was not polled.
+        // If it was never polled, the call has not begun.
         assert_eq!(given.made.load(Ordering::SeqCst), 1, "{polls}");
         if ended {
             break;
@@ -193,7 +198,7 @@ async fn wherever_its_client_leaves_a_call_is_made_once_and_its_answer_is_there(
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_at_once_are_one_call() {
+async fn simultaneous_repetitions_make_one_call() {
     let given = Arc::new(Given::new(Fate::Open));
     let mut calls = JoinSet::new();
     for _ in 0..50 {
@@ -207,7 +212,7 @@ async fn many_at_once_are_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_broke_off_runs_again_only_if_it_cost_nothing() {
+async fn a_call_that_broke_off_runs_again_only_if_it_cost_nothing() {
     for (cost, made) in [(MicroRub::ZERO, 2), (MicroRub::new(1), 1)] {
         let given = Given {
             breaks: true,
@@ -229,7 +234,7 @@ async fn what_broke_off_runs_again_only_if_it_cost_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_runs_any_more_is_judged_by_its_money() {
+async fn an_abandoned_call_runs_again_only_if_it_is_free() {
     for (fate, runs) in [
         (Fate::Free, true),
         (Fate::Charged, false),
@@ -263,7 +268,7 @@ async fn a_call_that_nobody_runs_any_more_is_judged_by_its_money() {
         }
         assert_eq!(answer.unwrap(), "0,1,2,3,");
         settle().await;
-        // The one that was taken for dead writes nothing any more.
+        // The process that counted as dead can no longer record an end.
         let late = given.store.finish(&claim, Outcome::Unanswered).await;
         assert_eq!(late.unwrap(), Finished::NotMine);
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
@@ -295,9 +300,9 @@ async fn a_claim_is_renewed_while_its_call_runs() {
     assert_eq!(answer.to_bytes(), "late");
 }
 
-/// Below the layer there is another one that waits for it: where the call is made.
+/// A call waits for the limits in a layer below this one.
 #[tokio::test(start_paused = true)]
-async fn what_is_joined_or_repeated_waits_for_the_limits_that_were_asked_above() {
+async fn joined_and_repeated_answers_wait_for_the_limits_started_above() {
     let no = Err(Duration::from_secs(7));
     for joins in [true, false] {
         let given = Given::new(Fate::Open);
@@ -328,12 +333,12 @@ async fn what_is_joined_or_repeated_waits_for_the_limits_that_were_asked_above()
     }
 }
 
-/// Answers that stay where they are while their process cannot say that it runs.
+/// A store that loses renewals while `cut` is set.
 #[derive(Clone)]
 struct CutOff {
     store: MemoryAnswers,
     cut: Arc<AtomicBool>,
-    /// So many claims are made and not answered, and so many ends not written.
+    /// Number of claims that are made but not acknowledged, and of ends that are not recorded.
     claims_lost: Arc<AtomicUsize>,
     ends_lost: Arc<AtomicUsize>,
 }
@@ -349,7 +354,7 @@ impl CutOff {
     }
 }
 
-/// Whether there is one left, which is taken.
+/// Whether one is left; takes it.
 fn is_due(left: &AtomicUsize) -> bool {
     let take = |left: usize| left.checked_sub(1);
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
@@ -380,7 +385,7 @@ impl AnswerStore for CutOff {
     }
 }
 
-/// Says when it is dropped: with it goes what a call holds.
+/// Reports its drop, and so that of everything else that the call owns.
 struct Held(Arc<AtomicBool>);
 
 impl Drop for Held {
@@ -390,7 +395,7 @@ impl Drop for Held {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_claim_is_taken_over_while_it_runs_stops_and_is_no_more_answered() {
+async fn a_call_whose_claim_is_taken_over_stops_and_is_not_answered() {
     for head_first in [false, true] {
         let given = Given::new(Fate::Free);
         let store = CutOff::from(&given.store);
@@ -421,14 +426,14 @@ async fn a_call_whose_claim_is_taken_over_while_it_runs_stops_and_is_no_more_ans
         let number = req.extensions().get::<RequestNumber>().copied();
         #[expect(
             clippy::disallowed_methods,
-            reason = "a caller goes on while its process is taken for dead"
+            reason = "the call continues while its process counts as dead"
         )]
         let running = tokio::spawn(async move {
             let answer = service.oneshot(req).await?;
             answer.into_body().collect().await.map(drop)
         });
         settle().await;
-        // Its process is taken for dead, and another one goes on in its place.
+        // The call's process counts as dead, and another takes over the claim.
         store.cut.store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(4)).await;
         let other = given.claim("{}");
@@ -446,15 +451,15 @@ async fn a_call_whose_claim_is_taken_over_while_it_runs_stops_and_is_no_more_ans
             ),
             true => assert!(matches!(told, Err(Error::VendorBroken(_))), "{told:?}"),
         }
-        // The claim is the other one's, and so is its end.
+        // The claim belongs to the other process, which alone can end it.
         let answered = given.store.finish(&other, Outcome::Free).await.unwrap();
         assert_eq!(answered, Finished::Kept);
     }
 }
 
-/// A failover has lost it, say, or an operator has deleted it: nobody else has made the call.
+/// For example lost in a failover of the store, or deleted by an operator: no other process has made the call.
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_claim_is_lost_is_claimed_anew_and_goes_on() {
+async fn a_call_whose_claim_is_lost_is_claimed_again_and_continues() {
     for claimed_by_another in [false, true] {
         let given = Given::new(Fate::Free);
         let service = given.layer.layer(service_fn(|_: Request<Call>| async {
@@ -475,7 +480,7 @@ async fn a_call_whose_claim_is_lost_is_claimed_anew_and_goes_on() {
         }
         let answer = running.await;
         if claimed_by_another {
-            // That one may have ended the hold of this one.
+            // The other process may have ended this call's hold.
             assert!(matches!(answer, Err(Error::IdempotencyKeyInUse { .. })));
         } else {
             let answer = answer.unwrap().into_body().collect().await.unwrap();
@@ -495,9 +500,9 @@ async fn a_call_whose_claim_is_lost_is_claimed_anew_and_goes_on() {
     }
 }
 
-/// The store was slow, or out of reach for a moment.
+/// The store was slow, or unreachable for a moment.
 #[tokio::test(start_paused = true)]
-async fn an_end_that_could_not_be_written_is_written_later() {
+async fn an_end_that_could_not_be_recorded_is_recorded_later() {
     for (claims_lost, ends_lost) in [(1, 0), (1, 1), (0, 1), (0, 2)] {
         let given = Given::new(Fate::Open);
         let store = CutOff::from(&given.store);
@@ -523,7 +528,7 @@ async fn an_end_that_could_not_be_written_is_written_later() {
         } else {
             first.unwrap().into_body().collect().await.unwrap();
         }
-        // Before the time of the claim is over, behind which the ledger would be asked.
+        // Before the claim expires; after that the ledger would decide.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let again = ask().await.unwrap().into_body().collect().await.unwrap();
         assert_eq!(again.to_bytes(), "x");

@@ -1,4 +1,4 @@
-//! A call's task: claims it, runs it, keeps its answer. Its client may leave.
+//! The task of a call: claims the call, runs it and stores its answer. Its client may disconnect.
 
 use std::{
     future::{pending, poll_fn},
@@ -20,7 +20,7 @@ use tokio::{
 use tollgate_ledger::idempotency::{
     AnswerStore, Claim, Claimed, Earlier, Finished, Outcome, Stage,
 };
-use tower::Service;
+use tower_service::Service;
 
 use super::{
     Event, Fate, Money, Name, Shared, Told,
@@ -34,10 +34,9 @@ use crate::{
     error::{BoxError, Error},
     facts::CallCost,
     key::KeyRecord,
-    undecided,
 };
 
-/// Renewals within the time of a claim.
+/// Renewals during the lifetime of a claim.
 const RENEWALS: u32 = 3;
 
 pub(super) struct Work<S, K, M> {
@@ -48,12 +47,12 @@ pub(super) struct Work<S, K, M> {
     tell: oneshot::Sender<Told<S>>,
 }
 
-/// A run among the running ones: gone from there when this is dropped, and ended.
+/// A run in the map of running calls; removed and ended on drop.
 struct Entered<K, M> {
     shared: Arc<Shared<K, M>>,
     name: Name,
     run: Arc<Run<AnswerBody>>,
-    /// It is being written how it ended.
+    /// Whether the end of the call is being recorded.
     ending: AtomicBool,
 }
 
@@ -68,7 +67,7 @@ impl<K, M> Entered<K, M> {
         }
     }
 
-    /// Whoever waits for an answer of it makes the call.
+    /// Ends the run without an answer; requests that waited for it make the call themselves.
     fn end(&self) {
         self.leave();
         self.run.broken(None);
@@ -81,11 +80,11 @@ impl<K, M> Drop for Entered<K, M> {
     }
 }
 
-/// What a claim came to.
+/// Result of claiming a call.
 enum Begin {
     Run,
     NotKept,
-    /// Nobody knows whether it is claimed.
+    /// The store failed, so the claim may or may not exist.
     Unclaimed(BoxError),
     Answer(Result<Response<AnswerBody>, Error>),
 }
@@ -134,7 +133,7 @@ where
             Begin::Run => {}
             Begin::NotKept => {
                 entered.shared.report(Event::NotStored);
-                // Whoever waits for this run makes another.
+                // Requests that wait for this run then start one of their own.
                 drop(entered);
                 drop(tell.send(Told::NotKept(Box::new((inner, req)))));
                 return;
@@ -145,12 +144,12 @@ where
                 return;
             }
             Begin::Unclaimed(error) => {
-                // What the call has taken up is free: this may take a while.
+                // Releases what the call holds, because the retries below may take a while.
                 drop((inner, req));
                 entered.end();
                 let unavailable = Err(Error::LedgerUnavailable(error));
                 drop(tell.send(Told::Answer(Box::new(unavailable))));
-                // It may be claimed all the same, and whoever sends the call again would wait for nobody.
+                // The claim may exist nevertheless; a repeat of the call would then wait for a run that does not exist.
                 insist(&entered, &claim, Outcome::Free).await;
                 return;
             }
@@ -163,13 +162,14 @@ where
             let (mut taken_over, mut calling) = (pin!(taken_over), pin!(calling));
             poll_fn(|cx| match calling.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(()),
-                // Whoever has the claim now has ended the hold, and makes the call. Soon after that nothing is charged here
-                // for it; were it to run on, the ledger could have forgotten that by its end.
+                // The process that took over the claim has ended the hold, and makes the call. The ledger soon rejects
+                // charges for that hold; if this run continued, the ledger might have forgotten the hold before its
+                // end.
                 Poll::Pending => taken_over.as_mut().poll(cx),
             })
             .await;
         }
-        // It was taken over before its answer began.
+        // The claim was taken over before the answer began.
         if let Some(tell) = tell {
             shared.report(Event::Conflict);
             let retry_after = claim.lease;
@@ -179,7 +179,7 @@ where
         }
     }
 
-    /// Claims the call, or finds what there is in its place.
+    /// Claims the call, or determines the answer if it was made before.
     async fn begin(&self, req: &mut Request<Call>) -> Begin {
         let shared = &self.entered.shared;
         let mut from = None;
@@ -212,9 +212,7 @@ where
                 Stage::Answered(sealed) => {
                     let opened = self.seal.open(&self.claim.fingerprint, sealed);
                     if let Some((head, body)) = opened.and_then(seal::decode) {
-                        // As for one that is joined.
-                        let verdicts = undecided::take(req.extensions_mut());
-                        if let Err(error) = undecided::decided(verdicts).await {
+                        if let Err(error) = shared.admit(req, &self.caller).await {
                             return Begin::Answer(Err(error));
                         }
                         shared.report(Event::Replayed(self.claim.number, number));
@@ -242,9 +240,10 @@ where
     }
 }
 
-/// Renews the claim, and comes to an end when another process has it, which may have ended this one's hold. Where nobody has it,
-/// and this one has said within the time of a claim that it runs, it was lost, or deleted: the call goes on, by a new
-/// one if there can be any. Once the call is `ending`, what is not there has ended.
+/// Renews the claim, and completes if another process has taken it over, because that process may have ended this
+/// call's hold. If the claim is missing, although this process renewed it within the claim's lifetime, the claim was
+/// lost or deleted: the call continues with a new claim, if there is room for one. Once the call is `ending`, a missing
+/// claim means that its end was recorded.
 async fn taken_over<K: AnswerStore>(
     store: &K,
     claim: &Claim,
@@ -262,7 +261,7 @@ async fn taken_over<K: AnswerStore>(
             Ok(false) => match store.claim(claim, None).await {
                 Ok(Claimed::Mine) => renewed_at = asked_at,
                 Ok(Claimed::Earlier(_)) => return,
-                // It goes on, and its answer is not kept.
+                // The call continues, but its answer is not stored.
                 Ok(Claimed::Full) => return pending().await,
                 Err(_) => {}
             },
@@ -271,7 +270,7 @@ async fn taken_over<K: AnswerStore>(
     }
 }
 
-/// Makes the call, lets its answer go to whoever reads, and keeps it.
+/// Makes the call, shares its answer with all readers, and stores it.
 async fn call<S, K, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
@@ -296,7 +295,7 @@ async fn call<S, K, M>(
     let (head, mut body) = match answered {
         Ok(res) => res.into_parts(),
         Err(error) => {
-            // First the claim, then the answer: what is sent again at once finds it so.
+            // Record the end first, then answer: a client that repeats the call at once must find the end recorded.
             let outcome = outcome_without_answer(&cost);
             let written = finish(entered, claim, outcome).await;
             entered.end();
@@ -351,7 +350,7 @@ async fn call<S, K, M>(
     }
 }
 
-/// How a call ended that has no whole answer: money decides.
+/// Outcome of a call without a complete answer: depends on whether it was charged.
 fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
     if cost.is_charged() {
         Outcome::Unanswered
@@ -360,7 +359,7 @@ fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
     }
 }
 
-/// Writes how it ended. Says `false` where nobody knows whether that is written.
+/// Records the end of a call. Returns `false` if it is unknown whether it was recorded.
 async fn finish<K: AnswerStore, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
@@ -374,7 +373,7 @@ async fn finish<K: AnswerStore, M>(
         (Finished::Kept, Outcome::Answered(sealed)) => {
             entered.shared.report(Event::Stored(sealed.len() as u64));
         }
-        // Where nothing is to be kept, nothing that is there is right.
+        // If there is nothing to store, a missing claim is correct.
         (Finished::Kept, _) | (Finished::NotMine, Outcome::Free) => {}
         (Finished::TooMuch, _) => entered.shared.report(Event::NotStored),
         (Finished::NotMine, _) => entered.shared.report(Event::NotWritten),
@@ -382,7 +381,8 @@ async fn finish<K: AnswerStore, M>(
     true
 }
 
-/// Writes it, again and again for about the time of a claim: then that runs out, and the ledger says what became of the call.
+/// Records the end of a call, with retries for about the lifetime of a claim. After that the claim expires, and the
+/// ledger decides about the call.
 async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outcome: Outcome<'_>) {
     for again in 0..RENEWALS {
         if again > 0 {
@@ -392,7 +392,7 @@ async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outco
             return;
         }
     }
-    // What nothing is kept of is asked of the ledger.
+    // If nothing was to be stored, the ledger will decide correctly.
     if outcome != Outcome::Free {
         entered.shared.report(Event::NotWritten);
     }

@@ -1,25 +1,25 @@
-//! Where a string's next byte with a meaning stands, some words at a time.
+//! Finds the next significant byte of a string, several words at a time.
 
 use std::ops::Range;
 
 use memchr::memchr2;
 
-/// One in each byte of a word.
+/// A word with 1 in each byte.
 const ONES: u64 = u64::MAX / 255;
 /// The highest bit of each byte of a word.
 const HIGH: u64 = ONES << 7;
-/// Most names and short values end within so many words: these are looked at where a string is read.
+/// Words that are checked inline: most names and short values end within these.
 pub(super) const NEAR: usize = 2;
-/// Most strings end within so many words, identifiers too; behind them a faster search is worth its start.
+/// Words that are checked before the vectorised search, which costs a start-up: most strings, including ids, end within
+/// these.
 pub(super) const WORDS: usize = 6;
-/// So many bytes are searched for control characters at a time, no more than words were looked at before.
+/// Bytes per block of the search for control characters; at most the bytes that the word search covered.
 const BLOCK: usize = 32;
 const _: () = assert!(BLOCK <= 8 * WORDS);
 
-/// Where the first byte from `at` on stands that means something in a string: a quote, a backslash, and, if
-/// they are asked for, control characters. The end, if there is none.
-// So many words are looked at in place. All of them would need more registers than there are, wherever a
-// string is read.
+/// Index of the first byte from `at` on that is significant in a string: a quote, a backslash or, with `CONTROLS`, a
+/// control character. The end of the text if there is none.
+// Checks `IN_PLACE` words inline. More would need too many registers at every place that reads a string.
 #[inline(always)]
 pub(super) fn special<const CONTROLS: bool, const IN_PLACE: usize>(
     json: &[u8],
@@ -29,7 +29,7 @@ pub(super) fn special<const CONTROLS: bool, const IN_PLACE: usize>(
         .unwrap_or_else(|| special_beyond::<CONTROLS>(json, at, IN_PLACE))
 }
 
-/// The same, where the first words have nothing, or the end is near.
+/// Continues [`special`] after the inline words, or near the end of the text.
 #[inline(never)]
 fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize, words: usize) -> usize {
     if let Some(found) = in_words::<CONTROLS>(json, at, words..WORDS) {
@@ -51,7 +51,7 @@ fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize, words: usize) ->
     at + control.unwrap_or(end)
 }
 
-/// Where the first such byte stands in some of the words from `at` on, if it does.
+/// Index of the first significant byte within these words from `at` on.
 #[inline(always)]
 fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -> Option<usize> {
     let mut rest = json.get(at + 8 * words.start..)?;
@@ -66,14 +66,14 @@ fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -
     None
 }
 
-/// The highest bit of each byte of a word that means something in a string. The lowest bit that is set is
-/// right; behind it a borrow may have set others.
+/// Sets the highest bit of each significant byte of a word. Only the lowest set bit is exact: a borrow may set false
+/// bits above it.
 #[inline]
 const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
     let backslashes = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
     let others = if CONTROLS {
-        // With this bit turned over a quote is a blank, a blank is a quote, and a control character is
-        // another: below an exclamation mark is what is looked for, and no more.
+        // Flipping this bit swaps quote and blank and maps control characters to control characters, so exactly the
+        // significant bytes are below an exclamation mark.
         (word ^ (ONES * 2)).wrapping_sub(ONES * b'!' as u64)
     } else {
         (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES)
@@ -81,9 +81,9 @@ const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
     (backslashes | others) & !word & HIGH
 }
 
-/// Where the first control character stands, in a text whose first [`BLOCK`] bytes are none.
+/// Index of the first control character, in a text whose first [`BLOCK`] bytes have none.
 fn first_control(text: &[u8]) -> Option<usize> {
-    // The least of all bytes is found in whole vectors, and blocks from the end on leave over what is known.
+    // The minimum of a block vectorises. Blocks count from the end, so the remainder is in the part that has none.
     let (_, blocks) = text.as_rchunks::<BLOCK>();
     let least = blocks
         .as_flattened()

@@ -1,5 +1,4 @@
-//! JSON without building anything: a [`Reader`] that checks what it reads, and a quick look at the strings
-//! in bytes that may be no JSON at all.
+//! JSON without building values: a strict [`Reader`], and a fast scan of the strings in bytes that may not be JSON.
 
 mod bytes;
 mod reader;

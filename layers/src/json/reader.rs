@@ -1,21 +1,21 @@
-//! A reader that checks what it reads: strict, in one pass, building nothing.
+//! A strict JSON reader: one pass, builds no values.
 
 use std::borrow::Cow;
 
 use super::bytes::{NEAR, WORDS, special};
 
-/// It is no JSON: where the first byte is that cannot stand there.
+/// Not JSON; the position of the first invalid byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no JSON at {line}:{column}")]
+#[error("not JSON at {line}:{column}")]
 pub struct NotJson {
-    /// Counts from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// In bytes; counts from 1.
+    /// Column in bytes, from 1.
     pub column: usize,
 }
 
 impl NotJson {
-    /// The byte at `index` of `json` is wrong, or missing.
+    /// The byte at `index` of `json` is invalid or missing.
     #[cold]
     #[must_use]
     pub fn at(json: &[u8], index: usize) -> Self {
@@ -28,7 +28,7 @@ impl NotJson {
     }
 }
 
-/// Reads a JSON text (RFC 8259) value by value. What was read is JSON; what is behind it is not known yet.
+/// Reads a JSON text (RFC 8259) value by value. Everything read so far is valid; the rest is unchecked.
 ///
 /// ```
 /// use tollgate_layers::json::{Reader, Value};
@@ -51,20 +51,20 @@ pub struct Reader<'a> {
     pub(super) at: usize,
 }
 
-/// A value, or the beginning of one.
+/// A value, or the beginning of an array or object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// `null`.
+    /// The literal `null`.
     Null,
     /// `true` or `false`.
     Boolean(bool),
-    /// A number as it is written: no type holds all of them.
+    /// A number as written: no Rust type holds all of them.
     Number(&'a str),
-    /// A string.
+    /// A string, not decoded yet.
     String(Str<'a>),
-    /// The bracket of an array: [`Reader::element`] goes on.
+    /// The opening bracket of an array; continue with [`Reader::element`].
     Array,
-    /// The brace of an object: [`Reader::key`] goes on.
+    /// The opening brace of an object; continue with [`Reader::key`].
     Object,
 }
 
@@ -77,19 +77,25 @@ pub struct Str<'a> {
 }
 
 impl<'a> Str<'a> {
-    /// Whether it stands for a text: with half a surrogate pair in its escapes it does not.
+    /// Whether the string is valid text; a lone surrogate escape is not.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         self.is_text
     }
 
-    /// Its length in UTF-8. Half a surrogate pair counts as half of its character.
+    /// The text between the quotes, as written.
+    #[must_use]
+    pub const fn raw(&self) -> &'a str {
+        self.raw
+    }
+
+    /// Decoded length in UTF-8 bytes. A lone surrogate counts as half of its character.
     #[must_use]
     pub const fn decoded_len(&self) -> u64 {
         self.decoded_bytes as u64
     }
 
-    /// What it stands for; what is no text stays as it is written.
+    /// The decoded text; if the string is not valid text, the text as written.
     #[inline]
     #[must_use]
     pub fn decoded(&self) -> Cow<'a, str> {
@@ -105,76 +111,76 @@ impl<'a> Str<'a> {
     }
 }
 
-/// What stands there cannot stand there.
+/// Byte offset of a syntax error.
 struct Wrong(usize);
 
-/// A string that was passed over: what is between its quotes.
+/// A skipped string: the text between its quotes.
 #[derive(Clone, Copy)]
 struct Quoted {
     start: usize,
     end: usize,
-    /// The escapes, than what they stand for.
+    /// Bytes by which the escapes are longer than the decoded characters.
     longer_bytes: usize,
     is_text: bool,
 }
 
 impl Quoted {
-    /// Its quotes, and what its escapes are longer than what they stand for.
+    /// Bytes of the two quotes, and by which the escapes are longer than the decoded characters.
     const fn dress_bytes(self) -> usize {
         2 + self.longer_bytes
     }
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `text` from its beginning.
+    /// Reads `text` from the beginning.
     #[must_use]
     pub const fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
 
-    /// Up to where it has been read, in bytes.
+    /// Current position, in bytes.
     #[must_use]
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// What has been read since it was at `start`.
+    /// The text between `start` and the current position.
     #[must_use]
     pub fn since(&self, start: usize) -> &'a str {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    /// What stands here is not what should.
+    /// The error of an unexpected value at the current position.
     #[cold]
     #[must_use]
     pub fn fault(&self) -> NotJson {
         NotJson::at(self.text.as_bytes(), self.at)
     }
 
-    /// Reads the next value: whole, or the beginning of an array or an object.
+    /// Reads the next value: completely, or only the opening of an array or an object.
     ///
     /// # Errors
-    /// There is none.
+    /// When no valid value follows.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
         self.value().map_err(|wrong| self.wrong(wrong))
     }
 
-    /// An object's next name, up to where its value begins; `None` at the object's end. `first` is true
-    /// behind the brace, and changed here.
+    /// Reads an object's next name, up to the start of its value; `None` at the end of the object. `first` must be true
+    /// after the opening brace, and is updated.
     ///
     /// # Errors
-    /// There is neither.
+    /// When neither a name nor the end of the object follows.
     #[inline]
     pub fn key(&mut self, first: &mut bool) -> Result<Option<Str<'a>>, NotJson> {
         self.name(std::mem::take(first))
             .map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Whether an array has one more element, which is to be read then. `first` is true behind the
-    /// bracket, and changed here.
+    /// Whether the array has another element, which must then be read. `first` must be true after the opening bracket,
+    /// and is updated.
     ///
     /// # Errors
-    /// There is neither a comma nor the array's end.
+    /// When neither a comma nor the end of the array follows.
     #[inline]
     pub fn element(&mut self, first: &mut bool) -> Result<bool, NotJson> {
         let (at, has_more) = more(self.json(), self.at, std::mem::take(first), b']')
@@ -183,29 +189,29 @@ impl<'a> Reader<'a> {
         Ok(has_more)
     }
 
-    /// Passes over the next value, whatever it is. Says how many bytes it has, where strings count as
-    /// what they stand for, without their quotes; `None` if it is nested deeper than `depth_max`.
+    /// Skips the next value. Returns its length in bytes, with strings counted decoded and without quotes; `None` if it
+    /// is nested deeper than `depth_max`.
     ///
     /// # Errors
-    /// There is no value.
+    /// When no valid value follows.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
         self.pass(depth_max).map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Passes over the next value: it as it is written.
+    /// Skips the next value and returns it as written.
     ///
     /// # Errors
-    /// There is no value.
+    /// When no valid value follows.
     pub fn raw(&mut self) -> Result<&'a str, NotJson> {
         let (start, _) = peek(self.json(), self.at);
         self.skip(usize::MAX)?;
         Ok(&self.text[start..self.at])
     }
 
-    /// Nothing but blanks is left.
+    /// Checks that only whitespace is left.
     ///
     /// # Errors
-    /// There is more.
+    /// When anything else is left.
     pub fn end(&mut self) -> Result<(), NotJson> {
         (self.at, _) = peek(self.json(), self.at);
         if self.at < self.text.len() {
@@ -214,7 +220,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// It ends there.
+    /// Records a syntax error's position.
     #[cold]
     fn wrong(&mut self, Wrong(at): Wrong) -> NotJson {
         self.at = at;
@@ -225,7 +231,7 @@ impl<'a> Reader<'a> {
         self.text.as_bytes()
     }
 
-    /// [`Reader::begin`].
+    /// Implements [`Reader::begin`].
     #[inline]
     fn value(&mut self) -> Result<Value<'a>, Wrong> {
         let json = self.json();
@@ -255,7 +261,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// [`Reader::key`].
+    /// Implements [`Reader::key`].
     #[inline]
     fn name(&mut self, first: bool) -> Result<Option<Str<'a>>, Wrong> {
         let json = self.json();
@@ -269,7 +275,7 @@ impl<'a> Reader<'a> {
         Ok(Some(self.str(name)))
     }
 
-    /// [`Reader::skip`].
+    /// Implements [`Reader::skip`].
     #[inline]
     fn pass(&mut self, depth_max: usize) -> Result<Option<u64>, Wrong> {
         let json = self.json();
@@ -295,7 +301,7 @@ impl<'a> Reader<'a> {
                 }
                 _ => at = plain(json, at)?,
             }
-            // On to the next value, over the ends of what ends here.
+            // Closes finished arrays and objects, up to the next value.
             loop {
                 if open.depth == 0 {
                     self.at = at;
@@ -331,10 +337,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-// What follows takes a place and says where it has come to. Inlined, it keeps both out of memory, which is
-// half of what it would cost.
+// The following functions take a position and return the new one. Inlined, that keeps both in registers, which halves
+// their cost.
 
-/// Where the next byte stands that is no blank, and that byte; zero at the end, which can stand nowhere.
+/// The next non-blank byte and its position; zero at the end of the text, which is valid nowhere.
 #[inline(always)]
 fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
     loop {
@@ -345,7 +351,7 @@ fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
     }
 }
 
-/// Behind this byte, which must be the next that is no blank.
+/// The position after this byte, which must be the next non-blank byte.
 #[inline(always)]
 fn expect(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong> {
     if json.get(at) == Some(&byte) {
@@ -362,7 +368,8 @@ fn expect_behind_blanks(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong
     }
 }
 
-/// Whether an array or an object that ends with `end` has one more element or field, and behind what says so.
+/// Whether an array or object that ends with `end` has another element or field, and the position after the comma or
+/// the end.
 #[inline(always)]
 fn more(json: &[u8], at: usize, first: bool, end: u8) -> Result<(usize, bool), Wrong> {
     match peek(json, at) {
@@ -373,7 +380,7 @@ fn more(json: &[u8], at: usize, first: bool, end: u8) -> Result<(usize, bool), W
     }
 }
 
-/// A field's name, and where its colon ends.
+/// Reads a field's name, and returns the position after its colon.
 #[inline(always)]
 fn name(json: &[u8], at: usize) -> Result<(Quoted, usize), Wrong> {
     let name = quoted(json, expect(json, at, b'"')?)?;
@@ -381,7 +388,7 @@ fn name(json: &[u8], at: usize) -> Result<(Quoted, usize), Wrong> {
     Ok((name, at))
 }
 
-/// A string, from behind its opening quote on.
+/// Reads a string, from after its opening quote.
 #[inline(always)]
 fn quoted(json: &[u8], start: usize) -> Result<Quoted, Wrong> {
     let mut text = Quoted {
@@ -396,7 +403,7 @@ fn quoted(json: &[u8], start: usize) -> Result<Quoted, Wrong> {
     Ok(text)
 }
 
-/// A string that is plain up to `at`. Few have escapes; those that do have many.
+/// Reads a string that has no escapes before `at`. Few strings have escapes; those that do have many.
 #[inline(never)]
 fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
     let mut escapes = Escapes::default();
@@ -425,7 +432,7 @@ fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
     }
 }
 
-/// Behind an escape of four digits, whose backslash stands at `begin`.
+/// The position after a four-digit escape whose backslash is at `begin`.
 fn unit(json: &[u8], begin: usize, escapes: &mut Escapes) -> Result<usize, Wrong> {
     let end = begin + 6;
     let mut code = 0;
@@ -439,7 +446,7 @@ fn unit(json: &[u8], begin: usize, escapes: &mut Escapes) -> Result<usize, Wrong
     let half_ends = escapes.half_ends.take();
     escapes.longer_bytes += match code {
         0..0x80 => 5,
-        // Each half of a surrogate pair is half of a four-byte character.
+        // Each half of a surrogate pair counts as half of a four-byte character.
         0x80..0x800 | 0xD800..0xE000 => 4,
         _ => 3,
     };
@@ -453,7 +460,7 @@ fn unit(json: &[u8], begin: usize, escapes: &mut Escapes) -> Result<usize, Wrong
     Ok(end)
 }
 
-/// Behind a value that is no string and has no others in it.
+/// The position after a scalar that is not a string.
 fn plain(json: &[u8], at: usize) -> Result<usize, Wrong> {
     match json.get(at) {
         Some(b'-' | b'0'..=b'9') => number(json, at),
@@ -498,7 +505,7 @@ fn number(json: &[u8], mut at: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// One digit at least.
+/// Skips digits; at least one is required.
 fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
     let mut at = start;
     while let Some(b'0'..=b'9') = json.get(at) {
@@ -510,14 +517,14 @@ fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// What was escaped in a string.
+/// Counts of a string's escapes.
 #[derive(Default)]
 struct Escapes {
-    /// Than what they stand for.
+    /// Bytes by which they are longer than the decoded characters.
     longer_bytes: usize,
-    /// Where the first half of a surrogate pair has ended, while the second is missing.
+    /// End of a high surrogate whose low half has not been read yet.
     half_ends: Option<usize>,
-    /// A half stands alone.
+    /// Whether a lone surrogate was found.
     halved: bool,
 }
 
@@ -527,12 +534,12 @@ impl Escapes {
     }
 }
 
-/// The arrays and objects that stand open, a bit each, the innermost last.
+/// Stack of open arrays and objects, one bit each; the innermost is last.
 #[derive(Default)]
 struct Open {
     depth: usize,
     objects: u64,
-    /// What no longer fits.
+    /// The outer levels, which do not fit in one word.
     outer: Vec<u64>,
 }
 
@@ -560,10 +567,10 @@ impl Open {
     }
 }
 
-/// The values of an object's fields of these names, as they are written.
+/// The raw values of an object's fields of these names.
 ///
 /// # Errors
-/// It is no JSON, no object, or has one of the fields twice.
+/// When the text is not JSON, is not an object, or has one of the fields twice.
 pub fn members<'a, const N: usize>(
     json: &'a str,
     names: &[&str; N],

@@ -1,23 +1,23 @@
-//! A quick look at the strings in bytes that may be no JSON at all.
+//! A fast scan of the strings in bytes that may not be JSON.
 
 use super::bytes::{NEAR, special};
 
-/// A string in bytes that may be no JSON at all.
+/// A string in bytes that may not be JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// What is between its quotes.
+    /// The bytes between the quotes.
     pub text: &'a [u8],
-    /// There are escapes in it.
+    /// Whether it has escapes.
     pub escaped: bool,
-    /// Where it ends, with its quote.
+    /// Position after the closing quote.
     pub end: usize,
 }
 
-/// The first string from `at` on.
+/// Finds the first string from `at` on.
 #[inline]
 #[must_use]
 pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
-    // Between strings there is mostly a byte or two.
+    // Usually only a byte or two separate strings.
     let quote = json.get(at..)?.iter().position(|byte| *byte == b'"')?;
     let start = at + quote + 1;
     let mut end = special::<false, NEAR>(json, start);
@@ -33,7 +33,7 @@ pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
     })
 }
 
-/// The UTF-8 length of a JSON string's contents.
+/// UTF-8 length of a JSON string's contents, decoded.
 #[must_use]
 pub fn decoded_len(text: &[u8]) -> u64 {
     let (mut at, mut bytes) = (0, 0);
@@ -46,7 +46,7 @@ pub fn decoded_len(text: &[u8]) -> u64 {
             .and_then(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
         bytes += match code {
             None | Some(0..0x80) => 1,
-            // Each half of a surrogate pair is half of a four-byte character.
+            // Each half of a surrogate pair counts as half of a four-byte character.
             Some(0x80..0x800 | 0xD800..0xE000) => 2,
             Some(_) => 3,
         };

@@ -3,7 +3,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 
-/// Passes over the whole of it.
+/// Skips the whole text.
 fn whole(json: &str) -> Result<u64, NotJson> {
     let mut json = Reader::new(json);
     let bytes = json.skip(usize::MAX)?;
@@ -12,7 +12,7 @@ fn whole(json: &str) -> Result<u64, NotJson> {
 }
 
 #[test]
-fn json_is_what_serde_takes_for_it() {
+fn json_is_accepted_exactly_as_by_serde() {
     for json in [
         "",
         " ",
@@ -95,7 +95,7 @@ fn json_is_what_serde_takes_for_it() {
 }
 
 #[test]
-fn what_cannot_stand_in_a_string_is_found_wherever_it_stands() {
+fn invalid_byte_in_a_string_is_found_at_every_position() {
     for length in 0..200 {
         for (byte, ok) in [
             ("\"", false),
@@ -119,8 +119,8 @@ fn what_cannot_stand_in_a_string_is_found_wherever_it_stands() {
 }
 
 #[test]
-fn a_string_is_read_as_serde_reads_it_wherever_in_it_something_stands() {
-    // Words of eight bytes are read while there are any: once beyond the string, and once not.
+fn string_is_decoded_like_serde_with_escapes_at_any_position() {
+    // Text after the string, so that the last word read extends beyond the string once, and once does not.
     for behind in ["", ",\"0123456789\""] {
         let places = (0..40).flat_map(|length| (0..=length).map(move |at| (length, at)));
         for (length, at) in places {
@@ -170,7 +170,7 @@ fn a_string_is_read_as_serde_reads_it_wherever_in_it_something_stands() {
 }
 
 #[test]
-fn a_string_ends_where_serde_ends_it_wherever_in_it_something_stands() {
+fn string_ends_where_serde_ends_it_with_escapes_at_any_position() {
     let places = (0..=130).flat_map(|at| [0, 1, 7, 40, 130].map(|behind| (at, behind)));
     for (at, behind) in places {
         for what in [
@@ -196,7 +196,7 @@ fn a_string_ends_where_serde_ends_it_wherever_in_it_something_stands() {
 }
 
 #[test]
-fn a_string_full_of_escapes_stands_for_what_serde_takes_it_for() {
+fn string_of_escapes_is_decoded_like_serde() {
     for gap in 0..=130 {
         for escape in ["\\n", "\\\"", "\\\\", "\\u0436", "\\ud83e\\udd80"] {
             let plain = "x".repeat(gap % 2) + &"ж".repeat(gap / 2);
@@ -218,7 +218,7 @@ fn a_string_full_of_escapes_stands_for_what_serde_takes_it_for() {
 }
 
 #[test]
-fn a_fault_is_where_its_byte_is() {
+fn syntax_error_has_line_and_column_of_its_byte() {
     for (json, line, column) in [
         ("", 1, 0),
         ("{\"a\":1,}", 1, 8),
@@ -242,7 +242,7 @@ fn a_fault_is_where_its_byte_is() {
 }
 
 #[test]
-fn half_a_surrogate_pair_is_no_text() {
+fn lone_surrogate_cannot_be_decoded_as_text() {
     for (json, decoded) in [
         (r#""\ud83e\udd80""#, Some("🦀")),
         (r#""a\ud83e\udd80\ud83e\udd80b""#, Some("a🦀🦀b")),
@@ -272,7 +272,7 @@ fn half_a_surrogate_pair_is_no_text() {
 }
 
 #[test]
-fn values_of_any_depth_are_passed_over_up_to_the_depth_that_is_asked_for() {
+fn values_are_skipped_up_to_the_requested_depth() {
     for depth in [1, 2, 63, 64, 65, 127, 128, 129, 200, 100_000] {
         let mixed =
             |begin: &str, end: &str| format!("{}{}", begin.repeat(depth), end.repeat(depth));
@@ -293,7 +293,7 @@ fn values_of_any_depth_are_passed_over_up_to_the_depth_that_is_asked_for() {
 }
 
 #[test]
-fn fields_are_found_by_what_their_names_stand_for_and_once() {
+fn fields_are_found_once_by_their_decoded_names() {
     let json = r#"{"x":{"a":0},"\u0061" : [1, 2] ,"b":null}"#;
     assert_eq!(
         members(json, &["a", "b", "c"]),
@@ -313,7 +313,7 @@ fn fields_are_found_by_what_their_names_stand_for_and_once() {
 
 proptest! {
     #[test]
-    fn any_json_is_read_and_weighs_what_its_strings_stand_for(texts in proptest::collection::vec(".{0,60}", 0..4)) {
+    fn any_json_is_read_and_counted_by_decoded_strings(texts in proptest::collection::vec(".{0,60}", 0..4)) {
         let json = serde_json::json!({ "texts": texts }).to_string();
         let bytes: usize = texts.iter().map(String::len).sum();
         // The brackets, the name, the colon and the commas.
@@ -322,13 +322,13 @@ proptest! {
     }
 
     #[test]
-    fn what_serde_refuses_is_refused(json in "[\\[\\]{},:\"\\\\u0-9a-fe.+\\- \n\u{1}ж]{0,12}") {
+    fn text_that_serde_refuses_is_refused(json in "[\\[\\]{},:\"\\\\u0-9a-fe.+\\- \n\u{1}ж]{0,12}") {
         let known = serde_json::from_str::<&RawValue>(&json).is_ok();
         prop_assert_eq!(whole(&json).is_ok(), known);
     }
 
     #[test]
-    fn strings_are_decoded_as_serde_decodes_them(text in "(\\\\u[0-9a-f]{4}|\\\\n|\\\\ud83e|\\\\udd80|[a-zж\"]){0,12}") {
+    fn strings_are_decoded_like_serde(text in "(\\\\u[0-9a-f]{4}|\\\\n|\\\\ud83e|\\\\udd80|[a-zж\"]){0,12}") {
         let json = format!("\"{text}\"");
         let mut reader = Reader::new(&json);
         let read = match reader.begin() {

@@ -1,5 +1,5 @@
-//! Marks for the vendor's cache. Whoever reads a place says whether one may stand there; for how long it asks the
-//! cache to keep what is written, which decides the price, is read here.
+//! Reads marks for the vendor's cache. The reader of a field decides whether a mark is allowed there; this module reads
+//! the lifetime that the mark requests, which decides the price.
 
 use super::json::{At, Object, Off, Once, Shape, elements};
 use crate::{
@@ -9,12 +9,12 @@ use crate::{
     price::Class,
 };
 
-/// The field that a mark is.
+/// Name of the field that holds a mark.
 pub(super) const MARK: &str = "cache_control";
-/// The field of a part that a mark of OpenAI's formats is.
+/// Name of the field of a part that holds a mark in OpenAI's formats.
 pub(super) const BREAKPOINT: &str = "prompt_cache_breakpoint";
 
-/// A mark: `{"type":"ephemeral"}`, perhaps with a `ttl`; without one it lives five minutes.
+/// A mark: `{"type":"ephemeral"}`, optionally with a `ttl`; without it the entry lives five minutes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark;
 
@@ -30,7 +30,8 @@ impl Shape for Mark {
     }
 }
 
-/// `prompt_cache_options` of OpenAI's formats, whose `ttl` is for all that a call writes, and a part's [`BREAKPOINT`].
+/// `prompt_cache_options` of OpenAI's formats, whose `ttl` applies to everything that a call writes; also a part's
+/// [`BREAKPOINT`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options;
 
@@ -46,7 +47,7 @@ impl Shape for Options {
     }
 }
 
-/// An object that may have a mark, or an array of such. What else it may be is not asked.
+/// An object that may have a mark, or an array of such objects. Other values are ignored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marked;
 
@@ -90,7 +91,7 @@ fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<(
         once.check(at, &key)?;
         match &*key {
             "ttl" => at.field(&key, &mut object, place)?,
-            // Input that is read and not answered.
+            // Requests that the input is cached but not answered.
             "prewarm" => at.field(&key, &mut object, Off(Problem::Unsupported))?,
             _ => at.weigh_field(&key, &mut object)?,
         }
@@ -98,7 +99,7 @@ fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<(
     Ok(())
 }
 
-/// A `ttl`: the words that are known for it, and the class that each asks for beside the usual.
+/// A `ttl`: the known values, each with the rate class that it requests, if it is not the default.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime(&'static [(&'static str, Option<Class>)]);
 
@@ -134,7 +135,8 @@ mod tests {
         price::Unpriced,
     };
 
-    /// The lifetime beside the usual that is asked for, or that nobody knows, and the field that asks for it.
+    /// The requested lifetime, if it is not the default: its class, or `None` if it is unknown, and the field that
+    /// requests it.
     type Asked = Option<(Option<Class>, String)>;
 
     fn asked(asks: Option<Box<crate::call::Asks>>) -> Asked {
@@ -160,7 +162,7 @@ mod tests {
     const USER: &str = r#""messages":[{"role":"user","content":"x"}]"#;
     const HOUR: &str = r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#;
 
-    /// Every place of the formats where a mark may stand, with `MARK` for it, and its name.
+    /// All places of the formats where a mark is allowed, with `MARK` in its position, and the field's name.
     fn places() -> Vec<(bool, String, &'static str)> {
         let user = |part: &str| {
             format!(
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_is_found_wherever_a_mark_may_stand_and_named() {
+    fn a_lifetime_is_found_and_named_in_every_place_of_a_mark() {
         for (is_chat, fields, name) in places() {
             let read = |mark: &str| {
                 let fields = fields.replace("MARK", mark);
@@ -263,7 +265,7 @@ mod tests {
             ] {
                 let (asks, size) = read(mark);
                 assert_eq!(asks, asked, "{fields} with {mark}");
-                // It weighs as a field does that nobody reads.
+                // The mark is counted as input like an unread field.
                 let (_, unread) =
                     read(&mark.replacen("cache_", "cache-", 1).replace("\\u005f", "-"));
                 let unread = InputSize {
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_mark_is_none() {
+    fn a_mark_within_arguments_schemas_or_text_is_ignored() {
         for (is_chat, fields) in [
             (
                 false,
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_marks_the_first_that_asks_for_more_is_named() {
+    fn the_first_of_several_marks_with_a_longer_lifetime_is_named() {
         let part = |ttl: &str| match ttl {
             "" => r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}"#.to_owned(),
             ttl => format!(r#"{{"type":"text","text":"a","cache_control":{{"ttl":"{ttl}"}}}}"#),
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_the_chat_format_asks_for_a_lifetime_of_all_it_writes() {
+    fn a_chat_request_sets_the_lifetime_of_all_its_cache_writes() {
         for (options, asked) in [
             ("null", None),
             ("{}", None),
@@ -352,7 +354,7 @@ mod tests {
         ] {
             let fields = format!(r#""prompt_cache_options":{options},{USER}"#);
             assert_eq!(of_chat(&fields).unwrap().0, asked, "{options}");
-            // So does a part of it.
+            // A part of the call has a mark as well.
             let part = format!(r#"{{"type":"text","text":"x","{BREAKPOINT}":{options}}}"#);
             let fields = format!(r#""messages":[{{"role":"user","content":[{part}]}}]"#);
             let at = "messages[0].content[0].prompt_cache_breakpoint.ttl".to_owned();
@@ -387,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_can_be_read_in_two_ways_is_refused() {
+    fn an_ambiguous_mark_is_refused() {
         for (field, fields, problem) in [
             (
                 "cache_control",

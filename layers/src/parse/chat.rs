@@ -1,12 +1,13 @@
-//! The chat-completions request (specification 2.1).
+//! Parses the chat-completions request.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use super::{
-    cache::{MARK, Mark, Marked, Options},
+    cache::{MARK, Mark, Marked},
     content::{Content, Tools, Turns},
+    fields::{self, Of},
     json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word, elements},
 };
 use crate::{
@@ -17,38 +18,8 @@ use crate::{
     price::Class,
 };
 
-/// Names of the format that we read.
-const NAMES: &[&str] = &[
-    "model",
-    "messages",
-    "max_tokens",
-    "max_completion_tokens",
-    "stream",
-    "stream_options",
-    "n",
-    "tools",
-    "service_tier",
-    "speed",
-    "thread",
-    "container",
-    "mcp_servers",
-    "previous_response_id",
-    "web_search_options",
-    "audio",
-    "modalities",
-    "models",
-    "provider",
-    "fallbacks",
-    "route",
-    "plugins",
-    "search_parameters",
-    "enable_search",
-    "best_of",
-    "background",
-    "cache_control_injection_points",
-    "prompt_cache_options",
-    MARK,
-];
+/// Names of the format's fields that may occur only once.
+const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Chat) }>(Of::Chat);
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
     Cx::new(messages_max).read(body, Body)
@@ -78,7 +49,8 @@ impl Shape for Body {
                     model = Some(value);
                 }
                 "messages" => {
-                    at.field(&key, &mut object, Turns(|| Message))?;
+                    let (span, ()) = at.field_span(&key, &mut object, Turns(|| Message))?;
+                    spans.turns.all = span;
                     messages = true;
                 }
                 "max_tokens" => {
@@ -105,40 +77,10 @@ impl Shape for Body {
                     let ask = Ask::ServiceTier;
                     at.field(&key, &mut object, Word { usual, ask })?;
                 }
-                "speed" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
                 "modalities" => at.field(&key, &mut object, Modalities)?,
                 "audio" => at.weigh_and_read(&key, &mut object, Voice)?,
-                "thread" => {
-                    at.field(
-                        &key,
-                        &mut object,
-                        OnlyDefault {
-                            allowed: &[],
-                            otherwise: Problem::ThreadUnsupported,
-                        },
-                    )?;
-                }
-                "container"
-                | "mcp_servers"
-                | "previous_response_id"
-                | "web_search_options"
-                // Other vendors' names for another model, more answers, or what is paid by other rates.
-                | "models"
-                | "provider"
-                | "fallbacks"
-                | "route"
-                | "plugins"
-                | "search_parameters"
-                | "enable_search"
-                | "best_of"
-                | "background"
-                | "cache_control_injection_points" => {
-                    at.field(&key, &mut object, OnlyDefault::of(&[]))?;
-                }
-                "prompt_cache_options" => at.weigh_and_read(&key, &mut object, Options)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
-                // What the format may still carry goes to the vendor as it is, and weighs.
-                _ => at.weigh_field(&key, &mut object)?,
+                _ => fields::read(Of::Chat, at, &key, &mut object)?,
             }
         }
         let Some(model) = model else {
@@ -155,6 +97,7 @@ impl Shape for Body {
             );
         }
         spans.include_usage = options.span;
+        spans.turns = at.cx.turns(spans.turns.all);
         Ok(Call {
             format: Format::Chat,
             kind: ModelKind::Chat,
@@ -165,6 +108,7 @@ impl Shape for Body {
             choices: choices.unwrap_or(1),
             usage_asked: options.include_usage,
             input: at.cx.size(),
+            texts: at.cx.texts(),
             asks: at.cx.asks(),
             spans,
             session: None,
@@ -172,7 +116,7 @@ impl Shape for Body {
     }
 }
 
-/// What the answer may be made of: beside text what some models have a price for.
+/// `modalities`: the requested kinds of output. Those other than text have prices only for some models.
 struct Modalities;
 
 impl Shape for Modalities {
@@ -196,7 +140,7 @@ impl Shape for Modalities {
     }
 }
 
-/// How an answer that is sound is to be.
+/// `audio`: settings for spoken output.
 struct Voice;
 
 impl Shape for Voice {
@@ -273,7 +217,7 @@ impl Shape for Message {
                 }
                 "content" => content = Some(at.field(&key, &mut object, Content)?),
                 "audio" => at.field(&key, &mut object, OnlyDefault::of(&[]))?,
-                // Some vendors that speak this format pass such marks on to one that speaks the other.
+                // Some chat vendors forward such marks to a vendor of the messages format.
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "tool_calls" => {
                     at.weigh_and_read_if_it_names(MARK, &key, &mut object, Marked)?;
@@ -339,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_text_weighs_by_its_size_and_an_image_in_its_own_size_as_two() {
+    fn a_text_file_counts_by_its_size_and_an_image_of_original_size_as_two() {
         let size = |part: &str| {
             let body =
                 format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}]}}"#);
@@ -371,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn text_weighs_what_it_is_after_decoding_and_images_do_not_weigh_as_text() {
+    fn text_counts_decoded_and_images_do_not_count_as_text() {
         let size = |content: &str| {
             read(&format!(
                 r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#
@@ -389,13 +333,13 @@ mod tests {
             r#"[{{"type":"text","text":"abc"}},{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]"#
         ));
         assert_eq!(
-            (image.text_bytes, image.images, image.binary_bytes),
-            (3, 1, 1022)
+            (image.text_bytes, image.images, image.image_shares),
+            (3, 1, crate::call::IMAGE_SHARES)
         );
     }
 
     #[test]
-    fn what_is_not_read_weighs_its_strings_and_all_but_quotes() {
+    fn an_unread_field_is_counted_by_its_strings_and_all_but_quotes() {
         let weight = |value: &str| {
             read(&format!(
                 r#"{{"model":"m","messages":[{{"role":"user","content":""}}],"x": {value} }}"#
@@ -411,7 +355,7 @@ mod tests {
             ("{}", 2),
             ("[[[[]]],[]]", 11),
             (r#"{"a b":[1, true],"c":"\n"}"#, 19),
-            // What no decoder takes goes on as it came.
+            // Values that no decoder accepts are counted as written.
             (r#"[1e400,"\ud83e"]"#, 10),
         ] {
             assert_eq!(weight(value), bytes, "{value}");
@@ -419,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_read_is_text() {
+    fn read_text_is_forwarded_as_text() {
         for (content, at) in [
             (&b"\xff"[..], "1:53"),
             (b"\\ud83e", "1:60"),
@@ -440,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_fields_are_named() {
         let message = r#""messages":[{"role":"user","content":"x"}]"#;
         for (body, field, problem) in [
             ("", "", Problem::NotJson("1:0".into())),
@@ -565,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_stops_at_64_levels_wherever_it_is() {
+    fn nesting_is_limited_to_64_levels_in_every_place() {
         let nested = |levels: usize| {
             let value = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
             read(&format!(

@@ -1,15 +1,18 @@
-//! What the chat and the messages format write alike enough to read in one way: contents, their parts, and tools.
+//! Parses what the chat and the messages format share: contents, their parts, and tools.
 
 use super::{
     cache::{BREAKPOINT, MARK, Mark, Marked, Options},
-    json::{At, Count, Object, Once, OrNull, Refused, Shape, Text, elements},
+    json::{At, Count, Object, Once, OrNull, Refused, Shape, Text, elements, spanned_elements},
+    media::{Media, WHOLE_IMAGE_TOKENS_USUAL},
+    pdf::Pdf,
     sound,
 };
 use crate::{
-    call::Ask,
+    call::{Ask, IMAGE_SHARES, InputSize},
     error::{Error, Problem},
     json::{Reader, Str},
     price::Class,
+    text_sample::Sampler,
 };
 
 /// A conversation of at least one turn.
@@ -21,7 +24,7 @@ impl<M: Shape> Shape for Turns<M> {
     const EXPECTED: &'static str = "array";
 
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
-        match elements(at, json, self.0)? {
+        match spanned_elements(at, json, self.0, |span, _| at.cx.turn(span))? {
             0 => Err(at.refuse(Problem::Empty)),
             count if count > at.cx.messages_max => {
                 Err(at.refuse(Problem::AboveMax(at.cx.messages_max)))
@@ -34,7 +37,7 @@ impl<M: Shape> Shape for Turns<M> {
     }
 }
 
-/// A turn's content: a string, an array of parts, or null. Says whether there was any.
+/// A turn's content: a string, an array of parts, or null. The value is whether there was content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content;
 
@@ -46,7 +49,7 @@ impl Shape for Content {
         Ok(false)
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<bool, Error> {
-        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        at.weigh_text(text);
         Ok(true)
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<bool, Error> {
@@ -54,8 +57,8 @@ impl Shape for Content {
     }
 }
 
-/// A part's own content: that of a tool result or a document is text or parts, that of what a tool brought that the vendor
-/// runs may be one part.
+/// The content of a part. In a tool result or a document it is text or parts; in the result of a tool that the vendor
+/// runs it may be a single part.
 #[derive(Clone, Copy, Debug)]
 struct Inner;
 
@@ -77,13 +80,12 @@ impl Shape for Inner {
     }
 }
 
-/// One part of a content.
+/// A part of a content.
 #[derive(Clone, Copy, Debug)]
 struct Part;
 
 impl Part {
-    /// Says `None` of kinds of which it is not known how much input they bring: videos, stored files and the like
-    /// can bring any amount.
+    /// `None` for kinds whose amount of input is unknown, such as videos and stored files.
     fn kind(name: &str) -> Option<Kind> {
         const KINDS: &[&str] = &[
             "text",
@@ -101,7 +103,7 @@ impl Part {
             "tool_addition",
             "compaction",
         ];
-        // What a tool of the vendor's brought is told under its own name, as is that it failed.
+        // Results and errors of the vendor's tools have types of their own.
         let brought = name.ends_with("_result") || name.ends_with("_tool_result_error");
         let weighs = KINDS.contains(&name) || brought;
         weighs.then_some(match name {
@@ -113,14 +115,14 @@ impl Part {
     }
 }
 
-/// What the source of a part is.
+/// Meaning of a part's `source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Image,
-    /// Text.
+    /// The source is a text.
     SearchResult,
     Thinking,
-    /// A document, if there is one.
+    /// The source is a document, if there is one.
     Other,
 }
 
@@ -143,23 +145,34 @@ impl Shape for Part {
                 BREAKPOINT,
             ])
         };
-        let (mut kind, mut image, mut document) = (None, false, false);
-        let mut sourced = false;
+        let (mut kind, mut source) = (None, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
                 "type" => kind = Some(at.field(&key, &mut object, Text(Self::kind))?),
-                "image_url" => image = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
-                "file" => document = at.field(&key, &mut object, OrNull(Binary))?.is_some(),
-                "source" => sourced = at.field(&key, &mut object, OrNull(Source))?.is_some(),
+                "image_url" => {
+                    if let Some(brought) = at.field(&key, &mut object, OrNull(Binary))? {
+                        brought.weigh_as_image(at, &key);
+                    }
+                }
+                "file" => {
+                    if let Some(brought) = at.field(&key, &mut object, OrNull(Binary))? {
+                        brought.weigh_as_file(at, &key);
+                    }
+                }
+                "source" => source = at.field(&key, &mut object, OrNull(Source))?,
                 "content" => at.field(&key, &mut object, Inner)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 BREAKPOINT => at.weigh_and_read(&key, &mut object, Options)?,
                 "input_audio" => {
                     at.field(&key, &mut object, OrNull(Sound))?;
                 }
-                // Arguments of a call.
+                // Arguments of a tool call.
                 "input" => at.weigh_written(&key, &mut object)?,
+                // Signs thinking, and is not input for the estimate.
+                "signature" => {
+                    at.weigh_proof(&key, &mut object)?;
+                }
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }
@@ -172,29 +185,30 @@ impl Shape for Part {
         if kind == Kind::Thinking {
             at.cx.thought();
         }
-        image |= sourced && kind == Kind::Image;
-        document |= sourced && matches!(kind, Kind::Other | Kind::Thinking);
-        at.cx.weigh(|size| {
-            size.images += u64::from(image);
-            size.documents += u64::from(document);
-        });
+        match (source, kind) {
+            (None, _) | (_, Kind::SearchResult) => {}
+            (Some(brought), Kind::Image) => brought.weigh_as_image(at, "source"),
+            (Some(brought), Kind::Other | Kind::Thinking) => {
+                brought.weigh_as_document(at, "source");
+            }
+        }
         Ok(())
     }
 }
 
-/// Where an image or a document is, or what a search result was found in: that is text.
+/// The source of an image, a document or a search result. For a search result it is text.
 #[derive(Clone, Copy, Debug)]
 struct Source;
 
 impl Shape for Source {
-    type Value = ();
+    type Value = Brought;
     const EXPECTED: &'static str = "object";
 
-    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
-        Ok(())
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<Brought, Error> {
+        at.weigh_text(text);
+        Ok(Brought::SeenAlready)
     }
-    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
+    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<Brought, Error> {
         Binary.object(at, object)
     }
 }
@@ -204,14 +218,13 @@ impl Shape for Source {
 struct Binary;
 
 impl Shape for Binary {
-    type Value = ();
+    type Value = Brought;
     const EXPECTED: &'static str = "object";
 
-    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        at.cx.weigh(|size| size.binary_bytes += text.decoded_len());
-        Ok(())
+    fn string(self, _: At<'_>, text: &Str<'_>) -> Result<Brought, Error> {
+        Ok(Brought::Media(Media::read(&text.decoded())))
     }
-    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Brought, Error> {
         let mut once = const {
             Once::new(&[
                 "type",
@@ -223,74 +236,103 @@ impl Shape for Binary {
                 "detail",
             ])
         };
-        let (mut is_text, mut bytes) = (false, 0);
+        let (mut is_text, mut has_content) = (false, false);
+        let (mut data, mut media) = (None, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
                 "type" => {
                     is_text = at.field(&key, &mut object, Text(|kind: &str| kind == "text"))?
                 }
-                "data" | "url" => {
-                    let length = at.field(&key, &mut object, OrNull(Text(str::len)))?;
-                    bytes += length.unwrap_or(0) as u64;
+                "data" => {
+                    let read = |data: &str| {
+                        let mut sampler = Sampler::default();
+                        sampler.push_document(data);
+                        (data.len() as u64, sampler, Media::read(data))
+                    };
+                    data = at.field(&key, &mut object, OrNull(Text(read)))?;
                 }
-                "file_data" => {
-                    let file = at.field(&key, &mut object, OrNull(Text(InlineFile::of)))?;
-                    let file = file.unwrap_or_default();
-                    bytes += file.bytes;
-                    at.cx.weigh(|size| size.text_bytes += file.text_bytes);
+                "url" | "file_data" => {
+                    let read = at.field(&key, &mut object, OrNull(Text(Media::read)))?;
+                    media = read.or(media);
                 }
                 "detail" => at.field(&key, &mut object, Detail)?,
-                // A stored file's size is not known here.
+                // The size of a stored file is unknown.
                 "file_id" => at.field(&key, &mut object, Refused(Problem::Unsupported))?,
-                "content" => {
-                    at.field(&key, &mut object, Content)?;
-                }
+                "content" => has_content = at.field(&key, &mut object, Content)?,
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }
-        at.cx.weigh(|size| {
-            if is_text {
-                size.text_bytes += bytes
-            } else {
-                size.binary_bytes += bytes
+        Ok(match (media, data) {
+            (Some(media), _) => Brought::Media(media),
+            (None, Some((bytes, sampler, _))) if is_text => {
+                at.cx.add_document_text(bytes, sampler);
+                Brought::SeenAlready
             }
-        });
-        Ok(())
+            (None, Some((.., media))) => Brought::Media(media),
+            (None, None) if has_content => Brought::SeenAlready,
+            (None, None) => Brought::Media(Media::Bytes(0)),
+        })
     }
 }
 
-/// A file, inline.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct InlineFile {
-    /// As it was sent.
-    pub(super) bytes: u64,
-    /// Of the text that it may be: of all but a PDF each byte is seen, and may be a token.
-    pub(super) text_bytes: u64,
+/// The image or document of a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Brought {
+    Media(Media),
+    /// Text and parts that have already been counted.
+    SeenAlready,
 }
 
-impl InlineFile {
-    /// Of its address, `data:text/plain;base64,…`, or its base64 alone.
-    pub(super) fn of(data: &str) -> Self {
-        const PDF: &str = "data:application/pdf";
-        // `%PDF` in base64.
-        const PDF_BEGINS: &str = "JVBER";
-        let is_pdf = data.starts_with(PDF_BEGINS)
-            || data
-                .get(..PDF.len())
-                .is_some_and(|head| head.eq_ignore_ascii_case(PDF));
-        let content = data.split_once(',').map_or(data, |(_, content)| content);
-        let bytes = data.len() as u64;
-        let text_bytes = if is_pdf {
-            0
-        } else {
-            content.len() as u64 / 4 * 3
+impl Brought {
+    pub(super) fn weigh_as_image(self, at: At<'_>, field: &str) {
+        let Self::Media(media) = self else {
+            return;
         };
-        Self { bytes, text_bytes }
+        let (shares, usual) = match media {
+            Media::Image(pixels) => (pixels.shares(), pixels.tokens_usual()),
+            Media::Elsewhere | Media::Archive | Media::Bytes(_) => {
+                (IMAGE_SHARES, WHOLE_IMAGE_TOKENS_USUAL)
+            }
+            // Some vendors accept documents and films in place of images.
+            Media::Pdf(_) => return self.weigh_as_document(at, field),
+            Media::Foreign(_) => return weigh_unseen(at, field),
+        };
+        at.cx.weigh(|size| size.add_image(shares, usual));
+    }
+
+    pub(super) fn weigh_as_document(self, at: At<'_>, field: &str) {
+        let Self::Media(media) = self else {
+            return;
+        };
+        let pages = match media {
+            Media::Pdf(pages) => pages,
+            Media::Bytes(bytes) | Media::Foreign(bytes) => Pdf::opaque(bytes),
+            Media::Image(_) => Pdf::opaque(0),
+            Media::Elsewhere | Media::Archive => return weigh_unseen(at, field),
+        };
+        at.cx
+            .weigh(|size| size.add_document(pages.tokens_max(), pages.tokens_usual()));
+    }
+
+    /// Counts a file that may be text: except in a PDF, each byte is read, and may be a token.
+    pub(super) fn weigh_as_file(self, at: At<'_>, field: &str) {
+        let Self::Media(Media::Bytes(bytes) | Media::Foreign(bytes)) = self else {
+            return self.weigh_as_document(at, field);
+        };
+        at.cx.weigh(|size| {
+            size.add_unsampled(bytes);
+            size.add_document(0, 0);
+        });
     }
 }
 
-/// How closely an image is looked at.
+fn weigh_unseen(at: At<'_>, field: &str) {
+    at.cx.weigh(InputSize::add_unseen_document);
+    at.ask_field(field, Ask::UnseenDocument);
+}
+
+/// `detail`: the resolution at which the vendor reads an image.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Detail;
 
@@ -302,17 +344,16 @@ impl Shape for Detail {
         Ok(())
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        // In its own size it has twice the tokens that any other has at most.
-        let more = u64::from(text.decoded() == "original");
-        at.cx.weigh(|size| {
-            size.text_bytes += text.decoded_len();
-            size.images += more;
-        });
+        // At the original size an image has up to twice the tokens of any other setting.
+        if text.decoded() == "original" {
+            at.cx.weigh(|size| size.add_image(IMAGE_SHARES, 0));
+        }
+        at.weigh_text(text);
         Ok(())
     }
 }
 
-/// A sound, inline.
+/// Inline sound.
 #[derive(Clone, Copy, Debug)]
 struct Sound;
 
@@ -332,7 +373,8 @@ impl Shape for Sound {
             }
         }
         match measured {
-            // A vendor that believes the name reads other bytes as other sound.
+            // The declared format must match: a vendor that trusts it would decode the bytes as sound of another
+            // length.
             Some((kind, tokens)) if format == Some(kind) => {
                 at.ask(Ask::Class(Class::InputAudio, tokens));
             }
@@ -368,7 +410,7 @@ impl Shape for Tools {
 struct Tool;
 
 impl Tool {
-    /// Who runs a tool of this kind.
+    /// Which side runs a tool of this kind.
     fn runs(kind: &str) -> Runs {
         const TYPED: [&str; 5] = [
             "bash_",
@@ -386,18 +428,42 @@ impl Tool {
     }
 }
 
-/// Who runs a tool.
+/// Whether a tool's field names a tool that the vendor runs itself, in any case, with or without underscores.
+pub(super) fn is_vendors_tool(field: &str) -> bool {
+    const NAMES: [&str; 11] = [
+        "googlesearch",
+        "googlesearchretrieval",
+        "googlemaps",
+        "codeexecution",
+        "codeinterpreter",
+        "enterprisewebsearch",
+        "filesearch",
+        "imagegeneration",
+        "urlcontext",
+        "websearch",
+        "websearchpreview",
+    ];
+    let is_one = |name: &&str| {
+        let letters = field.chars().filter(|letter| *letter != '_');
+        letters
+            .map(|letter| letter.to_ascii_lowercase())
+            .eq(name.chars())
+    };
+    field.len() >= 9 && NAMES.iter().any(is_one)
+}
+
+/// Which side runs a tool, and what that costs.
 #[derive(Clone, Copy, Debug)]
 enum Runs {
-    /// The caller. The vendor adds so many bytes of instructions for it.
+    /// The caller. The vendor adds this many bytes of instructions.
     Caller(u64),
-    /// The vendor, which bills each search of the web.
+    /// The vendor, which bills each web search.
     Search,
-    /// The vendor, by rates that no model has here.
+    /// The vendor, at rates that the catalog does not have.
     Unpriced,
 }
 
-/// Bytes of instructions that a vendor adds for the search of the web.
+/// Bytes of instructions that a vendor adds for web search.
 const SEARCH_BYTES: u64 = 3000;
 
 impl Shape for Tool {
@@ -406,27 +472,38 @@ impl Shape for Tool {
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
         let mut once = const { Once::new(&["type", "function", "max_uses", MARK]) };
-        let (mut search, mut max_uses) = (false, None);
+        let (mut search, mut max_uses, mut is_described) = (false, None, false);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             at.weigh_name(&key);
+            is_described |= matches!(&*key, "name" | "function");
             match &*key {
                 "type" => match at.field(&key, &mut object, OrNull(Text(Self::runs)))? {
                     Some(Runs::Unpriced) => {
                         return Err(at.refuse_field(&key, Problem::Unsupported));
                     }
-                    Some(Runs::Caller(bytes)) => at.cx.weigh(|size| size.text_bytes += bytes),
-                    Some(Runs::Search) => search = true,
+                    Some(Runs::Caller(bytes)) => {
+                        is_described = true;
+                        at.cx.weigh(|size| size.add_unsampled(bytes));
+                    }
+                    Some(Runs::Search) => (search, is_described) = (true, true),
                     None => {}
                 },
                 "max_uses" => max_uses = at.field(&key, &mut object, Count { max: 1000 })?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "function" => at.weigh_and_read_if_it_names(MARK, &key, &mut object, Marked)?,
+                key if is_vendors_tool(key) => {
+                    at.field(key, &mut object, Refused(Problem::ToolUnsupported))?;
+                }
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }
+        // Some vendors identify their own tools by another field, which is not priced here.
+        if !is_described {
+            return Err(at.refuse_field("type", Problem::Missing));
+        }
         if search {
-            at.cx.weigh(|size| size.text_bytes += SEARCH_BYTES);
+            at.cx.weigh(|size| size.add_unsampled(SEARCH_BYTES));
             let most = max_uses.unwrap_or(Ask::WITHOUT_END);
             at.ask_field("type", Ask::Class(Class::WebSearchCall, most));
         }
@@ -450,12 +527,12 @@ mod tests {
         assert!(read.is_ok(), "{body}: {read:?}");
     }
 
-    /// What SDKs send back of an answer whose vendor ran tools.
+    /// Parts that SDKs return from an answer whose vendor ran tools.
     #[test]
-    fn what_tools_of_the_vendor_brought_is_taken_and_weighs() {
+    fn results_of_the_vendors_tools_are_accepted_and_counted() {
         let error = "web_search_tool_result_error";
         let pdf = json!({"type": "document", "source": {"type": "url", "url": "https://x"}});
-        // block, bytes of text at least, documents
+        // block, least bytes of text, documents
         for (block, bytes, documents) in [
             (
                 json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{
@@ -499,9 +576,9 @@ mod tests {
         }
     }
 
-    /// Some vendors put the whole of a tool in front of the model.
+    /// Some vendors show the whole tool definition to the model.
     #[test]
-    fn names_of_a_tools_fields_weigh() {
+    fn names_of_a_tools_fields_count_as_input() {
         for operation in [Operation::Chat, Operation::Responses] {
             let tool = json!({"type": "function", "name": "f", "function": {"name": "f"}, "x".repeat(1000): null});
             let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x", "tools": [tool]});
@@ -510,8 +587,138 @@ mod tests {
         }
     }
 
+    /// Parses a call with this part in a user's turn.
+    fn sized(operation: Operation, part: &Value) -> crate::call::Call {
+        let turns = json!([{"role": "user", "content": [part]}]);
+        let body = match operation {
+            Operation::Responses => json!({"model": "m", "input": turns}),
+            _ => json!({"model": "m", "max_tokens": 1, "messages": turns}),
+        };
+        parse::call(operation, &Bytes::from(body.to_string()), 10)
+            .unwrap_or_else(|error| panic!("{body}: {error}"))
+    }
+
     #[test]
-    fn null_is_as_good_as_absent_in_parts_and_tools() {
+    fn an_image_counts_by_its_pixels_and_one_of_unknown_size_as_full_size() {
+        let of_png = |width: u32, height: u32| {
+            let mut file = b"\x89PNG\r\n\x1A\n\0\0\0\rIHDR".to_vec();
+            file.extend(width.to_be_bytes());
+            file.extend(height.to_be_bytes());
+            file
+        };
+        let jpeg = b"\xFF\xD8\xFF\xE1\0\x08\xFF\xC0\0\x01\0\x01\xFF\xC0\0\x0B\x08\x01\0\x02\0\x01\x01\x11\0";
+        let gif =
+            b"GIF89a\x10\0\x10\0\x80\0\0abcdef\x21\xF9\x04\0\0\0\0\0\x2C\0\0\0\0\0\x02\0\x01\0";
+        let webp = b"RIFF\0\0\0\0WEBPVP8X\x0A\0\0\0\0\0\0\0\xFF\x01\0\xFF\0\0";
+        // file, shares, tokens
+        for (file, shares, usual) in [
+            (of_png(1, 1), 1_504, 85),
+            (of_png(512, 256), 2_012, 190),
+            (of_png(4000, 3000), 5_000, 1_600),
+            (of_png(2048, 1), 5_000, 85),
+            (jpeg.to_vec(), 2_012, 190),
+            (gif.to_vec(), 2_012, 190),
+            (webp.to_vec(), 2_012, 190),
+            (b"BM------------------".to_vec(), 5_000, 1_600),
+        ] {
+            let data = parse::encode(&file);
+            let url = format!("data:image/png;base64,{data}");
+            for (operation, part) in [
+                (
+                    Operation::Chat,
+                    json!({"type": "image_url", "image_url": {"url": url}}),
+                ),
+                (
+                    Operation::Messages,
+                    json!({"type": "image", "source": {"type": "base64", "data": data}}),
+                ),
+                (
+                    Operation::Messages,
+                    json!({"type": "tool_result", "content": [
+                        {"type": "image", "source": {"type": "base64", "data": data}},
+                    ]}),
+                ),
+                (
+                    Operation::Responses,
+                    json!({"type": "input_image", "image_url": url}),
+                ),
+            ] {
+                let input = sized(operation, &part).input;
+                assert_eq!(
+                    (input.images, input.image_shares, input.usual_images),
+                    (1, shares, usual),
+                    "{part}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_document_whose_size_is_not_visible_is_named() {
+        let zip = format!(
+            "data:application/zip;base64,{}",
+            parse::encode(b"PK\x03\x04------")
+        );
+        let film = "data:video/mp4;base64,AAAA";
+        let pdf = "https://files.example/1.pdf";
+        let source = |source: Value| json!({"type": "document", "source": source});
+        for (operation, part, field) in [
+            (
+                Operation::Messages,
+                source(json!({"type": "url", "url": pdf})),
+                "source",
+            ),
+            (
+                Operation::Messages,
+                source(json!({"type": "base64", "data": pdf})),
+                "source",
+            ),
+            (
+                Operation::Messages,
+                json!({"type": "image", "source": {"url": film}}),
+                "source",
+            ),
+            (
+                Operation::Chat,
+                json!({"type": "file", "file": {"file_data": pdf}}),
+                "file",
+            ),
+            (
+                Operation::Chat,
+                json!({"type": "file", "file": {"file_data": zip}}),
+                "file",
+            ),
+            (
+                Operation::Chat,
+                json!({"type": "image_url", "image_url": {"url": film}}),
+                "image_url",
+            ),
+            (
+                Operation::Responses,
+                json!({"type": "input_file", "file_data": pdf}),
+                "file_data",
+            ),
+            (
+                Operation::Responses,
+                json!({"type": "input_image", "image_url": film}),
+                "image_url",
+            ),
+        ] {
+            let call = sized(operation, &part);
+            assert_eq!(call.input.documents_unseen, 1, "{part}");
+            let asks = call.asks.unwrap();
+            let named = asks.unseen().unwrap();
+            assert!(named.ends_with(&format!("content[0].{field}")), "{named}");
+        }
+        // A PDF in place of an image is held as a PDF.
+        let data = parse::encode(b"%PDF-1.7 << /Type /Page >>".repeat(100).as_slice());
+        let part = json!({"type": "image_url", "image_url": {"url": format!("data:application/pdf;base64,{data}")}});
+        let input = sized(Operation::Chat, &part).input;
+        assert_eq!((input.images, input.document_tokens), (0, 800_000));
+    }
+
+    #[test]
+    fn null_counts_as_absent_in_parts_and_tools() {
         let part = |part: Value| json!({"messages": [{"role": "user", "content": [part]}]});
         let pdf = "data:application/pdf;base64,AA==";
         for fields in [

@@ -1,10 +1,13 @@
-//! The request for embeddings (docs/embeddings.md).
+//! Parses the embeddings request.
 
 use std::cell::Cell;
 
 use bytes::Bytes;
 
-use super::json::{At, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word, elements};
+use super::{
+    fields::{self, Of},
+    json::{At, Cx, Flag, Object, Once, Shape, Text, Word, elements},
+};
 use crate::{
     call::{Ask, Call, Format, Spans},
     error::{Error, Problem},
@@ -12,28 +15,8 @@ use crate::{
     model::ModelKind,
 };
 
-/// Names of the format that we read.
-const NAMES: &[&str] = &[
-    "model",
-    "input",
-    "stream",
-    "service_tier",
-    "models",
-    "provider",
-    "fallbacks",
-    "route",
-    "plugins",
-    "messages",
-    "search_parameters",
-    "web_search_options",
-    "enable_search",
-    "container",
-    "mcp_servers",
-    "previous_response_id",
-    "best_of",
-    "background",
-    "cache_control_injection_points",
-];
+/// Names of the format's fields that may occur only once.
+const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Embeddings) }>(Of::Embeddings);
 
 pub(super) fn call(body: &[u8], inputs_max: u64) -> Result<Call, Error> {
     Cx::new(inputs_max).read(body, Body)
@@ -74,26 +57,7 @@ impl Shape for Body {
                     let ask = Ask::ServiceTier;
                     at.field(&key, &mut object, Word { usual, ask })?;
                 }
-                // Other vendors' names for another model, what is paid by other rates, or input of another format.
-                "models"
-                | "provider"
-                | "fallbacks"
-                | "route"
-                | "plugins"
-                | "messages"
-                | "search_parameters"
-                | "web_search_options"
-                | "enable_search"
-                | "container"
-                | "mcp_servers"
-                | "previous_response_id"
-                | "best_of"
-                | "background"
-                | "cache_control_injection_points" => {
-                    at.field(&key, &mut object, OnlyDefault::of(&[]))?;
-                }
-                // What the format may still carry goes to the vendor as it is, and weighs.
-                _ => at.weigh_field(&key, &mut object)?,
+                _ => fields::read(Of::Embeddings, at, &key, &mut object)?,
             }
         }
         let Some(model) = model else {
@@ -112,6 +76,7 @@ impl Shape for Body {
             choices: 1,
             usage_asked: false,
             input: at.cx.size(),
+            texts: at.cx.texts(),
             asks: at.cx.asks(),
             spans,
             session: None,
@@ -119,7 +84,7 @@ impl Shape for Body {
     }
 }
 
-/// A text or the tokens of one, or an array of either.
+/// A text, the tokens of one, or an array of either.
 struct Input;
 
 impl Shape for Input {
@@ -127,11 +92,9 @@ impl Shape for Input {
     const EXPECTED: &'static str = "string or array";
 
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        let bytes = length(at, text)?;
-        at.cx.weigh(|size| {
-            size.text_bytes += bytes;
-            size.inputs += 1;
-        });
+        not_empty(at, text)?;
+        at.weigh_text(text);
+        at.cx.weigh(|size| size.inputs += 1);
         Ok(())
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
@@ -153,29 +116,29 @@ impl Shape for Input {
     }
 }
 
-/// The bytes of a text. An empty one is refused, as vendors do: there is nothing to make a vector of.
-fn length(at: At<'_>, text: &Str<'_>) -> Result<u64, Error> {
+/// Rejects an empty text, as vendors do.
+fn not_empty(at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
     match text.decoded_len() {
         0 => Err(at.refuse(Problem::Empty)),
-        bytes => Ok(bytes),
+        _ => Ok(()),
     }
 }
 
-/// What the elements of the array are, all of them.
+/// Kind of the array's elements, equal for all of them.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    /// Each a token of one input.
+    /// A token; all are one input.
     Token,
-    /// Each an input.
+    /// A text; each is an input.
     Text,
-    /// Each an input.
+    /// An array of tokens; each is an input.
     Tokens,
 }
 
 struct Element<'f>(&'f Cell<Option<Form>>);
 
 impl Element<'_> {
-    /// Refuses another form than the first element's.
+    /// Rejects an element of another form than the first.
     fn is(&self, form: Form, at: At<'_>) -> Result<(), Error> {
         let expected = match self.0.replace(Some(form)) {
             Some(Form::Token) if form != Form::Token => Token::EXPECTED,
@@ -197,8 +160,8 @@ impl Shape for Element<'_> {
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
         self.is(Form::Text, at)?;
-        let bytes = length(at, text)?;
-        at.cx.weigh(|size| size.text_bytes += bytes);
+        not_empty(at, text)?;
+        at.weigh_text(text);
         Ok(())
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
@@ -213,7 +176,7 @@ impl Shape for Element<'_> {
     }
 }
 
-/// A number of a vocabulary.
+/// A token's number in the vocabulary.
 struct Token;
 
 impl Shape for Token {
@@ -237,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shape_of_input_weighs_its_texts_and_counts_its_tokens() {
+    fn each_shape_of_input_counts_its_texts_and_tokens() {
         // input, inputs, bytes of text, tokens
         for (input, inputs, text_bytes, tokens) in [
             (r#""привет\n""#, 1, 13, 0),
@@ -260,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_format_may_still_carry_is_taken_and_weighs() {
+    fn other_fields_of_the_format_are_accepted_and_counted() {
         let body = r#"{"input":"abc","encoding_format":"base64","model":"e","dimensions":256,"user":"u","stream":false,
             "service_tier":"auto","input_type":"query","provider":null}"#;
         let call = read(body).unwrap();
@@ -271,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_fields_are_named() {
         for (fields, field, problem) in [
             (r#""input":"a""#, "model", Problem::Missing),
             (r#""model":"e""#, "input", Problem::Missing),

@@ -1,7 +1,7 @@
-//! One pass over a body: checks what we read, weighs what we do not, and names what is wrong.
+//! Parses a body in one pass: checks the fields that are read, counts all others as input, and names invalid ones.
 //!
-//! A [`Reader`] does the JSON. A [`Shape`] says what may stand somewhere; [`At`] knows where that is, so
-//! that an error names its field, and how deep, so that nothing nests further than it may.
+//! A [`Reader`] tokenizes the JSON. A [`Shape`] defines which values a place accepts. [`At`] tracks the path of the
+//! place, so that an error names its field, and its depth, so that nesting is bounded.
 
 use std::{
     borrow::Cow,
@@ -13,29 +13,42 @@ use memchr::memmem;
 
 use super::DEPTH_MAX;
 use crate::{
-    call::{Ask, Asks, InputSize},
+    call::{Ask, Asks, InputSize, Turn, Turns},
     error::{Error, Problem},
     json::{NotJson, Reader, Str, Value},
     path::Path,
     price::Label,
+    text_sample::{Sampler, TextSample},
 };
 
-/// What one pass gathers.
+/// Results of one pass.
 #[derive(Debug)]
 pub(super) struct Cx {
     pub(super) messages_max: u64,
-    size: Cell<InputSize>,
+    size: RefCell<InputSize>,
+    sampler: RefCell<Sampler>,
     asks: RefCell<Option<Box<Asks>>>,
     has_thinking: Cell<bool>,
+    may_shorten: Cell<bool>,
+    turns: RefCell<Turns>,
+    /// Whether the turns are located: a short body's are not worth it.
+    is_long: Cell<bool>,
 }
+
+/// The turns of a body of fewer bytes are not located.
+const LONG_BYTES: usize = 16 << 10;
 
 impl Cx {
     pub(super) fn new(messages_max: u64) -> Self {
         Self {
             messages_max,
-            size: Cell::default(),
+            size: RefCell::default(),
+            sampler: RefCell::default(),
             asks: RefCell::default(),
             has_thinking: Cell::default(),
+            may_shorten: Cell::default(),
+            turns: RefCell::default(),
+            is_long: Cell::default(),
         }
     }
 
@@ -43,6 +56,8 @@ impl Cx {
     pub(super) fn read<P: Shape>(&self, body: &[u8], place: P) -> Result<P::Value, Error> {
         let text = simdutf8::compat::from_utf8(body)
             .map_err(|error| not_json(NotJson::at(body, error.valid_up_to())))?;
+        self.sampler.replace(Sampler::for_body(body.len()));
+        self.is_long.set(body.len() >= LONG_BYTES);
         let mut json = Reader::new(text);
         let at = At {
             cx: self,
@@ -58,7 +73,7 @@ impl Cx {
         read
     }
 
-    /// A turn has thinking.
+    /// Records that a turn has thinking.
     pub(super) fn thought(&self) {
         self.has_thinking.set(true);
     }
@@ -67,19 +82,53 @@ impl Cx {
         self.has_thinking.get()
     }
 
-    pub(super) fn size(&self) -> InputSize {
-        self.size.get()
+    /// Records the next turn of the conversation.
+    pub(super) fn turn(&self, span: Range<usize>) {
+        if self.is_long.get() {
+            let text_bytes = self.size().text_bytes;
+            let turn = Turn { span, text_bytes };
+            self.turns.borrow_mut().each.push(turn);
+        }
     }
 
-    /// What was asked for that is billed apart.
+    /// Records that the vendor may leave turns out.
+    pub(super) fn shortens(&self) {
+        self.may_shorten.set(true);
+    }
+
+    /// Takes the turns, which the array at `all` contains. Called after the whole body was read.
+    pub(super) fn turns(&self, all: Range<usize>) -> Turns {
+        match self.may_shorten.get() {
+            true => Turns::default(),
+            false => Turns {
+                all,
+                ..self.turns.take()
+            },
+        }
+    }
+
+    pub(super) fn size(&self) -> InputSize {
+        *self.size.borrow()
+    }
+
+    /// Takes the requested features that are billed separately.
     pub(super) fn asks(&self) -> Option<Box<Asks>> {
         self.asks.take()
     }
 
+    /// Samples of all texts.
+    pub(super) fn texts(&self) -> TextSample {
+        self.sampler.take().into()
+    }
+
+    /// Adds a document's text.
+    pub(super) fn add_document_text(&self, bytes: u64, sampler: Sampler) {
+        self.weigh(|size| size.text_bytes += bytes);
+        self.sampler.borrow_mut().append(sampler);
+    }
+
     pub(super) fn weigh(&self, change: impl FnOnce(&mut InputSize)) {
-        let mut size = self.size.get();
-        change(&mut size);
-        self.size.set(size);
+        change(&mut self.size.borrow_mut());
     }
 }
 
@@ -93,18 +142,18 @@ fn not_json(NotJson { line, column }: NotJson) -> Error {
 pub(super) struct At<'a> {
     pub(super) cx: &'a Cx,
     path: &'a Path<'a>,
-    /// Arrays and objects around it.
+    /// Number of arrays and objects around it.
     depth: usize,
 }
 
 impl At<'_> {
-    /// What is wrong here.
+    /// An error that names this place.
     #[cold]
     pub(super) fn refuse(self, problem: Problem) -> Error {
         self.path.refuse(problem)
     }
 
-    /// What is wrong with a field of the object here.
+    /// An error that names a field of the object at this place.
     #[cold]
     pub(super) fn refuse_field(self, field: &str, problem: Problem) -> Error {
         Path::Key(self.path, field).refuse(problem)
@@ -125,7 +174,7 @@ impl At<'_> {
         at.value(object.json, place)
     }
 
-    /// Reads it, and says where in the body it stands.
+    /// Reads the value, and returns its byte range in the body too.
     pub(super) fn field_span<P: Shape>(
         self,
         key: &str,
@@ -137,26 +186,43 @@ impl At<'_> {
         Ok((start..object.at(), value))
     }
 
-    /// Weighs the field's value, whatever it is, without reading it: even a number that no type holds
-    /// stays as it was sent.
+    /// Counts the field's value as input, whatever it is, without parsing it: even a number that fits no type is
+    /// forwarded unchanged.
     pub(super) fn weigh_field(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
-        let depth_max = DEPTH_MAX - (self.depth + 1);
+        let value = self.weigh_proof(key, object)?;
+        self.cx.sampler.borrow_mut().push(value);
+        Ok(())
+    }
+
+    /// Counts a value that the model does not read, like a signature of reasoning: in the hold, but not in an estimate.
+    pub(super) fn weigh_proof<'a>(
+        self,
+        key: &str,
+        object: &mut Object<'_, 'a>,
+    ) -> Result<&'a str, Error> {
+        let (depth_max, start) = (DEPTH_MAX - (self.depth + 1), object.at());
         match object.json.skip(depth_max).map_err(not_json)? {
             Some(bytes) => {
                 self.cx.weigh(|size| size.text_bytes += bytes);
-                Ok(())
+                Ok(object.json.since(start))
             }
             None => Err(self.refuse_field(key, Problem::TooDeep(DEPTH_MAX))),
         }
     }
 
-    /// Weighs a field's name, of an object that some vendors hand to the model as it stands.
-    pub(super) fn weigh_name(self, key: &str) {
-        self.cx.weigh(|size| size.text_bytes += key.len() as u64);
+    /// Counts a text as input.
+    pub(super) fn weigh_text(self, text: &Str<'_>) {
+        self.cx.sampler.borrow_mut().push(text.raw());
+        self.cx.weigh(|size| size.text_bytes += text.decoded_len());
     }
 
-    /// Weighs the field's value as it is written, escapes and all, if that is more: another format has it inside of a
-    /// text, where what an escape is written with is text.
+    /// Counts a field's name as input, for objects that some vendors show to the model as written.
+    pub(super) fn weigh_name(self, key: &str) {
+        self.cx.weigh(|size| size.add_unsampled(key.len() as u64));
+    }
+
+    /// Counts the field's value as written, including escapes, if that is more: another format embeds it in a text,
+    /// where the characters of an escape are text.
     pub(super) fn weigh_written(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
         let (before, start) = (self.cx.size().text_bytes, object.at());
         self.weigh_field(key, object)?;
@@ -166,7 +232,7 @@ impl At<'_> {
         Ok(())
     }
 
-    /// Weighs the field's value so, and then reads it too. As `place` it weighs nothing.
+    /// Counts the field's value as input, and then also reads it as `place`, which counts nothing.
     pub(super) fn weigh_and_read<P: Shape<Value = ()>>(
         self,
         key: &str,
@@ -176,8 +242,8 @@ impl At<'_> {
         self.weigh_and_read_if(|_| true, key, object, place)
     }
 
-    /// The same, where it is only worth reading if it has this name in it, however that is escaped: few values do, and
-    /// the others, which may be large, are not read twice.
+    /// As [`At::weigh_and_read`], but reads the value only if it may contain this name, in whatever escapes. Few values
+    /// do, and the others, which may be large, are not read twice.
     pub(super) fn weigh_and_read_if_it_names<P: Shape<Value = ()>>(
         self,
         name: &str,
@@ -208,19 +274,21 @@ impl At<'_> {
             json: &mut json,
             first: false,
         };
+        let sampler = self.cx.sampler.take();
         self.field(key, again, place)?;
+        self.cx.sampler.replace(sampler);
         self.cx.weigh(|weighed| *weighed = size);
         Ok(())
     }
 
-    /// Notes what is asked for here that is billed apart.
+    /// Records a feature requested at this place that is billed separately.
     pub(super) fn ask(self, ask: Ask) {
         let mut asks = self.cx.asks.borrow_mut();
         let asks = asks.get_or_insert_default();
         asks.add(ask, || self.path.to_string());
     }
 
-    /// The same of a field of the object here.
+    /// Records such a feature, requested by a field of the object at this place.
     pub(super) fn ask_field(self, field: &str, ask: Ask) {
         let mut asks = self.cx.asks.borrow_mut();
         let asks = asks.get_or_insert_default();
@@ -228,7 +296,7 @@ impl At<'_> {
     }
 
     fn value<P: Shape>(self, json: &mut Reader<'_>, place: P) -> Result<P::Value, Error> {
-        // Looked at where it is: each move of it would be a copy of all its words.
+        // Matched by reference, because each move of the value would copy all of its words.
         match &json.begin() {
             Ok(Value::Null) => place.null(self),
             Ok(Value::Boolean(value)) => place.boolean(self, *value),
@@ -245,7 +313,7 @@ impl At<'_> {
     }
 }
 
-/// What may stand at a place. What is not overridden is of the wrong type.
+/// The values that a place accepts. A kind that is not overridden is rejected as the wrong type.
 pub(super) trait Shape: Sized {
     type Value;
     const EXPECTED: &'static str;
@@ -256,14 +324,14 @@ pub(super) trait Shape: Sized {
     fn boolean(self, at: At<'_>, _: bool) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    /// A number as it is written.
+    /// A number as written.
     fn number(self, at: At<'_>, _: &str) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
     fn string(self, at: At<'_>, _: &Str<'_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    /// Behind the bracket: see [`elements`].
+    /// Called after the opening bracket: see [`elements`].
     fn array(self, at: At<'_>, _: &mut Reader<'_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
@@ -272,7 +340,7 @@ pub(super) trait Shape: Sized {
     }
 }
 
-/// Reads every element of an array as the place that `each` makes; says how many there were.
+/// Reads each element of an array as the place that `each` returns; returns their number.
 pub(super) fn elements<P: Shape>(
     at: At<'_>,
     json: &mut Reader<'_>,
@@ -291,7 +359,7 @@ pub(super) fn elements<P: Shape>(
     Ok(count as u64)
 }
 
-/// Reads them so, and hands each with where in the body it stands to `seen`.
+/// Reads the elements and passes each, with its byte range in the body, to `seen`.
 pub(super) fn spanned_elements<P: Shape>(
     at: At<'_>,
     json: &mut Reader<'_>,
@@ -313,21 +381,22 @@ pub(super) fn spanned_elements<P: Shape>(
     Ok(count as u64)
 }
 
-/// What has to be cut out of an array so that some of its elements are gone, and a comma stands between any two others.
+/// Computes the byte ranges to cut out of an array in order to remove some of its elements, so that the rest is still
+/// separated by single commas.
 #[derive(Debug, Default)]
 pub(super) struct Cuts {
     cuts: Vec<Range<usize>>,
-    /// Where the last element ends that stays.
+    /// End of the last element that stays.
     kept: Option<usize>,
-    /// What goes and has nothing in front of it that stays.
+    /// Elements to remove before the first one that stays.
     leading: Option<Range<usize>>,
 }
 
 impl Cuts {
-    /// The next element stands there, and goes or stays.
+    /// Adds the next element, which is to be removed if `goes`.
     pub(super) fn element(&mut self, span: Range<usize>, goes: bool) {
         match (goes, self.kept, &mut self.leading) {
-            // With the comma in front of it.
+            // Removed with the comma before it.
             (true, Some(kept), _) => match self.cuts.last_mut() {
                 Some(cut) if cut.start == kept => cut.end = span.end,
                 _ => self.cuts.push(kept..span.end),
@@ -343,7 +412,7 @@ impl Cuts {
         }
     }
 
-    /// All of it, in order.
+    /// All cuts, in order.
     pub(super) fn done(mut self) -> Vec<Range<usize>> {
         self.cuts.extend(self.leading);
         self.cuts
@@ -358,7 +427,7 @@ pub(super) struct Object<'r, 'a> {
 }
 
 impl<'a> Object<'_, 'a> {
-    /// The next name, whose value must be read then. `None` where there is none left.
+    /// The next name, whose value must be read next. `None` at the end of the object.
     pub(super) fn next_key(&mut self) -> Result<Option<Cow<'a, str>>, Error> {
         match &self.json.key(&mut self.first) {
             Ok(None) => Ok(None),
@@ -368,25 +437,25 @@ impl<'a> Object<'_, 'a> {
         }
     }
 
-    /// How far the body has been read, in bytes: just behind the brace at first, and then at a name's value,
-    /// or its end.
+    /// Offset in the body: first after the opening brace, then at the start of a name's value, or at its end.
     pub(super) fn at(&self) -> usize {
         self.json.at()
     }
 }
 
-/// Which names of an object were seen: one that we read may stand there once, however it is escaped.
+/// Tracks the names of an object: a name that is read may occur only once, in whatever escapes.
 #[derive(Debug)]
 pub(super) struct Once {
     names: &'static [&'static str],
-    /// A bit for each letter that one of the names begins with.
+    /// A bit for each first letter of a name.
     initials: u32,
     seen: u64,
 }
 
 impl Once {
-    /// Up to 64 names.
+    /// At most 64 names.
     pub(super) const fn new(names: &'static [&'static str]) -> Self {
+        assert!(names.len() <= u64::BITS as usize);
         let (mut initials, mut index) = (0, 0);
         while index < names.len() {
             initials |= Self::initial(names[index].as_bytes()[0]);
@@ -399,12 +468,12 @@ impl Once {
         }
     }
 
-    /// The bit of a letter, small or capital.
+    /// The bit of a letter, in either case.
     const fn initial(letter: u8) -> u32 {
         1 << (letter % 32)
     }
 
-    /// Most names of most objects begin as none of ours does, and need no closer look.
+    /// Checks a name. Most names in bodies begin with none of the letters, and need no further comparison.
     #[inline]
     pub(super) fn check(&mut self, at: At<'_>, key: &str) -> Result<(), Error> {
         match key.as_bytes().first() {
@@ -426,8 +495,8 @@ impl Once {
         Ok(())
     }
 
-    /// Some vendors match names without case, and the last one wins: such a name would say something else
-    /// to them than to us.
+    /// Rejects a name that differs from a known one only by case. Some vendors ignore case and take the last
+    /// occurrence, so they would read a value that was not checked here.
     fn check_unread(&self, at: At<'_>, key: &str) -> Result<(), Error> {
         if folds(key) && self.names.iter().any(|name| folds_to(key, name)) {
             return Err(at.refuse_field(key, Problem::Unsupported));
@@ -436,15 +505,15 @@ impl Once {
     }
 }
 
-/// Whether a name may be another once its case is folded: our names have small ASCII letters alone.
+/// Whether a name may become another when its case is folded: known names have only lower-case ASCII letters.
 fn folds(key: &str) -> bool {
     key.bytes()
         .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii())
 }
 
-/// Whether this name, which has an underscore, stands in a text. Some vendors match names without their case.
+/// Whether this name, which contains an underscore, occurs in a text in any case. Some vendors ignore case.
 fn has_in_any_case(text: &str, name: &str) -> bool {
-    // An underscore has no case, so the search is for that.
+    // An underscore has no case, so the search is for underscores.
     let at = name.find('_').unwrap_or_default();
     memchr::memchr_iter(b'_', text.as_bytes()).any(|found| {
         let start = found.checked_sub(at);
@@ -453,8 +522,8 @@ fn has_in_any_case(text: &str, name: &str) -> bool {
     })
 }
 
-/// Whether a name is another but for the case of its letters. Two letters beyond ASCII fold into it.
-fn folds_to(key: &str, name: &str) -> bool {
+/// Whether a name equals another except for the case of its letters. Two letters outside ASCII also fold to it.
+pub(super) fn folds_to(key: &str, name: &str) -> bool {
     let folded = key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
@@ -463,7 +532,7 @@ fn folds_to(key: &str, name: &str) -> bool {
     folded.eq(name.chars())
 }
 
-/// A string, handed to a function.
+/// A string, passed to a function.
 #[derive(Debug)]
 pub(super) struct Text<F>(pub(super) F);
 
@@ -476,7 +545,7 @@ impl<T, F: FnOnce(&str) -> T> Shape for Text<F> {
     }
 }
 
-/// Something, or null, which is as good as absent.
+/// A place that also accepts null, which counts as absent.
 #[derive(Debug)]
 pub(super) struct OrNull<P>(pub(super) P);
 
@@ -504,14 +573,14 @@ impl<P: Shape> Shape for OrNull<P> {
     }
 }
 
-/// An integer from 1 on, or null.
+/// An integer of at least 1, or null.
 #[derive(Debug)]
 pub(super) struct Count {
     pub(super) max: u64,
 }
 
 impl Count {
-    /// A ceiling on output tokens.
+    /// A limit of output tokens.
     pub(super) const TOKENS: Self = Self {
         max: u32::MAX as u64,
     };
@@ -534,7 +603,7 @@ impl Shape for Count {
     }
 }
 
-/// A boolean, or null for false.
+/// A boolean; null means false.
 #[derive(Debug)]
 pub(super) struct Flag;
 
@@ -550,8 +619,8 @@ impl Shape for Flag {
     }
 }
 
-/// One of the strings that keep the price what it is, null, or an empty array; anything else is
-/// refused: it would bring costs that nobody can see when the hold is made.
+/// Null, an empty array, or one of the strings that do not change the price; without such strings, also `false`.
+/// Anything else is rejected, because it would add costs that are unknown when the hold is made.
 #[derive(Debug)]
 pub(super) struct OnlyDefault {
     pub(super) allowed: &'static [&'static str],
@@ -559,7 +628,7 @@ pub(super) struct OnlyDefault {
 }
 
 impl OnlyDefault {
-    /// One of `allowed`; anything else is unsupported.
+    /// Accepts `allowed`; anything else is unsupported.
     pub(super) const fn of(allowed: &'static [&'static str]) -> Self {
         Self {
             allowed,
@@ -568,7 +637,7 @@ impl OnlyDefault {
     }
 }
 
-/// Nothing, or null. Anything else is refused as it is, whatever is in it.
+/// Absent or null. Any other value is rejected without being read.
 #[derive(Debug)]
 pub(super) struct Refused(pub(super) Problem);
 
@@ -596,7 +665,7 @@ impl Shape for Refused {
     }
 }
 
-/// False, or null, which is as good.
+/// False, or null, which means the same.
 #[derive(Debug)]
 pub(super) struct Off(pub(super) Problem);
 
@@ -615,10 +684,10 @@ impl Shape for Off {
     }
 }
 
-/// A word for how the call is to be served: what every call gets, or what the model may have a price for.
+/// A setting for how the call is served: the default, or a value for which the model may have a price.
 #[derive(Debug)]
 pub(super) struct Word {
-    /// What keeps the price what it is.
+    /// Values that do not change the price.
     pub(super) usual: &'static [&'static str],
     pub(super) ask: fn(Label) -> Ask,
 }
@@ -646,8 +715,12 @@ impl Shape for OnlyDefault {
     fn null(self, _: At<'_>) -> Result<(), Error> {
         Ok(())
     }
-    fn boolean(self, at: At<'_>, _: bool) -> Result<(), Error> {
-        Err(at.refuse(self.otherwise))
+    fn boolean(self, at: At<'_>, value: bool) -> Result<(), Error> {
+        // Without allowed strings, the field is a switch that must be off.
+        match value || !self.allowed.is_empty() {
+            true => Err(at.refuse(self.otherwise)),
+            false => Ok(()),
+        }
     }
     fn number(self, at: At<'_>, _: &str) -> Result<(), Error> {
         Err(at.refuse(self.otherwise))

@@ -1,11 +1,12 @@
-//! The messages request (specification 2.3).
+//! Parses the messages request.
 
 use bytes::Bytes;
 
 use super::{
     cache::{MARK, Mark},
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word, elements},
+    fields::{self, Of},
+    json::{At, Count, Cx, Flag, Object, Once, Shape, Text, Word, elements},
 };
 use crate::{
     call::{Ask, Call, Format, Spans},
@@ -14,26 +15,8 @@ use crate::{
     model::ModelKind,
 };
 
-/// Names of the format that we read.
-const NAMES: &[&str] = &[
-    "model",
-    "messages",
-    "system",
-    "max_tokens",
-    "stream",
-    "tools",
-    "service_tier",
-    "speed",
-    "inference_geo",
-    "thread",
-    "container",
-    "mcp_servers",
-    "fallbacks",
-    "previous_message_id",
-    "context_management",
-    "compaction",
-    MARK,
-];
+/// Names of the format's fields that may occur only once.
+const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Messages) }>(Of::Messages);
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
     let call = count(body, messages_max)?;
@@ -43,7 +26,7 @@ pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
     }
 }
 
-/// A request whose tokens are only to be counted: the same, without a ceiling.
+/// Parses a request to count tokens: the same, without a limit of output tokens.
 pub(super) fn count(body: &[u8], messages_max: u64) -> Result<Call, Error> {
     Cx::new(messages_max).read(body, Body)
 }
@@ -70,7 +53,8 @@ impl Shape for Body {
                     model = Some(value);
                 }
                 "messages" => {
-                    at.field(&key, &mut object, Turns(|| Message))?;
+                    let (span, ()) = at.field_span(&key, &mut object, Turns(|| Message))?;
+                    spans.turns.all = span;
                     messages = true;
                 }
                 "system" => {
@@ -98,28 +82,9 @@ impl Shape for Body {
                     let ask = Ask::InferenceGeo;
                     at.field(&key, &mut object, Word { usual, ask })?;
                 }
-                "thread" => {
-                    at.field(
-                        &key,
-                        &mut object,
-                        OnlyDefault {
-                            allowed: &[],
-                            otherwise: Problem::ThreadUnsupported,
-                        },
-                    )?;
-                }
-                // A conversation that the vendor sums up is read, and paid for, once more.
-                "container"
-                | "mcp_servers"
-                | "fallbacks"
-                | "previous_message_id"
-                | "compaction" => {
-                    at.field(&key, &mut object, OnlyDefault::of(&[]))?;
-                }
                 "context_management" => at.weigh_and_read(&key, &mut object, ContextManagement)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
-                // What the format may still carry goes to the vendor as it is, and weighs.
-                _ => at.weigh_field(&key, &mut object)?,
+                _ => fields::read(Of::Messages, at, &key, &mut object)?,
             }
         }
         let Some(model) = model else {
@@ -129,8 +94,9 @@ impl Shape for Body {
             return Err(at.refuse_field("messages", Problem::Missing));
         }
         spans.has_thinking = at.cx.has_thinking();
+        spans.turns = at.cx.turns(spans.turns.all);
         let asks = at.cx.asks();
-        // The format knows no sound, whatever a vendor may take.
+        // The format has no sound, whatever a vendor may accept.
         if let Some(field) = asks.as_ref().and_then(|asks| asks.of_chat_alone()) {
             return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
         }
@@ -144,6 +110,7 @@ impl Shape for Body {
             choices: 1,
             usage_asked: true,
             input: at.cx.size(),
+            texts: at.cx.texts(),
             asks,
             spans,
             session: None,
@@ -151,10 +118,12 @@ impl Shape for Body {
     }
 }
 
-/// How the type of an edit begins that sums the conversation up.
+/// Prefix of the types of edits that summarize the conversation.
 const COMPACT: &str = "compact";
+/// Prefix of the types of edits that remove thinking. Removed thinking stays removed in a longer conversation.
+const CLEAR: &str = "clear_thinking";
 
-/// What the vendor may take out of a long conversation.
+/// `context_management`: edits with which the vendor may shorten a long conversation.
 struct ContextManagement;
 
 impl Shape for ContextManagement {
@@ -203,9 +172,13 @@ impl Shape for Edit {
             once.check(at, &key)?;
             match &*key {
                 "type" => {
-                    let compacts = |kind: &str| kind.starts_with(COMPACT);
-                    if at.field(&key, &mut object, Text(compacts))? {
+                    let read = |kind: &str| (kind.starts_with(COMPACT), kind.starts_with(CLEAR));
+                    let (compacts, clears) = at.field(&key, &mut object, Text(read))?;
+                    if compacts {
                         return Err(at.refuse_field(&key, Problem::Unsupported));
+                    }
+                    if !clears {
+                        at.cx.shortens();
                     }
                 }
                 _ => at.weigh_field(&key, &mut object)?,
@@ -227,7 +200,7 @@ impl Shape for Message {
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
-                // Tools of this format's ecosystem send system turns inside a conversation, too.
+                // Tools written for this format also send system turns inside a conversation.
                 "role" => {
                     let known = |role: &str| matches!(role, "user" | "assistant" | "system");
                     role_known = Some(at.field(&key, &mut object, Text(known))?);
@@ -259,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claude_code_sends_is_taken() {
+    fn claude_codes_request_is_accepted() {
         let body = r#"{"model":"claude","max_tokens":32000,"stream":true,"thinking":{"type":"adaptive"},
             "context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]},
             "output_config":{"effort":"high"},"metadata":{"user_id":"{}"},
@@ -274,12 +247,12 @@ mod tests {
             (call.output_tokens, call.input.messages, call.input.tools),
             (Some(32000), 4, 1)
         );
-        assert_eq!((call.input.images, call.input.binary_bytes), (1, 4));
+        assert_eq!(call.input.images, 1);
         assert_eq!(&body[call.spans.model], "\"claude\"");
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_fields_are_named() {
         let message = r#""messages":[{"role":"user","content":"x"}]"#;
         for (body, field, problem) in [
             (format!(r#"{{"model":"m",{message}}}"#), "max_tokens", Problem::Missing),
@@ -324,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_billed_apart_is_noted_with_its_field() {
+    fn separately_billed_features_are_recorded_with_their_field() {
         let body = r#"{"model":"m","max_tokens":1,"speed":"fast","service_tier":"priority","inference_geo":"us",
             "tools":[{"name":"f"},{"type":"web_search_20250305","name":"w","max_uses":3},
             {"max_uses":2,"type":"web_search_20260209","name":"w"}],
@@ -349,27 +322,28 @@ mod tests {
         assert_eq!(read(usual).unwrap().asks, None);
     }
 
-    /// Vendors of other formats are sent all of it as text.
+    /// Vendors of other formats receive all of it as text.
     #[test]
-    fn a_search_result_weighs_as_text_with_its_source() {
+    fn a_search_result_counts_as_text_with_its_source() {
         let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"search_result",
             "source":"abcdef","title":"gh","content":[{"type":"text","text":"i"}]}]}]}"#;
         let input = read(body).unwrap().input;
-        assert_eq!((input.documents, input.binary_bytes), (0, 0));
+        assert_eq!((input.documents, input.images), (0, 0));
         assert!(input.text_bytes >= 9, "{input:?}");
     }
 
     #[test]
-    fn a_text_document_weighs_as_text() {
+    fn a_text_document_counts_as_text() {
         let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"document",
             "source":{"data":"abcdef","type":"text","media_type":"text/plain"}}]}]}"#;
-        let input = read(body).unwrap().input;
-        assert_eq!((input.documents, input.binary_bytes), (1, 0));
-        assert!(input.text_bytes >= 6);
+        let call = read(body).unwrap();
+        assert_eq!(call.input.documents, 0);
+        assert!(call.input.text_bytes >= 6);
+        assert!(call.texts.milli() > 0);
     }
 
     #[test]
-    fn arguments_of_a_call_weigh_as_they_are_written() {
+    fn arguments_of_a_call_count_as_written() {
         let of = |input: &str| {
             let block = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
             let body = format!(
@@ -378,7 +352,7 @@ mod tests {
             read(&body).unwrap().input.text_bytes
         };
         let nothing = of("{}");
-        // The other formats have them as a text, in which escapes are text.
+        // The other formats embed arguments in a text, where escapes are text.
         let escapes = format!(r#"{{"a":"{}"}}"#, "\\u0001".repeat(100));
         assert_eq!(of(&escapes), nothing + escapes.len() as u64 - 2);
     }

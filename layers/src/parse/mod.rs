@@ -14,8 +14,10 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
+//! let mut limits = ParseLimits::default();
+//! limits.body_bytes_max = 64 << 10;
 //! let service = ServiceBuilder::new()
-//!     .layer(ParseLayer::new(ParseLimits { body_bytes_max: 64 << 10, ..ParseLimits::default() }))
+//!     .layer(ParseLayer::new(limits))
 //!     .service_fn(|req: Request<Call>| async move {
 //!         let Call { model, input, .. } = req.into_body();
 //!         let text = format!("{model} is told {} bytes", input.text_bytes);
@@ -39,14 +41,17 @@
 //! # }
 //! ```
 
+mod base64;
 mod cache;
 mod chat;
 mod content;
 mod embeddings;
+mod fields;
 mod json;
+mod media;
 mod messages;
+mod pdf;
 mod responses;
-mod room;
 mod sound;
 
 use std::{
@@ -64,32 +69,39 @@ use http::{
 };
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
-use self::room::{Room, Taken};
+#[cfg(test)]
+pub(crate) use self::base64::encode;
 use crate::{
+    body_budget::{BodyBudget, ReservedBytes},
     call::{Call, Format, Operation},
     error::{BoxError, Error, Problem},
+    facts::{AnswerKey, Caller},
     json::members,
+    key::{Funds, KeyRecord, WithoutLedger},
     session,
     setting::Setting,
 };
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// What a request may weigh.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ParseLimits {
-    /// Bytes of a body.
+    /// Maximum bytes of one body.
     pub body_bytes_max: u64,
-    /// Bytes of all bodies that are being read or still needed, over all services of a layer. Whatever
-    /// comes in beyond it is [`Error::Overloaded`], also a body that has come halfway.
+    /// Maximum bytes of all bodies that are being read or still in use, over all services of a layer. A body that would
+    /// exceed this, even half-read, is [`Error::Overloaded`]. So is a body if its account would take more than it
+    /// leaves free, or its key more than half of that; a share always fits two bodies of the largest size.
     pub bodies_bytes_max: u64,
-    /// Time for the whole body.
+    /// Maximum time for the whole body.
     pub body_time_max: Duration,
-    /// Bytes that must come each second, on average, once [`SLOW_START`] is over.
+    /// Minimum average bytes per second, once [`SLOW_START`] is over.
     pub body_rate_min: u64,
-    /// Messages of a conversation, or inputs of a call for embeddings.
+    /// Maximum messages of a conversation, or inputs of a call for embeddings.
     pub messages_max: u64,
 }
 
@@ -105,21 +117,31 @@ impl Default for ParseLimits {
     }
 }
 
-/// How long a body may come as slowly as it likes.
+impl ParseLimits {
+    fn reserve(&self, all: &BodyBudget, key: Option<Arc<KeyRecord>>) -> ReservedBytes {
+        ReservedBytes::new(all, key, self.body_bytes_max, self.bodies_bytes_max)
+    }
+}
+
+/// Time during which a body may arrive at any rate.
 pub const SLOW_START: Duration = Duration::from_secs(5);
 
-/// For a body that comes in several frames, so much of what was declared is allocated at once: who declares more
-/// has to send it.
+/// Maximum bytes allocated in advance for a body of several frames, whatever length it declares.
 const DECLARED_BYTES_MAX: u64 = 128 * 1024;
 
-/// JSON may be nested this deep.
+/// A body may be read up to this length before the funds of its key are checked. Most bodies are shorter, and their
+/// hold checks the funds.
+const UNCHECKED_BYTES_MAX: u64 = 1 << 20;
+
+/// Maximum nesting depth of JSON.
 pub const DEPTH_MAX: usize = 64;
 
-/// Parses calls of all formats, and for embeddings; which it is is said by the path ([`Operation::of_path`]).
+/// Parses calls of all formats, including embeddings. The path selects the format ([`Operation::of_path`]).
 #[derive(Clone, Debug)]
-pub struct ParseLayer {
+pub struct ParseLayer<F = WithoutLedger> {
     limits: Setting<ParseLimits>,
-    taken: Taken,
+    taken: BodyBudget,
+    funds: F,
 }
 
 impl Default for ParseLayer {
@@ -134,13 +156,25 @@ impl ParseLayer {
     pub fn new(limits: impl Into<Setting<ParseLimits>>) -> Self {
         Self {
             limits: limits.into(),
-            taken: Taken::default(),
+            taken: BodyBudget::default(),
+            funds: WithoutLedger,
+        }
+    }
+
+    /// Also rejects a large body before reading it if its key has nothing to spend; shares this layer's memory limit.
+    /// Not for services that answer such a key.
+    #[must_use]
+    pub fn with_funds<F: Funds + Clone>(self, funds: F) -> ParseLayer<F> {
+        ParseLayer {
+            limits: self.limits,
+            taken: self.taken,
+            funds,
         }
     }
 }
 
-impl<S> Layer<S> for ParseLayer {
-    type Service = Parse<S>;
+impl<S, F: Clone> Layer<S> for ParseLayer<F> {
+    type Service = Parse<S, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Parse {
@@ -152,15 +186,16 @@ impl<S> Layer<S> for ParseLayer {
 
 /// The service of [`ParseLayer`].
 #[derive(Clone, Debug)]
-pub struct Parse<S> {
+pub struct Parse<S, F = WithoutLedger> {
     inner: S,
-    /// One for all clones, of which each call makes some.
-    layer: Arc<ParseLayer>,
+    /// Shared by all clones; each call makes several.
+    layer: Arc<ParseLayer<F>>,
 }
 
-impl<S, B> Service<Request<B>> for Parse<S>
+impl<S, F, B> Service<Request<B>> for Parse<S, F>
 where
-    S: Service<Request<Call>, Error = Error> + Clone + Send + 'static,
+    F: Funds + Clone,
+    S: Service<Request<Call>, Error: Into<BoxError> + 'static> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: 'static,
     B: Body<Data = Bytes> + Send + 'static,
@@ -171,19 +206,24 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let limits = self.layer.limits.get();
-        let room = Room::new(&self.layer.taken, limits.bodies_bytes_max);
-        // Outside of the future, which would have room for the whole request beside its parts.
+        let key = req.extensions().get().map(|Caller(key)| Arc::clone(key));
+        let room = limits.reserve(&self.layer.taken, key.clone());
+        // A stored answer costs nothing, and an owner key is rejected for its own reason.
+        let is_checked = req.extensions().get::<AnswerKey>().is_none();
+        let payer = key.filter(|key| is_checked && !key.is_owner());
+        let mut payer = payer.map(|key| (self.layer.funds.clone(), key));
+        // Outside the future, which would otherwise store the whole request and its parts.
         let (parts, body) = req.into_parts();
         Box::pin(async move {
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
-            // What `content-length` says, where there is one.
+            // The value of `content-length`, if there is one.
             let declared = body.size_hint().exact();
             check_headers(
                 &parts.headers,
@@ -191,19 +231,21 @@ where
                 declared,
                 limits.body_bytes_max,
             )?;
+            check_funds(declared.unwrap_or(0), &mut payer).await?;
             room.could_hold(declared.unwrap_or(0))?;
-            let body = read(body, declared, &limits, room).await?;
+            let body = read(body, declared, &limits, room, payer).await?;
             let mut call = call(operation, &body, limits.messages_max)?;
             call.session = session::from_headers(&parts.headers);
-            inner.call(Request::from_parts(parts, call)).await
+            let answered = inner.call(Request::from_parts(parts, call)).await;
+            answered.map_err(Error::from_below)
         })
     }
 }
 
-/// Reads the request of an operation from its bytes; what its headers say is not known.
+/// Parses the request of an operation from its body. Headers are not considered.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the field.
+/// [`Error::Invalid`] with the field's name.
 pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Call, Error> {
     let mut call = match operation {
         Operation::Chat => chat::call(body, messages_max),
@@ -218,7 +260,7 @@ pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Cal
     Ok(call)
 }
 
-/// Whether a conversation stands where the responses format has it.
+/// Whether the body has the conversation in the responses format's field.
 fn has_input(body: &Bytes) -> bool {
     let Ok(body) = std::str::from_utf8(body) else {
         return false;
@@ -264,11 +306,26 @@ fn check_headers(
     Ok(())
 }
 
-async fn read<B>(
+/// Rejects a key with nothing to spend, if the body is large; checks at most once.
+async fn check_funds<F: Funds>(
+    bytes: u64,
+    payer: &mut Option<(F, Arc<KeyRecord>)>,
+) -> Result<(), Error> {
+    if bytes > UNCHECKED_BYTES_MAX
+        && let Some((funds, key)) = payer.take()
+    {
+        // Boxed, because every call would have to reserve space for this future, and few run it.
+        Box::pin(async move { funds.check(&key).await }).await?;
+    }
+    Ok(())
+}
+
+async fn read<B, F: Funds>(
     body: B,
     declared: Option<u64>,
     limits: &ParseLimits,
-    mut room: Room,
+    mut room: ReservedBytes,
+    mut payer: Option<(F, Arc<KeyRecord>)>,
 ) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes>,
@@ -282,21 +339,22 @@ where
         let bytes = (first.len() + rest.len()) as u64;
         let earned = Duration::from_millis(bytes * 1000 / limits.body_rate_min.max(1));
         let patience = limits.body_time_max.min(SLOW_START + earned);
-        let next = next_frame(body.as_mut(), &mut alarm, patience).await?;
-        let Some(frame) = next else {
-            break;
+        let data = match next_frame(body.as_mut(), &mut alarm, patience).await? {
+            None => break,
+            Some(frame) => frame
+                .map_err(|error| Error::BodyBroken(error.into()))?
+                .into_data(),
         };
-        let Ok(data) = frame
-            .map_err(|error| Error::BodyBroken(error.into()))?
-            .into_data()
-        else {
+        let Ok(data) = data else {
             continue;
         };
         if (first.len() + rest.len() + data.len()) as u64 > bytes_max {
             return Err(Error::BodyTooLarge { bytes_max });
         }
-        room.make((first.len() + rest.len() + data.len()) as u64)?;
-        // A body that comes as one frame, as most do, is not copied.
+        let bytes = (first.len() + rest.len() + data.len()) as u64;
+        check_funds(bytes, &mut payer).await?;
+        room.make(bytes)?;
+        // A body in a single frame, the usual case, is not copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
@@ -315,7 +373,7 @@ where
     }))
 }
 
-/// There once a body had to be waited for: most have come with their head.
+/// Timer of a body. Created when the body first has to be awaited: most bodies arrive with their head.
 struct Alarm {
     begin: Instant,
     sleep: Pin<Box<Sleep>>,
@@ -331,8 +389,8 @@ impl Alarm {
     }
 }
 
-/// The next frame, if it comes within `patience` of when the body had first to be waited for. The alarm is not moved
-/// by every frame: when it goes off it is set to what is due by then.
+/// The next frame, if it arrives within `patience` after the body was first awaited. Frames do not reset the timer:
+/// when it fires, it is set to the deadline valid by then.
 async fn next_frame<B: Body>(
     mut body: Pin<&mut B>,
     alarm: &mut Option<Alarm>,
@@ -362,7 +420,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of so many frames of so many bytes, one each second.
+    /// A body of this many frames of this size, one per second.
     fn each_second(frames: usize, bytes: usize) -> impl Body<Data = Bytes, Error = BoxError> {
         StreamBody::new(futures_util::stream::unfold(0, move |sent| async move {
             sleep(Duration::from_secs(1)).await;
@@ -373,19 +431,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_must_come_at_a_kilobyte_a_second_once_it_has_begun() {
-        // frames, bytes of each, what becomes of it
+        // frames, bytes of each, result
         for (frames, bytes, read_bytes) in [
             (3, 1, Some(3)),
             (50, 1, None),
             (50, 800, None),
-            // Behind by little more than a second, which the slow start allows.
+            // Slightly more than a second too slow, which the slow start allows.
             (50, 1000, Some(50_000)),
-            // Fast enough, but for too long.
+            // Fast enough, but too long in total.
             (70, 5000, None),
         ] {
             let limits = ParseLimits::default();
-            let room = Room::new(&Taken::default(), limits.bodies_bytes_max);
-            let body = read(each_second(frames, bytes), None, &limits, room).await;
+            let room = limits.reserve(&BodyBudget::default(), None);
+            let payer = None::<(WithoutLedger, _)>;
+            let body = read(each_second(frames, bytes), None, &limits, room, payer).await;
             let length = match body {
                 Ok(body) => Some(body.len()),
                 Err(Error::BodyTooSlow) => None,
@@ -393,5 +452,36 @@ mod tests {
             };
             assert_eq!(length, read_bytes, "{frames} × {bytes}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_at_any_await_returns_its_room() {
+        const BODY: &[u8] =
+            br#"{"model":"m","messages":[{"role":"user","content":"Hello, and more"}]}"#;
+        let mut most = 0;
+        for polls in 0..12 {
+            let layer = ParseLayer::new(ParseLimits::default());
+            let taken = layer.taken.clone();
+            let service = layer.layer(tower::service_fn(|req: Request<Call>| async move {
+                let _call = req;
+                std::future::pending::<Result<(), Error>>().await
+            }));
+            let pieces = BODY.chunks(16).map(Bytes::from_static);
+            let pieces = futures_util::stream::unfold(pieces, async |mut pieces| {
+                tokio::task::yield_now().await;
+                let piece = pieces.next()?;
+                Some((Ok::<_, BoxError>(Frame::data(piece)), pieces))
+            });
+            let req = Request::post("/v1/chat/completions");
+            let req = req.body(StreamBody::new(pieces)).unwrap();
+            let mut call = Box::pin(tower::ServiceExt::oneshot(service, req));
+            for _ in 0..polls {
+                poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
+            }
+            most = taken.taken().max(most);
+            drop(call);
+            assert_eq!(taken.taken(), 0, "{polls}");
+        }
+        assert_eq!(most, BODY.len() as u64, "some were dropped below the layer");
     }
 }

@@ -1,14 +1,14 @@
-//! The responses request. Nothing is kept between calls, so whatever points at something kept is refused.
+//! Parses the responses request. The gateway stores nothing between calls, so references to stored state are rejected.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use super::{
-    cache::{MARK, Mark, Options},
+    cache::{MARK, Mark},
+    fields::{self, Of},
     json::{
-        At, Count, Cx, Flag, Object, Off, Once, OnlyDefault, Refused, Shape, Text, Word,
-        spanned_elements,
+        At, Count, Cx, Flag, Object, Off, Once, OnlyDefault, Shape, Text, Word, spanned_elements,
     },
 };
 use crate::{
@@ -26,48 +26,10 @@ use self::{
     tools::{Choice, Tools, ToolsSeen},
 };
 
-/// Names of the format that we read.
-const NAMES: &[&str] = &[
-    "model",
-    "input",
-    "instructions",
-    "max_output_tokens",
-    "stream",
-    "tools",
-    "tool_choice",
-    "include",
-    "store",
-    "reasoning",
-    "service_tier",
-    "client_metadata",
-    "prompt_cache_options",
-    "previous_response_id",
-    "conversation",
-    "prompt",
-    "background",
-    "context_management",
-    "prewarm",
-    "models",
-    "provider",
-    "fallbacks",
-    "route",
-    "plugins",
-    "search_parameters",
-    "web_search_options",
-    "enable_search",
-    "mcp_servers",
-    "container",
-    "best_of",
-    "cache_control_injection_points",
-    "modalities",
-    "audio",
-    "speed",
-    "inference_geo",
-    "n",
-    MARK,
-];
+/// Names of the format's fields that may occur only once.
+const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Responses) }>(Of::Responses);
 
-/// What a vendor that keeps nothing has to be asked for.
+/// Must be included when the vendor stores nothing.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -76,7 +38,7 @@ pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
 
 struct Body<'b>(&'b [u8]);
 
-/// What stands in a body, as far as one field decides about another.
+/// Fields of the body that affect how others are checked.
 #[derive(Debug, Default)]
 struct Seen {
     model: Option<String>,
@@ -114,7 +76,11 @@ impl Seen {
                 self.spans.model = span;
                 self.model = Some(value);
             }
-            "input" => self.input = Some(at.field(key, object, Input)?),
+            "input" => {
+                let (span, value) = at.field_span(key, object, Input)?;
+                self.spans.turns.all = span;
+                self.input = Some(value);
+            }
             "instructions" => at.field(key, object, Words)?,
             "max_output_tokens" => {
                 let (span, value) = at.field_span(key, object, Count::TOKENS)?;
@@ -139,7 +105,14 @@ impl Seen {
                 at.weigh_field(key, object)?;
                 self.client_metadata = Some(start..object.at());
             }
-            _ => return priced(at, key, object),
+            "reasoning" => at.weigh_and_read(key, object, Reasoning)?,
+            "service_tier" => {
+                let usual = &["auto", "default"];
+                let ask = Ask::ServiceTier;
+                at.field(key, object, Word { usual, ask })?;
+            }
+            MARK => at.weigh_and_read(key, object, Mark)?,
+            _ => fields::read(Of::Responses, at, key, object)?,
         }
         Ok(())
     }
@@ -162,6 +135,7 @@ impl Seen {
         }
         own.cut.sort_by_key(|cut| cut.start);
         self.spans.responses = Some(Box::new(self.own));
+        self.spans.turns = at.cx.turns(self.spans.turns.all);
         Ok(Call {
             format: Format::Responses,
             kind: ModelKind::Chat,
@@ -172,6 +146,7 @@ impl Seen {
             choices: 1,
             usage_asked: true,
             input: at.cx.size(),
+            texts: at.cx.texts(),
             asks: at.cx.asks(),
             spans: self.spans,
             session: None,
@@ -179,52 +154,9 @@ impl Seen {
     }
 }
 
-/// The fields that could change the price, or bring in what nobody has seen. Of the others it is known that they
-/// weigh what they are.
-fn priced(at: At<'_>, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
-    match key {
-        "reasoning" => at.weigh_and_read(key, object, Reasoning),
-        "service_tier" => {
-            let usual = &["auto", "default"];
-            let ask = Ask::ServiceTier;
-            at.field(key, object, Word { usual, ask })
-        }
-        // Names of the other formats, by which a vendor may go that speaks them too.
-        "modalities" => at.field(key, object, OnlyDefault::of(&["text"])),
-        "speed" => at.field(key, object, OnlyDefault::of(&["standard"])),
-        "inference_geo" => {
-            let usual = &["global", "not_available"];
-            at.field(key, object, OnlyDefault::of(usual))
-        }
-        "n" => at.field(key, object, Count { max: 1 }).map(drop),
-        MARK => at.weigh_and_read(key, object, Mark),
-        "prompt_cache_options" => at.weigh_and_read(key, object, Options),
-        "previous_response_id" | "conversation" | "prompt" | "context_management" => {
-            at.field(key, object, Refused(Problem::StateUnsupported))
-        }
-        "background" => at.field(key, object, Off(Problem::StateUnsupported)),
-        "prewarm" => at.field(key, object, Off(Problem::Unsupported)),
-        // Other vendors' names for another model, more answers, or what is paid by other rates.
-        "models"
-        | "provider"
-        | "fallbacks"
-        | "route"
-        | "plugins"
-        | "search_parameters"
-        | "web_search_options"
-        | "enable_search"
-        | "mcp_servers"
-        | "container"
-        | "best_of"
-        | "audio"
-        | "cache_control_injection_points" => at.field(key, object, OnlyDefault::of(&[])),
-        _ => at.weigh_field(key, object),
-    }
-}
-
-/// A member of the body with the comma that goes along, by the span of its value. There are others.
+/// A member of the body with the adjacent comma, by the byte range of its value. The body has other members.
 fn member(body: &[u8], value: &Range<usize>) -> Range<usize> {
-    // A name that we read has no quote in it.
+    // Names that are read contain no quotes.
     let end = memchr::memrchr(b'"', &body[..value.start]).unwrap_or(0);
     let start = memchr::memrchr(b'"', &body[..end]).unwrap_or(0);
     let blanks = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_whitespace()).count();
@@ -247,12 +179,12 @@ impl Shape for Words {
         Ok(())
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        at.weigh_text(text);
         Ok(())
     }
 }
 
-/// What more of the answer is wished for; says whether encrypted reasoning is.
+/// `include`; the value is whether encrypted reasoning is requested.
 struct Include;
 
 impl Shape for Include {
@@ -270,7 +202,7 @@ impl Shape for Include {
     }
 }
 
-/// `reasoning`, of which one mode costs more than what is in the catalog.
+/// `reasoning`, whose `mode` may cost more than the catalog's price.
 struct Reasoning;
 
 impl Shape for Reasoning {

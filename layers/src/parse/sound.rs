@@ -1,23 +1,26 @@
-//! How many tokens a sound can be: what is not known before the vendor has heard it is bounded by its length in time.
+//! Bounds the tokens of a sound by its duration, because the vendor's count is unknown before the call.
 //!
-//! Vendors bill time: 10 tokens a second ([OpenAI]), 32 ([Gemini]), 12.5 (Voxtral), 25 (Qwen). The most is held for. Time is
-//! read off what decoders read it off, the head of a WAV file and the frames of an MP3 file; of bytes that are neither, the
-//! longest time is taken that they could be in an MP3 file. Other formats are not measured: silence in them has next to no
-//! bytes.
+//! Vendors bill time: 10 tokens per second ([OpenAI]), 32 ([Gemini]), 12.5 (Voxtral), 25 (Qwen). The hold uses the
+//! highest rate. The duration is read where decoders read it: from the header of a WAV file and from the frames of an
+//! MP3 file. Bytes that are neither count as the longest MP3 that they could be. Other formats are not measured,
+//! because silence in them takes almost no bytes.
 //!
 //! [OpenAI]: https://developers.openai.com/api/docs/guides/realtime-costs
 //! [Gemini]: https://ai.google.dev/gemini-api/docs/tokens
 
-/// No vendor bills more for a second.
+use super::base64::Base64;
+
+/// Highest rate of any vendor, in tokens per second.
 const TOKENS_A_SECOND: u64 = 32;
-/// What vendors put around a sound.
+/// Tokens that vendors add around a sound.
 const PART_TOKENS: u64 = 32;
-/// No frame of MPEG audio has more time for a byte: the shortest is 13 bytes, the longest 144 ms.
+/// Longest duration per byte in any frame of MPEG audio, in microseconds: the shortest frame is 13 bytes, the longest
+/// 144 ms.
 const MICROS_A_BYTE: u64 = 12_000;
-/// Chunks of a WAV file before its samples: there are two or three.
+/// Maximum chunks of a WAV file before its samples; usually there are two or three.
 const CHUNKS_MAX: usize = 64;
 
-/// What a sound is.
+/// Format of a sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Wav,
@@ -25,7 +28,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The formats by their names in requests.
+    /// Reads the format's name in a request.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "wav" => Some(Self::Wav),
@@ -35,7 +38,7 @@ impl Kind {
     }
 }
 
-/// What a base64 text is, and how many tokens at most. `None` of what cannot be measured.
+/// The format of a base64 sound, and the most tokens that it can have. `None` if it cannot be measured.
 pub(super) fn measure(text: &str) -> Option<(Kind, u64)> {
     let bytes = Base64::new(text)?;
     let (kind, micros) = match bytes.word(0) {
@@ -49,39 +52,9 @@ pub(super) fn measure(text: &str) -> Option<(Kind, u64)> {
     Some((kind, tokens.saturating_add(PART_TOKENS)))
 }
 
-/// A base64 text, of which each byte can be read where it is.
-struct Base64<'a>(&'a [u8]);
-
-impl<'a> Base64<'a> {
-    /// Nothing but its letters: some decoders pass over others, and would read other bytes.
-    fn new(text: &'a str) -> Option<Self> {
-        let text = text.as_bytes();
-        let text = text.strip_suffix(b"=").unwrap_or(text);
-        let text = text.strip_suffix(b"=").unwrap_or(text);
-        let plain = text.iter().all(|letter| sextet(*letter).is_some());
-        plain.then_some(Self(text))
-    }
-
-    const fn len(&self) -> usize {
-        self.0.len() / 4 * 3 + (self.0.len() % 4) * 3 / 4
-    }
-
-    fn byte(&self, at: usize) -> Option<u8> {
-        if at >= self.len() {
-            return None;
-        }
-        let (index, offset) = (at / 3 * 4 + at % 3, at % 3 * 2);
-        let high = u16::from(sextet(*self.0.get(index)?)?);
-        let low = u16::from(sextet(*self.0.get(index + 1)?)?);
-        Some((((high << 6 | low) >> (4 - offset)) & 0xFF) as u8)
-    }
-
+impl Base64<'_> {
     fn word(&self, at: usize) -> Option<[u8; 4]> {
-        let mut word = [0; 4];
-        for (offset, byte) in word.iter_mut().enumerate() {
-            *byte = self.byte(at.checked_add(offset)?)?;
-        }
-        Some(word)
+        self.bytes(at)
     }
 
     fn number(&self, at: usize) -> Option<u32> {
@@ -89,22 +62,11 @@ impl<'a> Base64<'a> {
     }
 
     fn short(&self, at: usize) -> Option<u16> {
-        Some(u16::from_le_bytes([self.byte(at)?, self.byte(at + 1)?]))
+        self.bytes(at).map(u16::from_le_bytes)
     }
 }
 
-const fn sextet(letter: u8) -> Option<u8> {
-    Some(match letter {
-        b'A'..=b'Z' => letter - b'A',
-        b'a'..=b'z' => letter - b'a' + 26,
-        b'0'..=b'9' => letter - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    })
-}
-
-/// All bytes at the lowest rate that the head can be read as. Only of samples that stand there whole.
+/// Duration of the whole file at the lowest rate that its header allows. `None` unless the samples are uncompressed.
 fn wav_micros(bytes: &Base64<'_>) -> Option<u128> {
     if bytes.word(8)? != *b"WAVE" {
         return None;
@@ -124,14 +86,15 @@ fn wav_micros(bytes: &Base64<'_>) -> Option<u128> {
             }
             _ => {}
         }
-        // A chunk of odd length is followed by a byte of nothing.
+        // A chunk of odd length is followed by a padding byte.
         let size = usize::try_from(size).ok()?;
         at = body.checked_add(size)?.checked_add(size % 2)?;
     }
     None
 }
 
-/// It is said three times; decoders differ in which they believe.
+/// Bytes per second. The header states the rate three times, and decoders differ in which they use, so the lowest
+/// counts.
 fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
     /// PCM, floats, A-law, µ-law.
     const WHOLE: [u16; 4] = [1, 3, 6, 7];
@@ -151,7 +114,7 @@ fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
     (WHOLE.contains(&codec) && least > 0).then_some(least)
 }
 
-/// The frames one behind the other, as a decoder takes them, and what is no such frame as long as it can be.
+/// Duration of consecutive frames, as a decoder reads them; any other bytes count as the longest possible frames.
 fn mp3_micros(bytes: &Base64<'_>) -> Option<u128> {
     let start = mp3_start(bytes)?;
     let head = bytes.word(start)?;
@@ -167,12 +130,12 @@ fn mp3_micros(bytes: &Base64<'_>) -> Option<u128> {
     Some(micros + rest * u128::from(MICROS_A_BYTE))
 }
 
-/// Behind the tags that such files begin with.
+/// Offset after the tags at the beginning of the file.
 fn mp3_start(bytes: &Base64<'_>) -> Option<usize> {
     let mut at = 0;
     while let Some([b'I', b'D', b'3', _]) = bytes.word(at) {
         let size = bytes.word(at + 6)?;
-        // Seven bits of each byte.
+        // Each byte has seven bits.
         if size.iter().any(|byte| byte & 0x80 != 0) {
             return None;
         }
@@ -189,8 +152,8 @@ fn mp3_start(bytes: &Base64<'_>) -> Option<usize> {
     Some(at)
 }
 
-/// The length in bytes and in microseconds of the frame of Layer III that has this head; `None` of any other, and of those
-/// whose length is not said.
+/// Length in bytes and duration in microseconds of the Layer III frame with this header; `None` for other layers, and
+/// if the header does not state the length.
 fn mp3_frame(head: [u8; 4]) -> Option<(usize, u64)> {
     const KBITS: [[u64; 14]; 2] = [
         [
@@ -222,23 +185,9 @@ mod tests {
     use super::*;
     use crate::{
         error::{Error, Problem},
-        parse::{chat, messages},
+        parse::{base64::encode as base64, chat, messages},
         price::{Class, Unpriced},
     };
-
-    fn base64(bytes: &[u8]) -> String {
-        const LETTERS: &[u8; 64] =
-            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        let letters = bytes.chunks(3).flat_map(|chunk| {
-            let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
-            let word = at(0) << 16 | at(1) << 8 | at(2);
-            (0..4).map(move |index| match index <= chunk.len() {
-                true => char::from(LETTERS[(word >> (18 - 6 * index) & 63) as usize]),
-                false => '=',
-            })
-        });
-        letters.collect()
-    }
 
     fn wav(codec: u16, channels: u16, rate: u32, bits: u16, data: usize) -> Vec<u8> {
         let align = channels * bits.div_ceil(8);
@@ -261,7 +210,7 @@ mod tests {
         measure(&base64(file))
     }
 
-    /// What is asked for with this content, and the field that asks.
+    /// The quantity of a class requested with this content, and the fields that request it.
     fn asked(class: Class, fields: &str, content: &str) -> Option<(u64, Option<String>, String)> {
         let body = format!(
             r#"{{"model":"m",{fields}"messages":[{{"role":"user","content":{content}}}]}}"#
@@ -275,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_how_much_sound_it_has_at_most() {
+    fn input_audio_is_bounded_by_its_length() {
         let sound = base64(&wav(1, 1, 24_000, 16, 480_000));
         let part = |data: &str, format: &str| {
             format!(
@@ -310,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_more_than_text_is_asked_for_by_its_field() {
+    fn an_answer_beyond_text_is_recorded_with_the_field_that_requests_it() {
         for (class, fields, field) in [
             (
                 Class::OutputAudio,
@@ -340,28 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_is_read_where_it_is() {
-        for length in 0..=9 {
-            let bytes: Vec<u8> = (0..length)
-                .map(|index: u8| 0xF7 ^ index.wrapping_mul(37))
-                .collect();
-            let text = base64(&bytes);
-            let read = Base64::new(&text).unwrap();
-            let all: Vec<_> = (0..usize::from(length) + 2)
-                .map_while(|at| read.byte(at))
-                .collect();
-            assert_eq!((all, read.len()), (bytes, usize::from(length)), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_wav_file_is_as_long_as_its_head_says_at_most() {
-        // Ten seconds, and the head itself.
+    fn wav_file_is_at_most_as_long_as_its_head_states() {
+        // Ten seconds, and the header itself.
         for (file, seconds) in [
             (wav(1, 1, 24_000, 16, 480_000), 10),
             (wav(1, 2, 44_100, 16, 1_764_000), 10),
             (wav(7, 1, 8_000, 8, 80_000), 10),
-            // Whoever plays it slower is billed for longer.
+            // A file played more slowly is billed for longer.
             (wav(1, 1, 10, 8, 1000), 100),
         ] {
             let (kind, tokens) = tokens(&file).unwrap();
@@ -369,18 +303,18 @@ mod tests {
             let least = seconds * TOKENS_A_SECOND;
             assert!((least..least + 300).contains(&tokens), "{tokens}");
         }
-        // Of what is compressed, or said in two ways, the longest.
+        // Compressed sound is not measured; if the header contradicts itself, the longest duration counts.
         assert_eq!(tokens(&wav(0x11, 1, 24_000, 4, 1000)), None);
         assert_eq!(tokens(&wav(1, 0, 24_000, 16, 1000)), None);
         let mut file = wav(1, 1, 24_000, 16, 480_000);
         let at = file.windows(4).position(|name| name == b"fmt ").unwrap();
-        // Bytes a second, of which some decoders reckon the length.
+        // Bytes per second, from which some decoders compute the duration.
         file[at + 16..at + 20].copy_from_slice(&4_800_u32.to_le_bytes());
         assert!(tokens(&file).unwrap().1 >= 100 * TOKENS_A_SECOND);
     }
 
     #[test]
-    fn an_mp3_file_is_as_long_as_its_frames_and_what_is_none_is_as_long_as_it_can_be() {
+    fn mp3_duration_is_that_of_its_frames_and_other_bytes_count_as_the_longest() {
         // MPEG 1, 128 kbit/s, 44.1 kHz: 417 bytes, 26.122 ms.
         let mut frame = vec![0xFF, 0xFB, 0x90, 0x00];
         frame.resize(417, 0);
@@ -388,20 +322,20 @@ mod tests {
         assert_eq!(tokens(&frames), Some((Kind::Mp3, 836 + PART_TOKENS)));
         let tagged = [b"ID3\x04\0\0\0\0\0\x05abcde".as_slice(), &frames].concat();
         assert_eq!(tokens(&tagged), tokens(&frames));
-        // A tag behind them, and frames that do not say how long they are.
+        // A tag after the frames, and frames that do not state their length.
         let behind = [&frames[..], &[0; 100]].concat();
         assert_eq!(
             tokens(&behind),
             Some((Kind::Mp3, 875 + PART_TOKENS)),
             "1.2 s more"
         );
-        // MPEG 2.5, mono, of 13 bytes each, which last 72 ms.
+        // MPEG 2.5, mono, frames of 13 bytes that last 72 ms.
         let mut free = vec![0xFF, 0xE3, 0x08, 0xC0];
         free.resize(13, 0);
         let (kind, most) = tokens(&free.repeat(1000)).unwrap();
         assert_eq!(kind, Kind::Mp3);
         assert!(most >= 72 * TOKENS_A_SECOND, "{most}");
-        // The lowest rate that can be said: a second has 1000 bytes.
+        // The lowest rate that a header can state: 1000 bytes per second.
         let mut low = vec![0xFF, 0xE3, 0x18, 0xC0];
         low.resize(72, 0);
         let (_, most) = tokens(&low.repeat(1000)).unwrap();
@@ -409,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_told() {
+    fn audio_of_unknown_length_has_no_bound() {
         for text in [
             "",
             "AAAA",
@@ -420,7 +354,7 @@ mod tests {
         ] {
             assert_eq!(measure(text), None, "{text}");
         }
-        // A tag before what is no MP3 file.
+        // A tag before something other than an MP3 file.
         assert_eq!(tokens(b"ID3\x04\0\0\0\0\0\x02abfLaC----"), None);
         assert_eq!(tokens(b"ID3\x04\0\0\xFF\0\0\x02ab\xFF\xFB\x90\0"), None);
         assert_eq!(tokens(b"OggS------------"), None);

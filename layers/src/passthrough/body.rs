@@ -22,16 +22,19 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// Comments that come before the first event are kept up to this.
+/// Maximum consecutive bytes without an event, such as comments and blank lines; enough for hours of keep-alives.
+const NOTHING_BYTES_MAX: usize = 1024 * 1024;
+
+/// Maximum bytes of comments before the first event that are held back.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 
-/// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
+/// A vendor's answer: an event stream, or a plain answer that was read completely.
 #[derive(Debug)]
 pub struct ResponseBody<A>(Inner<A>);
 
 #[derive(Debug)]
 enum Inner<A> {
-    /// Boxed: answers are moved from layer to layer, and this is most of one.
+    /// Boxed, because answers move from layer to layer and this is most of their size.
     Stream(Pin<Box<Stream<A>>>),
     /// Empty once it was taken.
     Whole(Bytes),
@@ -43,7 +46,7 @@ pin_project! {
         #[pin]
         inner: A,
         tap: Tap,
-        // What was waited for before the head went out.
+        // Bytes that were read before the head was sent.
         first: Bytes,
     }
 }
@@ -61,6 +64,7 @@ impl<A> ResponseBody<A> {
             quiet: None,
             alarm: None,
             held: false,
+            nothing_bytes: 0,
         };
         Self(Inner::Stream(Box::pin(Stream {
             inner,
@@ -69,9 +73,9 @@ impl<A> ResponseBody<A> {
         })))
     }
 
-    /// Waits for the first event, and keeps it: an error that comes before everything else still has
-    /// the choice of its status, and of another vendor. After `patience` it is not waited for any
-    /// longer: whoever stands between us and the caller may think that we are dead.
+    /// Waits for the first event, and stores it: an error that comes first can then still set the status, or lead to
+    /// another vendor. Waits at most `patience`, because a proxy between the gateway and the caller may assume that the
+    /// gateway is dead.
     pub(super) async fn begun(mut self, patience: Duration) -> Result<Self, Error>
     where
         A: Body<Data = Bytes, Error = Error>,
@@ -152,7 +156,7 @@ where
                 return Poll::Ready(tap.failure.take().map(Err));
             }
             let Poll::Ready(frame) = inner.as_mut().poll_frame(cx) else {
-                // Nothing comes behind the last event.
+                // Nothing is sent after the last event.
                 if tap.held || tap.reader.finished() {
                     return Poll::Pending;
                 }
@@ -163,7 +167,7 @@ where
             let bytes = match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(chunk) => tap.pass(&chunk),
-                    // Trailers are the vendor's own business.
+                    // The vendor's trailers are dropped.
                     Err(_) => continue,
                 },
                 Some(Err(error)) => tap.end(Some(error)),
@@ -192,7 +196,7 @@ where
     }
 }
 
-/// What looks at the bytes of a stream.
+/// Reads the bytes of a stream as they pass.
 #[derive(Debug)]
 struct Tap {
     splitter: Splitter,
@@ -200,88 +204,103 @@ struct Tap {
     meter: Meter,
     strip_usage: bool,
     failure: Option<Error>,
-    /// The vendor sends an event that no caller can be given.
+    /// Whether the vendor sent an event that is too long to forward.
     too_long: bool,
     ended: bool,
-    /// Since when nothing goes on; `None` until it was asked for.
+    /// Since when nothing was forwarded; `None` until the first wait.
     quiet: Option<Instant>,
-    /// Set when nothing is there, and not moved by every frame: when it goes off it looks.
+    /// Created at the first wait. Frames do not reset it: when it fires, it is set to the time then due.
     alarm: Option<Pin<Box<Sleep>>>,
-    /// Nobody is there yet to be kept awake.
+    /// Whether the head is not sent yet, so that no keep-alives are needed.
     held: bool,
+    /// Bytes since the last event with data.
+    nothing_bytes: usize,
 }
 
 impl Tap {
-    /// What is sent while the vendor thinks, so that nobody on the way takes the stream for dead. Only whole
-    /// events have gone on, so it never stands inside one.
+    /// Returns a keep-alive if nothing was forwarded for a while, so that no proxy takes the stream for dead. Only
+    /// whole events are forwarded, so a keep-alive is never inside an event.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let due = *self.quiet.get_or_insert_with(Instant::now) + SILENCE_MAX;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
         while alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if now < due {
-                // Something went on since.
+                // Something was forwarded in the meantime.
                 alarm.as_mut().reset(due);
                 continue;
             }
             self.quiet = Some(now);
             alarm.as_mut().reset(now + SILENCE_MAX);
-            // The alarm's next time must be known to the task.
+            // Registers the task for the alarm's next time.
             let _ = alarm.as_mut().poll(cx);
             return Poll::Ready(self.reader.keep_alive());
         }
         Poll::Pending
     }
 
-    /// What goes on now: the events that the chunk completes, but for those that must not. An event that is not
-    /// whole waits: its end may say that it is an error, of which the caller must not see the beginning.
+    /// Returns what to forward now: the events that the chunk completes, except those that must be removed. An
+    /// incomplete event is held back: its end may show that it is an error, whose beginning the caller must not see.
     fn pass(&mut self, chunk: &Bytes) -> Bytes {
         let Self {
             splitter,
             reader,
+            meter,
             strip_usage,
             failure,
             too_long,
+            nothing_bytes,
             ..
         } = self;
-        // How far the events go on, and where those are that do not.
-        let (mut end, mut taken_out) = (0, Vec::new());
+        // End of the events to forward, and the ranges of those to remove or replace.
+        let (mut end, mut replaced) = (0, Vec::new());
         let split = splitter.push(chunk, |event| {
-            // What stands behind the last event is no part of the answer.
+            // Data after the last event is not part of the answer.
             if failure.is_some() || reader.finished() {
                 return;
             }
-            let start = end;
-            match reader.event(&event) {
+            let place = end..end + event.raw().len();
+            let seen = reader.event(&event);
+            *nothing_bytes = match seen {
+                Seen::Nothing | Seen::CostComment => *nothing_bytes + event.raw().len(),
+                _ => 0,
+            };
+            if *nothing_bytes > NOTHING_BYTES_MAX {
+                *failure = Some(broken("a stream of comments and blank lines"));
+                return;
+            }
+            match seen {
                 Seen::Failure(error) => {
                     *failure = Some(error);
                     return;
                 }
-                Seen::UsageAlone if *strip_usage => {
-                    taken_out.push(start..start + event.raw().len())
+                Seen::UsageAlone if *strip_usage => replaced.push((place.clone(), Bytes::new())),
+                Seen::CostComment => replaced.push((place.clone(), Bytes::new())),
+                _ => {
+                    let charged = reader.charged(&event, meter);
+                    replaced.extend(charged.map(|charged| (place.clone(), charged)));
                 }
-                Seen::CostComment => taken_out.push(start..start + event.raw().len()),
-                _ => {}
             }
-            end += event.raw().len();
+            end = place.end;
         });
         let mut rest = match split {
             Ok(whole) => whole,
             Err(error) => {
-                // Some events repeat the request: were this free, its length would be a way not to pay.
+                // Charged: some events repeat the request, so a caller could otherwise avoid payment by its length.
                 *too_long = failure.is_none();
                 failure.get_or_insert_with(|| Error::AnswerTooLong(error.into()));
-                taken_out.clear();
+                replaced.clear();
                 Bytes::new()
             }
         };
         rest.truncate(end);
         let mut pieces = Pieces::default();
         let mut at = 0;
-        for usage in taken_out {
-            pieces.push(rest.split_to(usage.start - at));
-            rest.advance(usage.len());
-            at = usage.end;
+        for (place, event) in replaced {
+            pieces.push(rest.split_to(place.start - at));
+            rest.advance(place.len());
+            pieces.push(event);
+            at = place.end;
         }
         pieces.push(rest);
         let passed = pieces.joined();
@@ -293,27 +312,31 @@ impl Tap {
         passed
     }
 
-    /// The vendor's stream has ended, or failed.
+    /// Handles the end of the vendor's stream, or its failure.
     fn end(&mut self, error: Option<Error>) -> Bytes {
         self.ended = true;
         let mut rest = Bytes::new();
-        // Some vendors leave out the blank line behind the last event.
+        // Some vendors omit the blank line after the last event.
         if let Some(event) = self.splitter.finish().filter(is_whole)
             && !self.reader.finished()
         {
             match self.reader.event(&event) {
                 Seen::Failure(error) => self.failure = Some(error),
                 Seen::UsageAlone if self.strip_usage => {}
-                _ => rest = closed(event.raw()),
+                _ => {
+                    let charged = self.reader.charged(&event, &self.meter);
+                    rest = closed(charged.as_ref().unwrap_or_else(|| event.raw()));
+                }
             }
         }
-        // An error behind the last event is the vendor's way to hang up.
+        // An error after the last event is only how the vendor closes the connection.
         if self.failure.is_none() && !self.reader.may_end() {
             self.failure = Some(error.unwrap_or_else(|| broken("the stream ended in the middle")));
         }
         if self.failure.is_none() && !self.reader.finished() {
-            // A chat stream ends with this line (specification 6.1), whatever its vendor leaves out.
-            rest = [&rest[..], b"data: [DONE]\n\n"].concat().into();
+            // A chat stream ends with this line, even if the vendor omits it.
+            let usage = self.reader.missing_usage(&self.meter).unwrap_or_default();
+            rest = [&rest[..], &usage[..], b"data: [DONE]\n\n"].concat().into();
         }
         self.record();
         rest
@@ -322,7 +345,7 @@ impl Tap {
     fn record(&self) {
         let reader = &self.reader;
         let end = match &self.failure {
-            // What it says of one caller's request is no reason to shut its route for others.
+            // A rejection of one caller's request must not open the route's breaker for others.
             Some(
                 Error::VendorUnavailable(_)
                 | Error::VendorLimit { .. }
@@ -340,7 +363,7 @@ impl Tap {
     }
 }
 
-/// Whether the last event of a stream, without its blank line, is all there: one that was cut is no event.
+/// Whether the last event of a stream, which has no blank line, is complete; a truncated event is ignored.
 fn is_whole(event: &Event) -> bool {
     event.data().is_some_and(|data| {
         let data = data.trim_ascii();
@@ -348,7 +371,7 @@ fn is_whole(event: &Event) -> bool {
     })
 }
 
-/// An event with the blank line that was left out.
+/// An event with the missing blank line added.
 fn closed(event: &Bytes) -> Bytes {
     let blank: &[u8] = if event.ends_with(b"\n") {
         b"\n"
@@ -358,7 +381,7 @@ fn closed(event: &Bytes) -> Bytes {
     [event, blank].concat().into()
 }
 
-/// Slices that go on as one frame.
+/// Slices that are forwarded as one frame.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     only: Bytes,
@@ -367,12 +390,24 @@ pub(super) struct Pieces {
 
 impl Pieces {
     pub(super) fn push(&mut self, piece: Bytes) {
+        self.push_within(piece, 0);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.only.len() + self.more.len()
+    }
+
+    /// As [`Pieces::push`], but if there is more than one piece, memory for `least` bytes is allocated at once.
+    pub(super) fn push_within(&mut self, piece: Bytes, least: usize) {
         if piece.is_empty() {
             return;
         }
         if self.only.is_empty() && self.more.is_empty() {
             self.only = piece;
             return;
+        }
+        if self.more.capacity() < least {
+            self.more.reserve(least - self.more.len());
         }
         self.more.extend_from_slice(&std::mem::take(&mut self.only));
         self.more.extend_from_slice(&piece);

@@ -1,4 +1,4 @@
-//! What the meter knows of an answer whose caller gets an error.
+//! Readings of the meter for answers whose callers get an error.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
 
 const BYTES_MAX: usize = 1 << 20;
 
-/// What is known of a call that this answers, and its error.
+/// The meter's reading of a call with this answer, and the call's error.
 async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Reading, Option<Error>) {
     let endpoint = Uri::from_static("https://vendor.example/v1");
     let key = format.credential("our key").unwrap();
@@ -113,9 +113,9 @@ async fn a_vendors_error_with_usage_is_charged_by_it() {
     }
 }
 
-/// One caller must not shut a route for the others by what he asks for.
+/// A caller must not be able to open a route's breaker for others by its requests.
 #[tokio::test]
-async fn an_error_about_the_request_in_a_stream_is_the_vendors_word_and_no_cut() {
+async fn an_error_about_the_request_in_a_stream_is_recorded_as_the_vendors_error() {
     let chat = |error: &str| {
         format!(
             "data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}}}}]}}\n\ndata: {{\"error\":{error}}}\n\n"
@@ -132,7 +132,8 @@ async fn an_error_about_the_request_in_a_stream_is_the_vendors_word_and_no_cut()
     }
 }
 
-/// Its usage stands in an event of its own kind in the responses format alone: elsewhere such a stream is a refusal.
+/// Only the responses format has an event that carries both usage and an error; in other formats such a stream is a
+/// rejection.
 #[tokio::test]
 async fn a_stream_that_begins_with_an_error_is_a_refusal_and_free() {
     for (format, answer) in [
@@ -179,9 +180,9 @@ async fn a_vendors_error_that_counts_nothing_is_free() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_charged_though_it_is_not_delivered() {
+async fn too_long_answer_is_charged_although_not_delivered() {
     let long = "x".repeat(crate::sse::LINE_BYTES_MAX + 1);
-    // Cut there: what has come of the line is too long already.
+    // Truncated here: the part of the line received so far is already too long.
     let created =
         format!("data: {{\"type\":\"response.created\",\"response\":{{\"instructions\":\"{long}");
     let plain = format!("{{\"instructions\":\"{long}\"}}");
@@ -194,4 +195,56 @@ async fn an_answer_that_is_too_long_is_charged_though_it_is_not_delivered() {
         assert!(reading.dispatched && reading.answered, "stream = {stream}");
         assert_eq!(reading.end, Some(End::VendorCut));
     }
+}
+
+#[tokio::test]
+async fn a_plain_answer_that_is_dropped_at_any_await_returns_its_room() {
+    const ANSWER: &[u8] = br#"{"choices":[{"message":{"content":"Hello, and more"}}],"usage":{}}"#;
+    let mut most = 0;
+    for translated in [false, true] {
+        for polls in 0..12 {
+            let layer = PassthroughLayer::new(BYTES_MAX);
+            let taken = layer.taken.clone();
+            let service = layer.layer(tower::service_fn(|_: Request<Outbound>| async {
+                tokio::task::yield_now().await;
+                let pieces = ANSWER.chunks(16).map(Bytes::from_static);
+                let pieces = futures_util::stream::unfold(pieces, async |mut pieces| {
+                    tokio::task::yield_now().await;
+                    let piece = pieces.next()?;
+                    Some((Ok::<_, Error>(http_body::Frame::data(piece)), pieces))
+                });
+                let mut res = Response::new(Box::pin(http_body_util::StreamBody::new(pieces)));
+                res.headers_mut().insert(CONTENT_TYPE, JSON);
+                Ok::<_, Error>(res)
+            }));
+            let endpoint = Uri::from_static("https://vendor.example/v1");
+            let key = Format::Chat.credential("our key").unwrap();
+            let vendor = Vendor::new("vendor", Format::Chat, endpoint, key);
+            let meter = Meter::default();
+            meter.update(|reading| reading.translated = translated);
+            let outbound = Outbound {
+                route: Arc::new(Route::new(vendor, "large-2")),
+                credential: 0,
+                body: "{}".into(),
+                stream: false,
+                choices: 1,
+                kind: ModelKind::Chat,
+                strip_usage: false,
+                meter,
+            };
+            let mut call = Box::pin(service.oneshot(Request::new(outbound)));
+            let mut answer = None;
+            for _ in 0..polls {
+                let polled = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+                if let Poll::Ready(res) = polled {
+                    answer = Some(res.unwrap());
+                    break;
+                }
+            }
+            most = taken.taken().max(most);
+            drop((call, answer));
+            assert_eq!(taken.taken(), 0, "{polls}");
+        }
+    }
+    assert_eq!(most, ANSWER.len() as u64, "some were dropped while read");
 }

@@ -1,14 +1,14 @@
-//! Lets a vendor's answer through as it is, and reads the usage off the bytes on their way.
+//! Forwards a vendor's answer unchanged, and reads the usage from the bytes as they pass.
 //!
-//! A stream passes event by event: each goes on with the frame that ends it, and frames of whole events are
-//! not copied. An event that is not whole waits, since its end may say that it is the vendor's error, in
-//! words that are not for the caller. Nothing goes on behind the last event. The head of the answer waits
-//! a while for the first event, so that an error that comes first still has its status; comments and pings
-//! before it are no event.
+//! A stream is forwarded event by event: each event with the frame that completes it, and frames of whole events are
+//! not copied. An incomplete event is held back, because its end may show that it is the vendor's error, whose text is
+//! not meant for the caller. Nothing is forwarded after the last event. The head waits for the first event for a
+//! limited time, so that an error that comes first can still set the status; comments and pings before it do not count
+//! as events.
 //!
-//! A plain answer is read whole first: only then is it known that it is one. Where its usage is missing or makes
-//! no sense, and the meter knows by what the call is charged, that stands in it; every other byte stays.
-//! In a stream it stays as the vendor said it.
+//! A plain answer is read completely first: only then is it known to be an answer. If its usage is missing or
+//! contradictory, and a hold determines what is charged, the answer states the charged usage; every other byte stays.
+//! In a stream, usage that the vendor states is replaced in the same way, but none is added.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -53,7 +53,7 @@
 //!     .layer(PassthroughLayer::new(1 << 20))
 //!     .service_fn(vendor);
 //!
-//! // `outbound` puts the way to that vendor beside the body.
+//! // `outbound` adds the route to that vendor.
 //! let outbound = outbound(
 //!     r#"{"model":"large-2","stream":true,"messages":[{"role":"user","content":"Hello"}]}"#,
 //! );
@@ -70,6 +70,7 @@
 mod body;
 #[cfg(test)]
 mod ends_tests;
+pub mod metered;
 mod responses;
 mod text;
 mod tool_calls;
@@ -78,7 +79,9 @@ mod vendor_error;
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -89,18 +92,21 @@ use http::{
 };
 use http_body::Body;
 use http_body_util::BodyExt;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 use self::body::Pieces;
 pub use self::body::ResponseBody;
 use crate::{
+    body_budget::{AnswerRoom, BodyBudget, ReservedBytes},
     call::{Format, Outbound},
     error::{BoxError, Error},
-    facts::{EventStream, NothingSaid},
+    facts::{Caller, EventStream, NothingSaid},
     heads::emptied,
     model::ModelKind,
     setting::Setting,
-    usage::{End, Meter},
+    text_size::TextSize,
+    usage::{End, Meter, Reading},
 };
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -111,19 +117,42 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, no-store");
 const NO: HeaderValue = HeaderValue::from_static("no");
 
+/// Default limit of all plain answers in memory, in bytes.
+const ANSWERS_BYTES_MAX: u64 = 256 << 20;
+
+/// How long an answer waits for memory; its vendor waits meanwhile.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A plain answer that declares its length, or exceeds this many bytes, gets its full memory at once: growing would
+/// copy it, and untouched memory costs nothing.
+const GROWN_BYTES_MAX: usize = 1 << 20;
+
 /// Meters answers.
 #[derive(Clone, Debug)]
 pub struct PassthroughLayer {
     answer_bytes_max: Setting<usize>,
+    answers_bytes_max: Setting<u64>,
+    taken: BodyBudget,
 }
 
 impl PassthroughLayer {
-    /// A plain answer may have `answer_bytes_max` bytes.
+    /// Limits a plain answer to `answer_bytes_max` bytes.
     #[must_use]
     pub fn new(answer_bytes_max: impl Into<Setting<usize>>) -> Self {
         Self {
             answer_bytes_max: answer_bytes_max.into(),
+            answers_bytes_max: ANSWERS_BYTES_MAX.into(),
+            taken: BodyBudget::default(),
         }
+    }
+
+    /// Limits all plain answers in memory to `answers_bytes_max` bytes, by default 256 MiB; one answer at a time may
+    /// exceed the limit. An account gets at most as much as it leaves free, and a key half of that, but always two
+    /// answers of the largest size. An answer waits up to 30 seconds for memory, and is then rejected as too long.
+    #[must_use]
+    pub fn answers_bytes_max(mut self, answers_bytes_max: impl Into<Setting<u64>>) -> Self {
+        self.answers_bytes_max = answers_bytes_max.into();
+        self
     }
 }
 
@@ -133,7 +162,7 @@ impl<S> Layer<S> for PassthroughLayer {
     fn layer(&self, inner: S) -> Self::Service {
         Passthrough {
             inner,
-            answer_bytes_max: self.answer_bytes_max.clone(),
+            layer: self.clone(),
         }
     }
 }
@@ -142,7 +171,7 @@ impl<S> Layer<S> for PassthroughLayer {
 #[derive(Clone, Debug)]
 pub struct Passthrough<S> {
     inner: S,
-    answer_bytes_max: Setting<usize>,
+    layer: PassthroughLayer,
 }
 
 impl<S, A> Service<Request<Outbound>> for Passthrough<S>
@@ -173,14 +202,21 @@ where
             (route.vendor.format, *stream, *strip_usage, meter.clone());
         let (choices, asked) = (*choices, *kind);
         let head_timeout = route.vendor.head_timeout;
-        let bytes_max = self.answer_bytes_max.get();
+        let bytes_max = self.layer.answer_bytes_max.get();
+        let key = req.extensions().get().map(|Caller(key)| Arc::clone(key));
+        let reserved = ReservedBytes::new(
+            &self.layer.taken,
+            key,
+            bytes_max as u64,
+            self.layer.answers_bytes_max.get(),
+        );
         let call = self.inner.call(req);
         Box::pin(async move {
-            // Nothing else of the head is needed, least of all for as long as the body takes.
+            // The rest of the head is not needed while the body is read.
             let (Parts { headers, .. }, mut body) = call.await?.into_parts();
             if is_packed(&headers) {
                 meter.refused();
-                return Err(broken("a content-encoding that was not asked for"));
+                return Err(broken("a content-encoding that was not requested"));
             }
             let kind = media_type(&headers);
             let expected: &[u8] = match stream {
@@ -199,11 +235,11 @@ where
                 let reader = usage::Reader::new(format).choices(choices);
                 let progress = reader.progress();
                 let body = ResponseBody::stream(body, reader, strip_usage, meter.clone());
-                // Boxed: a plain answer, too, has room for this future. What never began for the client is not
-                // paid for, unless its vendor has counted it.
+                // Boxed, because plain answers would also have to reserve space for this future. A stream that never
+                // began for the client is free, unless its vendor counted it.
                 let begun = Box::pin(body.begun(head_timeout)).await;
                 let begun = begun.inspect_err(|_| {
-                    // Here an error that comes first refuses the call, whatever else it says.
+                    // Outside the responses format, an error that comes first rejects the call, whatever else it has.
                     if format != Format::Responses {
                         meter.update(|reading| reading.usage = None);
                     }
@@ -221,15 +257,15 @@ where
                 }
                 return Ok(res);
             }
-            let whole = whole(&mut body, format, bytes_max, &meter).await;
-            let bytes = match whole.and_then(|bytes| {
+            let whole = whole(&mut body, format, bytes_max, reserved, &meter).await;
+            let (bytes, room) = match whole.and_then(|(bytes, reserved)| {
                 let charged = match asked {
                     ModelKind::Embedding => usage::embeddings(&bytes, &meter),
                     ModelKind::Chat => usage::plain(format, &bytes, &meter),
                 }?;
-                Ok(charged.unwrap_or(bytes))
+                Ok((charged.unwrap_or(bytes), AnswerRoom::new(reserved)))
             }) {
-                Ok(bytes) => bytes,
+                Ok(whole) => whole,
                 Err(error) => {
                     meter.update(|reading| {
                         reading.end.get_or_insert(End::VendorCut);
@@ -237,35 +273,58 @@ where
                     return Err(error);
                 }
             };
-            let body = ResponseBody::whole(bytes);
-            Ok(answer(body, headers, (JSON, NO_STORE)))
+            let body = ResponseBody::whole(room.clone().kept_by(bytes));
+            let mut res = answer(body, headers, (JSON, NO_STORE));
+            res.extensions_mut().insert(room);
+            Ok(res)
         })
     }
+}
+
+/// Records the text received so far.
+fn note_text(text: &TextSize, reading: &mut Reading) {
+    (reading.text_bytes, reading.text_tokens) = (text.bytes(), text.tokens());
 }
 
 async fn whole<A>(
     body: &mut A,
     format: Format,
     bytes_max: usize,
+    mut reserved: ReservedBytes,
     meter: &Meter,
-) -> Result<Bytes, Error>
+) -> Result<(Bytes, ReservedBytes), Error>
 where
     A: Body<Data = Bytes, Error = Error> + Unpin,
 {
-    let (mut pieces, mut room) = (Pieces::default(), bytes_max);
+    let declared = body.size_hint().exact().unwrap_or_default();
+    let declared = usize::try_from(declared).unwrap_or(bytes_max);
+    let mut pieces = Pieces::default();
     while let Some(frame) = body.frame().await.transpose()? {
         let piece = frame.into_data().unwrap_or_default();
-        let Some(left) = room.checked_sub(piece.len()) else {
-            // Were this free, its length would be a way not to pay.
-            let text = text::text_bytes(format, &pieces.joined());
-            meter.update(|reading| (reading.answered, reading.text_bytes) = (true, text));
-            let why = format!("an answer of more than {bytes_max} bytes");
-            return Err(Error::AnswerTooLong(why.into()));
+        let bytes = pieces.len() + piece.len();
+        let too_much = if bytes > bytes_max {
+            Some(format!("an answer of more than {bytes_max} bytes"))
+        } else {
+            let room = reserved.wait_for(bytes as u64, ROOM_TIMEOUT).await;
+            room.err()
+                .map(|_| "no memory for the answer: all answers together reach their limit".into())
         };
-        room = left;
-        pieces.push(piece);
+        if let Some(why) = too_much {
+            // Charged: a caller could otherwise avoid payment by an answer's length.
+            let text = text::text_size(format, &pieces.joined());
+            meter.update(|reading| {
+                reading.answered = true;
+                note_text(&text, reading);
+            });
+            return Err(Error::AnswerTooLong(why.into()));
+        }
+        let least = match declared {
+            0 if bytes > GROWN_BYTES_MAX => bytes_max,
+            _ => declared.min(bytes_max),
+        };
+        pieces.push_within(piece, least);
     }
-    Ok(pieces.joined())
+    Ok((pieces.joined(), reserved))
 }
 
 fn is_packed(headers: &HeaderMap) -> bool {
@@ -285,7 +344,7 @@ fn media_type(headers: &HeaderMap) -> &[u8] {
         .trim_ascii()
 }
 
-/// Headers are made anew: nothing of the vendor's crosses but the kind of the body, and the empty map.
+/// Builds new headers: of the vendor's head only the media type is kept, and the memory of the header map.
 fn answer<A>(
     body: ResponseBody<A>,
     mut headers: HeaderMap,

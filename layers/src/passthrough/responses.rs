@@ -1,66 +1,69 @@
-//! What stands in the answers of the responses format: the usage in its last event, errors in two shapes, and each
-//! text several times.
+//! Reads answers of the responses format: usage in the last event, errors in two shapes, and texts that are sent
+//! several times.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
     broken,
-    text::{Strings, text_bytes},
+    text::{text_behind, text_size},
     tool_calls::ToolCalls,
-    usage::Seen,
+    usage::{Seen, within},
     vendor_error::vendor_error,
 };
 use crate::{
     call::Format,
     error::Error,
-    json::{Found, decoded_len, members, string},
+    json::{Found, members, string},
     price::Label,
     stream_progress::{Created, StreamProgress},
+    text_size::TextSize,
     vendor_usage::{VendorUsage, is_error, responses_usage, tier},
 };
 
-/// What a stream has told so far.
+/// State of a stream so far.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) usage: Option<VendorUsage>,
-    /// At which tier it is served, as far as the stream has said.
+    /// Byte range of the usage in the data of the latest event that has one.
+    pub(super) usage_at: Option<Range<usize>>,
+    /// The service tier reported so far.
     pub(super) tier: Label,
     pub(super) suspect: bool,
     pub(super) finished: bool,
-    /// Bytes of the texts that came in pieces.
-    pieces_bytes: u64,
-    /// Bytes of the items that are done: they say it all again, and of some vendors for the first time.
-    items_bytes: u64,
-    /// Bytes of what tools of the vendor's own types are called with, whose items are done.
-    calls_bytes: u64,
-    /// Bytes of such calls that came in pieces and whose items are not done.
-    calls_pieces_bytes: u64,
-    /// Bytes of the whole output, where the last event said it and nothing else counts it.
-    output_bytes: u64,
+    /// Texts that were sent in pieces.
+    pieces: TextSize,
+    /// Completed items. They repeat the pieces; some vendors send no pieces.
+    items: TextSize,
+    /// Arguments in completed calls of tools with types of their own.
+    calls: TextSize,
+    /// Arguments of such calls that were sent in pieces, while their items are not complete.
+    calls_pieces: TextSize,
+    /// The whole output, if only the last event has it and the vendor did not count it.
+    output: TextSize,
     items_open: u64,
-    /// The item that was done last may be the answer's last one.
+    /// Whether the last completed item may be the answer's last.
     may_end: bool,
-    /// Calls of the vendor's own tools whose items are done.
+    /// Completed calls of tools that the vendor runs.
     tool_calls: ToolCalls,
     pub(super) progress: StreamProgress,
 }
 
-/// What may end an answer, or begin it.
+/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Says that there will be an answer.
+    /// Announces an answer.
     Announces,
     Piece,
-    /// A piece of what a tool of the vendor's own types is called with.
+    /// A piece of the arguments of a tool with a type of its own.
     CallPiece,
     ItemAdded,
     ItemDone,
     Last,
     Failed,
-    /// Has no type: some say an error so.
+    /// Has no type: some vendors send errors like this.
     Unnamed,
     Other,
 }
@@ -76,7 +79,7 @@ impl Kind {
             "response.completed" | "response.incomplete" => Self::Last,
             "response.failed" | "error" => Self::Failed,
             "" => Self::Unnamed,
-            // Nearly all events are this one.
+            // By far the most frequent event.
             "response.output_text.delta" => Self::Piece,
             _ if name.ends_with(".delta") && name.contains("_call_") => match name {
                 "response.function_call_arguments.delta"
@@ -90,23 +93,32 @@ impl Kind {
 }
 
 impl Told {
-    /// Bytes of text, however often it was said.
-    pub(super) fn text_bytes(&self) -> u64 {
-        let said = self.pieces_bytes.max(self.items_bytes);
-        (said + self.calls_bytes + self.calls_pieces_bytes).max(self.output_bytes)
+    /// The text, counted once even if it was sent several times.
+    pub(super) fn text(&self) -> TextSize {
+        let larger = |one: TextSize, other: TextSize| {
+            if one.bytes() >= other.bytes() {
+                one
+            } else {
+                other
+            }
+        };
+        let mut said = larger(self.pieces, self.items);
+        said.add(&self.calls);
+        said.add(&self.calls_pieces);
+        larger(said, self.output)
     }
 
-    /// The vendor ran tools, and has not said what the call used.
+    /// Whether the vendor ran tools, and has not reported usage.
     pub(super) fn ran_uncounted(&self) -> bool {
         self.usage.is_none() && self.tool_calls.any()
     }
 
-    /// All of the answer seems to have come, but for its usage.
+    /// Whether the answer seems complete except for its usage.
     pub(super) const fn usage_due(&self) -> bool {
         self.may_end && self.items_open == 0 && !self.finished
     }
 
-    /// Takes note of the data of an event of this name, if it has one.
+    /// Reads an event's data; `name` is empty if the event has none.
     pub(super) fn event(&mut self, name: &[u8], data: &[u8]) -> Seen {
         if name.ends_with(b".delta") {
             let kind = Kind::of(std::str::from_utf8(name).unwrap_or_default());
@@ -114,7 +126,7 @@ impl Told {
             return Seen::Other;
         }
         let Ok(event) = serde_json::from_slice::<Typed<'_>>(data) else {
-            // Whatever its shape, an error's words are the vendor's own.
+            // An error of any shape contains the vendor's text, so it is not forwarded.
             return match Kind::of(std::str::from_utf8(name).unwrap_or("?")) {
                 Kind::Failed => Seen::Failure(vendor_error(&String::from_utf8_lossy(data))),
                 _ => Seen::Other,
@@ -149,30 +161,32 @@ impl Told {
     }
 
     fn piece(&mut self, kind: Kind, data: &[u8]) {
-        let bytes = Strings::of(Format::Responses, data).text_bytes;
-        match kind {
-            Kind::CallPiece => self.calls_pieces_bytes += bytes,
-            _ => self.pieces_bytes += bytes,
-        }
+        let before = match kind {
+            Kind::CallPiece => &mut self.calls_pieces,
+            _ => &mut self.pieces,
+        };
+        before.add(&text_behind(before, Format::Responses, data));
     }
 
     fn item_done(&mut self, data: &[u8]) {
         self.items_open = self.items_open.saturating_sub(1);
         let item = serde_json::from_slice::<Done<'_>>(data).ok();
         let Some(item) = item.and_then(|done| done.item) else {
-            self.items_bytes += text_bytes(Format::Responses, data);
+            self.items.add(&text_size(Format::Responses, data));
             return;
         };
         let kind = kind_of(item.get());
         self.may_end = kind == "message" || kind.ends_with("_call");
         self.tool_calls.item(&kind, item.get());
-        match call_bytes(&kind, item.get()) {
-            // It says again what came in pieces, and of some vendors for the first time.
-            Some(bytes) => {
-                self.calls_bytes += bytes;
-                self.calls_pieces_bytes = self.calls_pieces_bytes.saturating_sub(bytes);
+        match call_size(&kind, item.get()) {
+            // The item repeats what was sent in pieces; some vendors send no pieces.
+            Some(call) => {
+                self.calls.add(&call);
+                self.calls_pieces = self.calls_pieces.less(call.bytes());
             }
-            None => self.items_bytes += text_bytes(Format::Responses, item.get().as_bytes()),
+            None => self
+                .items
+                .add(&text_size(Format::Responses, item.get().as_bytes())),
         }
     }
 
@@ -195,7 +209,7 @@ impl Told {
         });
     }
 
-    /// The end, unless it says that there was no answer.
+    /// Handles the last event, which may also report that there is no answer.
     fn last(&mut self, data: &[u8]) -> Seen {
         self.count(data);
         let answer = serde_json::from_slice::<Ending<'_>>(data).ok();
@@ -208,7 +222,7 @@ impl Told {
         if !self.usage.is_some_and(counts_output)
             && let Some(answer) = answer
         {
-            self.output_bytes = output_bytes(answer.get());
+            self.output = output_size(answer.get());
         }
         Seen::Other
     }
@@ -220,12 +234,17 @@ impl Told {
         else {
             return;
         };
-        let (counted, served_at) = counted(answer.get());
-        self.tier = served_at.unwrap_or(self.tier);
-        match counted {
-            Counted::Nothing => {}
-            Counted::Nonsense => self.suspect = true,
-            Counted::Usage(usage) => {
+        let Ok([usage, served_at]) = members(answer.get(), &["usage", "service_tier"]) else {
+            self.suspect = true;
+            return;
+        };
+        let usage = usage.filter(|usage| *usage != "null");
+        self.usage_at = usage.map(|usage| within(data, usage));
+        self.tier = served_at.map_or(self.tier, tier);
+        match usage.map(responses_usage) {
+            None => {}
+            Some(None) => self.suspect = true,
+            Some(Some(usage)) => {
                 let calls = ToolCalls::of(answer.get()).after(self.tool_calls);
                 self.usage = Some(calls.within(usage));
             }
@@ -233,41 +252,23 @@ impl Told {
     }
 }
 
-/// What an answer says about its usage.
-pub(super) enum Counted {
-    Nothing,
-    Nonsense,
-    Usage(VendorUsage),
-}
-
-/// That, and the tier, if it says one.
-fn counted(answer: &str) -> (Counted, Option<Label>) {
-    let Ok([usage, served_at]) = members(answer, &["usage", "service_tier"]) else {
-        return (Counted::Nonsense, None);
-    };
-    let counted = match usage.filter(|usage| *usage != "null") {
-        None => Counted::Nothing,
-        Some(usage) => responses_usage(usage).map_or(Counted::Nonsense, Counted::Usage),
-    };
-    (counted, served_at.map(tier))
-}
-
-/// UTF-8 bytes of text in an answer's items. The rest of it repeats the request.
-pub(super) fn output_bytes(answer: &str) -> u64 {
+/// Text in the items of an answer. The rest of the answer repeats the request.
+pub(super) fn output_size(answer: &str) -> TextSize {
+    let mut size = TextSize::default();
     let Ok([Some(output)]) = members(answer, &["output"]) else {
-        return 0;
+        return size;
     };
     let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(output) else {
-        return text_bytes(Format::Responses, output.as_bytes());
+        return text_size(Format::Responses, output.as_bytes());
     };
-    let bytes = items.into_iter().map(RawValue::get).map(|item| {
-        call_bytes(&kind_of(item), item)
-            .unwrap_or_else(|| text_bytes(Format::Responses, item.as_bytes()))
-    });
-    bytes.sum()
+    for item in items.into_iter().map(RawValue::get) {
+        let call = call_size(&kind_of(item), item);
+        size.add(&call.unwrap_or_else(|| text_size(Format::Responses, item.as_bytes())));
+    }
+    size
 }
 
-/// An item's type, as far as it says one.
+/// Type of an item; empty if it has none.
 pub(super) fn kind_of(item: &str) -> Cow<'_, str> {
     match members(item, &["type"]) {
         Ok([Some(kind)]) => {
@@ -277,9 +278,9 @@ pub(super) fn kind_of(item: &str) -> Cow<'_, str> {
     }
 }
 
-/// UTF-8 bytes of what a model has written into the item of a call whose members depend on the tool; `None` of any
-/// other item. What the tool said is not the model's output.
-fn call_bytes(kind: &str, item: &str) -> Option<u64> {
+/// Text that the model wrote into a call of a tool with a type of its own, whose members depend on the tool; `None` for
+/// other items. Text that the tool returned is not output.
+fn call_size(kind: &str, item: &str) -> Option<TextSize> {
     let is_text = matches!(
         kind,
         "function_call" | "custom_tool_call" | "image_generation_call"
@@ -302,27 +303,26 @@ fn call_bytes(kind: &str, item: &str) -> Option<u64> {
                 | "error"
         )
     });
-    Some(
-        written
-            .map(|(_, value)| strings_bytes(value.get().as_bytes()))
-            .sum(),
-    )
+    let mut size = TextSize::default();
+    for (_, value) in written {
+        push_strings(value.get().as_bytes(), &mut size);
+    }
+    Some(size)
 }
 
-/// UTF-8 bytes of all strings in this JSON that are no names.
-fn strings_bytes(json: &[u8]) -> u64 {
-    let (mut at, mut bytes) = (0, 0);
+/// Adds all strings in this JSON that are not names.
+fn push_strings(json: &[u8], size: &mut TextSize) {
+    let mut at = 0;
     while let Some(Found { text, end, .. }) = string(json, at) {
         at = end;
         let behind = json[end..].trim_ascii_start();
         if !behind.starts_with(b":") {
-            bytes += decoded_len(text);
+            size.push_json(text);
         }
     }
-    bytes
 }
 
-/// Why what has come as an answer is none.
+/// The error of an answer that failed or has not ended.
 pub(super) fn refused(answer: &str) -> Option<Error> {
     let [status, error] = members(answer, &["status", "error"]).ok()?;
     if let Some(error) = error.filter(|error| is_error(error)) {
@@ -332,13 +332,13 @@ pub(super) fn refused(answer: &str) -> Option<Error> {
         "\"failed\"" | "\"cancelled\"" => Some(Error::VendorUnavailable(
             format!("answered with the status {}", status?).into(),
         )),
-        // Nobody would come back for the rest.
+        // The caller would not fetch the rest.
         "\"queued\"" | "\"in_progress\"" => Some(broken("an answer that has not ended")),
         _ => None,
     }
 }
 
-/// The error of an event, wherever it stands: at the top, under `error`, or under `response.error`.
+/// The error of an event, in any of its places: at the top, under `error`, or under `response.error`.
 fn failure(data: &[u8]) -> Error {
     let whole = String::from_utf8_lossy(data);
     let Ok([error, response]) = members(&whole, &["error", "response"]) else {
@@ -368,7 +368,7 @@ impl Typed<'_> {
     }
 }
 
-/// A string that borrows where it can.
+/// A string that borrows if it has no escapes.
 #[derive(Deserialize)]
 struct Typing<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -426,7 +426,7 @@ mod tests {
     const CALL: &str = r#"{"type":"response.output_item.done","item":{"type":"function_call","arguments":"{\"a\":1}"}}"#;
 
     #[test]
-    fn a_text_counts_once_however_often_it_is_said() {
+    fn a_repeated_text_is_counted_once() {
         let last = r#"{"type":"response.completed","response":{"status":"completed","instructions":"no",
             "output":[{"content":[{"type":"output_text","text":"abc"}]}],"usage":null}}"#;
         for (events, bytes) in [
@@ -435,15 +435,15 @@ mod tests {
             (&[ADDED, DELTA, DONE, ITEM], 3),
             (&[DELTA, DONE, ITEM, last], 3),
             (&[last], 3),
-            // A vendor that sends arguments whole.
+            // A vendor that sends arguments only in whole.
             (&[ARGUMENTS, CALL], 7),
         ] {
-            assert_eq!(told(events).0.text_bytes(), bytes, "{events:?}");
+            assert_eq!(told(events).0.text().bytes(), bytes, "{events:?}");
         }
     }
 
     #[test]
-    fn what_is_written_for_a_tool_counts_as_text_does_and_once() {
+    fn arguments_of_a_tool_are_counted_as_text_and_once() {
         let done = |item: &str| format!(r#"{{"type":"response.output_item.done","item":{item}}}"#);
         let local = done(
             r#"{"type":"local_shell_call","id":"lsh_1","call_id":"c","status":"completed","action":{"command":["abc","de"],"env":{}}}"#,
@@ -470,7 +470,7 @@ mod tests {
             (&[&*shell], 5),
             (&[&*patch], 5),
             (&[DELTA, ITEM, &*local, &*shell], 13),
-            // Pieces of it came before.
+            // With pieces before it.
             (&[piece, &*patch], 5),
             (&[&*local, piece], 9),
             (&[&*local, DELTA], 8),
@@ -478,28 +478,28 @@ mod tests {
             (&[&*last(action)], 5),
             (&[&*local, &*last(action)], 5),
         ] {
-            assert_eq!(told(events).0.text_bytes(), bytes, "{events:?}");
+            assert_eq!(told(events).0.text().bytes(), bytes, "{events:?}");
         }
         let answer = format!(
             r#"{{"output":[{action},{{"content":[{{"type":"output_text","text":"abc"}}]}}]}}"#
         );
-        assert_eq!(output_bytes(&answer), 8);
+        assert_eq!(output_size(&answer).bytes(), 8);
     }
 
     #[test]
-    fn the_text_of_the_last_event_counts_where_its_usage_counts_no_output() {
+    fn the_text_of_the_last_event_counts_if_its_usage_has_no_output() {
         for output in ["", r#","output_tokens":null"#] {
             let last = format!(
                 r#"{{"type":"response.completed","response":{{"output":[{{"content":[{{"type":"output_text","text":"abc"}}]}}],"usage":{{"input_tokens":2{output}}}}}}}"#
             );
             let (told, failure) = told(&[&last]);
             assert!(failure.is_none() && told.usage.is_some());
-            assert_eq!(told.text_bytes(), 3, "{output}");
+            assert_eq!(told.text().bytes(), 3, "{output}");
         }
     }
 
     #[test]
-    fn what_an_event_is_stands_in_its_data_wherever_that_says_it() {
+    fn the_type_of_an_event_is_read_from_its_data() {
         let usage = r#""usage":{"input_tokens":2,"output_tokens":3}"#;
         let last = format!(
             r#"{{"response":{{{usage},"status":"incomplete"}},"type":"response.incomplete"}}"#
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_found_in_every_shape_and_told_by_its_code() {
+    fn an_error_is_found_in_every_shape_and_classified_by_its_code() {
         let shapes = |code: &str| {
             [
                 format!(r#"{{"type":"error","code":"{code}","message":"words"}}"#),

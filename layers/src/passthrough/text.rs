@@ -1,33 +1,42 @@
-//! Counts the text in a vendor's JSON without building it: what a call is charged by when its usage
-//! never comes.
+//! Counts the text in a vendor's JSON without parsing all of it. A call is charged by this count if its usage never
+//! arrives.
 
 use crate::{
     call::Format,
     json::{Found, decoded_len, string},
+    text_size::TextSize,
 };
 
-/// The beginning of a chunk up to its text is kept up to this.
+/// Maximum bytes of a chunk's beginning, up to its text, that are stored.
 const HEAD_BYTES_MAX: usize = 512;
 
-/// Looks at the chunks or events of one stream. Most begin as the one before does, up to their text, and
-/// that is looked at once.
+/// Scans the chunks or events of one stream. Most have the same beginning up to their text as the one before; it is
+/// scanned once.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
-    /// How the last one with a text began whose beginning was new: up to the quote that opens the name of
-    /// its first text, and with it. What was found before that quote hangs on nothing behind it.
+    /// Beginning of the last chunk that had a text and a new beginning: up to and including the quote that opens the
+    /// name of its first text. Findings before that quote do not depend on anything after it.
     head: Vec<u8>,
     in_head: Strings,
 }
 
 impl Chunks {
-    /// [`Strings::of`] the next one.
-    pub(super) fn strings(&mut self, format: Format, json: &[u8]) -> Strings {
+    /// [`Strings::of`] the next chunk, whose text continues `before`.
+    pub(super) fn strings(&mut self, format: Format, json: &[u8], before: &TextSize) -> Strings {
+        let text = before.behind();
         if let Some(name) = self.head.len().checked_sub(1)
             && json.starts_with(&self.head)
         {
-            return self.in_head.and_from(name, format, json);
+            let in_head = Strings {
+                text,
+                ..self.in_head
+            };
+            return in_head.and_from(name, format, json);
         }
-        let mut found = Strings::default();
+        let mut found = Strings {
+            text,
+            ..Strings::default()
+        };
         let Some(text) = found.next_text(format, json, 0) else {
             return found;
         };
@@ -35,38 +44,42 @@ impl Chunks {
         if text.name < HEAD_BYTES_MAX {
             self.head.extend_from_slice(&json[..=text.name]);
             self.in_head = found;
-            // Of the text behind the head.
+            // This flag belongs to the text after the beginning.
             self.in_head.reasoned = false;
         }
-        found.text_bytes = text.bytes;
+        found.count(&text);
         found.and_from(text.end, format, json)
     }
 }
 
-/// What one look at the strings of a chunk, an event or a whole answer finds. Nothing is checked.
+/// Findings of one scan over the strings of a chunk, an event or a whole answer. The JSON is not validated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Strings {
-    /// UTF-8 bytes of text, reasoning and tool arguments.
-    pub(super) text_bytes: u64,
-    /// How many choices have a `finish_reason`.
+    /// Text, reasoning and tool arguments.
+    pub(super) text: TextSize,
+    /// Number of choices that have a `finish_reason`.
     pub(super) finish_reasons: u32,
-    /// There is, somewhere, a `usage` that is not null, or a name that may stand for it.
+    /// Whether there is anywhere a `usage` that is not null, or a name that may be an escaped form of it.
     pub(super) usage: bool,
-    /// The same of `error`.
+    /// Whether there is anywhere an `error` that is not null, or a name that may be an escaped form of it.
     pub(super) error: bool,
-    /// The message that is looked at has reasoning that was counted: some vendors say it again in other fields.
+    /// Whether the current message has reasoning that was counted: some vendors repeat it in other fields.
     reasoned: bool,
-    /// Its `reasoning_details` have begun.
+    /// Whether its `reasoning_details` have begun.
     details: bool,
 }
 
-/// Where a text was found.
-struct Text {
-    /// The quote that opens its name.
+/// A text that was found.
+struct Text<'a> {
+    /// Offset of the quote that opens its name.
     name: usize,
-    /// UTF-8 bytes of it.
-    bytes: u64,
-    /// Behind it.
+    /// The text as written.
+    written: &'a [u8],
+    /// Whether it contains escapes.
+    escaped: bool,
+    /// For content other than text: bytes of it that count as one byte of text.
+    opaque: Option<u64>,
+    /// Offset after the text.
     end: usize,
 }
 
@@ -75,17 +88,27 @@ impl Strings {
         Self::default().and_from(0, format, json)
     }
 
-    /// This, and what there is from `at` on.
+    /// Adds the findings from `at` on.
     fn and_from(mut self, mut at: usize, format: Format, json: &[u8]) -> Self {
         while let Some(text) = self.next_text(format, json, at) {
-            self.text_bytes += text.bytes;
+            self.count(&text);
             at = text.end;
         }
         self
     }
 
-    /// The first text from `at` on, not counted yet; notes what else there is up to it, or to the end.
-    fn next_text(&mut self, format: Format, json: &[u8], mut at: usize) -> Option<Text> {
+    fn count(&mut self, text: &Text<'_>) {
+        match text.opaque {
+            Some(bytes) => self
+                .text
+                .add_unread(decoded_len(text.written).div_ceil(bytes)),
+            None if text.escaped => self.text.push_json(text.written),
+            None => self.text.push(text.written),
+        }
+    }
+
+    /// The first text from `at` on, not counted yet; records other findings up to it, or up to the end.
+    fn next_text<'a>(&mut self, format: Format, json: &'a [u8], mut at: usize) -> Option<Text<'a>> {
         loop {
             let name = string(json, at)?;
             let Some(value) = value_of(json, name.end) else {
@@ -107,7 +130,7 @@ impl Strings {
                 }
                 b"delta" | b"message" => (self.reasoned, self.details) = (false, false),
                 b"reasoning_details" => self.details = true,
-                // Whoever reads them for good decodes it.
+                // Whether the name is one of them is decided when the event is parsed.
                 _ if name.escaped => {
                     self.usage = true;
                     self.error = true;
@@ -119,18 +142,11 @@ impl Strings {
             }
             let Found { text, escaped, end } = string(json, value)?;
             if is_text(format, name.text) && !self.is_repeated(name.text, text) {
-                let bytes = if escaped {
-                    decoded_len(text)
-                } else {
-                    text.len() as u64
-                };
                 return Some(Text {
                     name: name.end - name.text.len() - 2,
-                    bytes: if is_sound(format, name.text) {
-                        bytes.div_ceil(SOUND_BYTES)
-                    } else {
-                        bytes
-                    },
+                    written: text,
+                    escaped,
+                    opaque: opaque(format, name.text),
                     end,
                 });
             }
@@ -140,7 +156,7 @@ impl Strings {
 }
 
 impl Strings {
-    /// Whether a text is reasoning that another field of its message has said already.
+    /// Whether a text is reasoning that another field of its message has already sent.
     fn is_repeated(&mut self, name: &[u8], text: &[u8]) -> bool {
         match name {
             b"reasoning" | b"reasoning_content" => {
@@ -154,9 +170,18 @@ impl Strings {
     }
 }
 
-/// UTF-8 bytes of text, reasoning and tool arguments in a chunk, an event or a whole answer.
-pub(super) fn text_bytes(format: Format, json: &[u8]) -> u64 {
-    Strings::of(format, json).text_bytes
+/// Text, reasoning and tool arguments in a chunk, an event or a whole answer.
+pub(super) fn text_size(format: Format, json: &[u8]) -> TextSize {
+    Strings::of(format, json).text
+}
+
+/// The same for one whose text continues `before`.
+pub(super) fn text_behind(before: &TextSize, format: Format, json: &[u8]) -> TextSize {
+    let nothing = Strings {
+        text: before.behind(),
+        ..Strings::default()
+    };
+    nothing.and_from(0, format, json).text
 }
 
 fn is_text(format: Format, name: &[u8]) -> bool {
@@ -186,22 +211,28 @@ fn is_text(format: Format, name: &[u8]) -> bool {
     }
 }
 
-/// Bytes of base64 that weigh as one of text does: a second of what vendors stream (PCM of 16 bits, 24 kHz) has 64 000 of
-/// them, and is 20 tokens.
+/// Bytes of base64 sound that count as one byte of text: a second of what vendors stream (PCM of 16 bits, 24 kHz) has
+/// 64 000 bytes and costs 20 tokens.
 const SOUND_BYTES: u64 = 800;
 
-fn is_sound(format: Format, name: &[u8]) -> bool {
-    name == b"data" && format == Format::Chat
+/// For base64, which is not text for the model: bytes that count as one byte of text. In the messages format it is
+/// encrypted reasoning.
+fn opaque(format: Format, name: &[u8]) -> Option<u64> {
+    match format {
+        Format::Chat if name == b"data" => Some(SOUND_BYTES),
+        Format::Messages if name == b"data" => Some(1),
+        _ => None,
+    }
 }
 
-/// Where the value of a name that ended at `end` begins. `None` of a string that is no name.
+/// Offset of the value of a name that ended at `end`. `None` if the string is not a name.
 fn value_of(json: &[u8], end: usize) -> Option<usize> {
     let colon = blanks(json, end);
     let value = blanks(json, (*json.get(colon)? == b':').then_some(colon + 1)?);
     (value < json.len()).then_some(value)
 }
 
-/// Where the blanks from `at` on end.
+/// End of the blanks from `at` on.
 fn blanks(json: &[u8], mut at: usize) -> usize {
     while json.get(at).is_some_and(u8::is_ascii_whitespace) {
         at += 1;
@@ -243,7 +274,7 @@ mod tests {
                 r#"{"type":"text","partial_json":"{\"ci"}"#,
                 4,
             ),
-            // Reasoning that is said in two fields is made once, in each message anew.
+            // Reasoning sent in two fields is counted once, separately for each message.
             (
                 Format::Chat,
                 r#"{"delta":{"content":"","reasoning":"abc","reasoning_details":[{"type":"reasoning.text","text":"abc"}]}}"#,
@@ -264,7 +295,7 @@ mod tests {
                 r#"[{"message":{"reasoning":"abc","content":[{"text":"d"}]}},{"message":{"reasoning":"ef"}}]"#,
                 6,
             ),
-            // Sound weighs as what is said in it, and by its length in time.
+            // Sound is counted by its transcript and by its duration.
             (
                 Format::Chat,
                 r#"{"delta":{"audio":{"transcript":"abc","data":"AAAAAAAA","expires_at":7}}}"#,
@@ -274,12 +305,12 @@ mod tests {
             (Format::Chat, "", 0),
             (Format::Chat, "\"content\":\"\\", 0),
         ] {
-            assert_eq!(text_bytes(format, json.as_bytes()), bytes, "{json}");
+            assert_eq!(text_size(format, json.as_bytes()).bytes(), bytes, "{json}");
         }
     }
 
     #[test]
-    fn what_may_be_usage_an_error_or_an_end_is_seen() {
+    fn possible_usage_errors_and_ends_are_found() {
         for (json, finish_reason, usage, error) in [
             (
                 r#"{"usage":null,"error":null,"finish_reason":null}"#,
@@ -319,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_alike_is_looked_at_once() {
+    fn equal_beginnings_are_scanned_once() {
         let chunk = |role: &str, text: &str, end: &str| {
             format!(
                 r#"{{"id":"1","usage":null,"choices":[{{"delta":{{{role}"content":"{text}"}},"finish_reason":{end}}}]}}"#
@@ -340,16 +371,16 @@ mod tests {
             ),
             (chunk("", "e", "null"), 1),
         ] {
-            let found = chunks.strings(Format::Chat, json.as_bytes());
+            let found = chunks.strings(Format::Chat, json.as_bytes(), &TextSize::default());
             assert_eq!(found, Strings::of(Format::Chat, json.as_bytes()), "{json}");
-            assert_eq!(found.text_bytes, bytes, "{json}");
+            assert_eq!(found.text.bytes(), bytes, "{json}");
             heads.push(chunks.head.len());
         }
         let (role, plain) = (64, 45);
         assert_eq!(heads, [role, plain, plain, plain, plain, plain, 0, plain]);
     }
 
-    /// Pieces of JSON and of what is none.
+    /// Pieces of JSON, and of other text.
     fn pieces() -> impl Strategy<Value = String> {
         const PIECES: &[&str] = &[
             "{",
@@ -382,7 +413,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_of_a_stream_say_what_each_says_by_itself(
+        fn chunks_of_a_stream_give_the_same_result_in_any_grouping(
             (one, other) in (pieces(), pieces()),
             chunks in proptest::collection::vec((any::<bool>(), pieces()), 1..12),
         ) {
@@ -390,22 +421,22 @@ mod tests {
                 let mut stream = Chunks::default();
                 for (first, rest) in &chunks {
                     let json = format!("{}{rest}", if *first { &one } else { &other });
-                    let found = stream.strings(format, json.as_bytes());
+                    let found = stream.strings(format, json.as_bytes(), &TextSize::default());
                     prop_assert_eq!(found, Strings::of(format, json.as_bytes()), "{}", json);
                 }
             }
         }
 
         #[test]
-        fn any_string_counts_as_long_as_it_is(text in ".*") {
+        fn any_string_counts_by_its_decoded_length(text in ".*") {
             let json = serde_json::json!({ "x": 1, "delta": { "content": text } }).to_string();
-            prop_assert_eq!(text_bytes(Format::Chat, json.as_bytes()), text.len() as u64);
+            prop_assert_eq!(text_size(Format::Chat, json.as_bytes()).bytes(), text.len() as u64);
         }
 
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            text_bytes(Format::Chat, &bytes);
-            text_bytes(Format::Messages, &bytes);
+            text_size(Format::Chat, &bytes);
+            text_size(Format::Messages, &bytes);
         }
     }
 }

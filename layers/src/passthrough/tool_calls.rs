@@ -1,5 +1,5 @@
-//! Calls of tools that the vendor ran, as answers of the responses format tell them: their number beside the usage, and
-//! an item for each. No request asks for any; what comes all the same is never free of notice.
+//! Counts calls of tools that the vendor ran, which answers of the responses format report as a number next to the
+//! usage, and as an item each. No request may ask for such tools; calls that occur nevertheless are always reported.
 
 use memchr::memmem;
 use serde_json::{Value, value::RawValue};
@@ -8,22 +8,22 @@ use crate::{json::members, vendor_usage::VendorUsage};
 
 use super::responses::kind_of;
 
-/// What an answer has told so far.
+/// Calls of an answer so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ToolCalls {
-    /// Searches of the web, where the vendor says how many it counts.
+    /// Number of web searches, if the vendor reports it.
     searches_told: Option<u64>,
-    /// The items that are searches.
+    /// Number of items that are searches.
     searches_seen: u64,
-    /// There are calls of a tool that nobody knows the price of.
+    /// Whether there are calls of a tool without a price here.
     unknown: bool,
 }
 
 impl ToolCalls {
-    /// What stands in a whole answer, JSON.
+    /// Reads a whole answer, given as JSON.
     pub(super) fn of(answer: &str) -> Self {
         let mut calls = Self::default();
-        // Most have neither, and are not looked through.
+        // Most answers have neither, and are not parsed.
         let has = |text: &str| memmem::find(answer.as_bytes(), text.as_bytes()).is_some();
         if !has("\"tool_usage\"") && !has("_call\"") {
             return calls;
@@ -39,10 +39,10 @@ impl ToolCalls {
         calls
     }
 
-    /// Takes note of an item of this type.
+    /// Records an item of this type.
     pub(super) fn item(&mut self, kind: &str, item: &str) {
         match kind {
-            // What was found is read once more for nothing.
+            // Opening a found page is free.
             "web_search_call" if is_of_a_page(item) => {}
             "web_search_call" => self.searches_seen += 1,
             "file_search_call"
@@ -54,19 +54,19 @@ impl ToolCalls {
         }
     }
 
-    /// With what the items of a stream have told before its last event.
+    /// Adds what the items of a stream showed before its last event.
     pub(super) fn after(mut self, earlier: Self) -> Self {
         self.searches_seen = self.searches_seen.max(earlier.searches_seen);
         self.unknown |= earlier.unknown;
         self
     }
 
-    /// Whether there was any.
+    /// Whether there was any call.
     pub(super) fn any(self) -> bool {
         self.unknown || self.searches() > 0
     }
 
-    /// The usage with these calls in it.
+    /// The usage with these calls added.
     pub(super) fn within(self, usage: VendorUsage) -> VendorUsage {
         usage.with_calls(self.searches(), self.unknown)
     }
@@ -75,7 +75,7 @@ impl ToolCalls {
         self.searches_told.unwrap_or(self.searches_seen)
     }
 
-    /// `tool_usage`: an object for each tool.
+    /// Reads `tool_usage`: an object for each tool.
     fn count(&mut self, told: Option<&str>) {
         let Some(told) = told.filter(|told| *told != "null") else {
             return;
@@ -92,7 +92,7 @@ impl ToolCalls {
     }
 }
 
-/// Whether there is a number in it that is not zero.
+/// Whether it contains a number other than zero.
 fn counts_something(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_f64() != Some(0.0),
@@ -102,7 +102,7 @@ fn counts_something(value: &Value) -> bool {
     }
 }
 
-/// Whether a search is only the opening of a page that one has found, or a look into it.
+/// Whether a search only opens a page that was found, or searches within it.
 fn is_of_a_page(item: &str) -> bool {
     let action = members(item, &["action"]).ok().and_then(|[action]| action);
     action.is_some_and(|action| matches!(&*kind_of(action), "open_page" | "find_in_page"))
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_vendor_ran_is_counted_however_it_is_told() {
+    fn calls_of_the_vendors_tools_are_counted_in_every_form() {
         let item = |kind: &str| format!(r#"{{"type":"{kind}","id":"x"}}"#);
         let search = item("web_search_call");
         let opened =
@@ -130,7 +130,7 @@ mod tests {
             ("null", &*search, 1, false),
             ("null", &*format!("{search},{searched},{opened}"), 2, false),
             (&*told("3"), "", 3, false),
-            // Its own count goes before what there is to be seen.
+            // The vendor's own count takes precedence over the number of items.
             (&*told("1"), &*format!("{search},{searched}"), 1, false),
             (&*told("\"3\""), "", 0, true),
             (&*told("-1"), &*search, 1, true),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_a_stream_count_where_its_end_does_not_say_them_again() {
+    fn items_of_a_stream_count_if_its_end_does_not_repeat_them() {
         let mut earlier = ToolCalls::default();
         earlier.item("web_search_call", "{}");
         earlier.item("code_interpreter_call", "{}");

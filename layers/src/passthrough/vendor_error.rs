@@ -1,59 +1,60 @@
-//! What an error inside a vendor's answer means to the caller.
+//! Translates an error within a vendor's answer to the caller's error.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::{
-    error::Error,
+    error::{Error, TOO_LONG},
     scrub::scrubbed,
-    vendor_words::{TOO_LONG, is_about_operator, is_too_long},
+    vendor_words::Words,
 };
 
-/// What a vendor at its limit is given where it names no time.
+/// Time to wait for a vendor at its limit that states none.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-const TEXT_CHARS_MAX: usize = 500;
+/// Maximum characters of an error that are logged.
+const ERROR_CHARS_MAX: usize = 500;
 
-/// What an error, JSON, means. Of most the words are for the log; where the caller can mend it, they are his. It is told
-/// by its code, or by its type where it has none, as vendors that answer a status have it.
+/// Translates an error, given as JSON. The text of most errors is only logged; if the caller can correct the request,
+/// the caller gets it. Classified by the error's code or, without one, by its type, as for vendors that answer with a
+/// status.
 pub(super) fn vendor_error(error: &str) -> Error {
-    let said = serde_json::from_str::<Said<'_>>(error).unwrap_or_default();
-    let message = said.message.unwrap_or_default();
-    let text = |words: &str| scrubbed(&words.chars().take(TEXT_CHARS_MAX).collect::<String>());
-    let word = match word(said.code) {
-        "" | "null" => word(said.kind),
-        code => code,
-    };
-    match word {
+    let words = Words::read(error.as_bytes());
+    let code = words.code();
+    let is_refusal = REFUSALS.contains(&code)
+        || (code == FORBIDDEN && words.is_flagged())
+        || words.is_too_long();
+    match code {
         "rate_limit_exceeded" | "rate_limit_error" | "429" => Error::VendorLimit {
             retry_after: RETRY_AFTER,
         },
-        word if REFUSALS.contains(&word) && !is_about_operator(&message) => Error::VendorRefused {
+        _ if is_refusal && !words.is_about_operator() => Error::VendorRefused {
             status: StatusCode::BAD_REQUEST,
-            too_long: is_too_long(word, &message),
-            text: text(&message),
+            too_long: words.is_too_long(),
+            text: scrubbed(words.text()),
         },
-        _ => Error::VendorUnavailable(text(error).into()),
+        _ => {
+            let kept: String = error.chars().take(ERROR_CHARS_MAX).collect();
+            Error::VendorUnavailable(scrubbed(&kept).into())
+        }
     }
 }
 
-/// A string without its quotes, or a number.
-fn word(json: Option<&RawValue>) -> &str {
-    json.map_or("", |json| json.get().trim_matches('"'))
-}
+/// Code of a key without permission, or of flagged input.
+const FORBIDDEN: &str = "403";
 
-/// Codes and types of what is wrong with the request.
+/// Codes and types of errors that the request caused.
 const REFUSALS: &[&str] = &[
     "invalid_request_error",
     "invalid_prompt",
     TOO_LONG,
     "400",
+    "409",
     "413",
     "422",
-    // With an image in it.
+    "451",
+    // Images.
     "invalid_image",
     "invalid_image_format",
     "invalid_base64_image",
@@ -70,22 +71,12 @@ const REFUSALS: &[&str] = &[
     "failed_to_download_image",
 ];
 
-#[derive(Default, Deserialize)]
-struct Said<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<&'a RawValue>,
-    #[serde(borrow)]
-    code: Option<&'a RawValue>,
-    #[serde(borrow)]
-    message: Option<Cow<'a, str>>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_what_its_code_says_or_else_its_type() {
+    fn an_error_is_classified_by_its_code_or_else_its_type() {
         for (error, means) in [
             (r#"{"type":"rate_limit_error","message":"slow"}"#, "limit"),
             (
@@ -104,7 +95,7 @@ mod tests {
             ),
             (r#"{"code":400,"message":"bad"}"#, "bad"),
             (r#"{"code":"image_too_large","message":"bad"}"#, "bad"),
-            // A key of ours, or an account, in the words of a faulty request.
+            // An error about the operator's key or account, in the form of an invalid request.
             (
                 r#"{"type":"invalid_request_error","code":"invalid_api_key","message":"bad"}"#,
                 "unavailable",
@@ -118,6 +109,24 @@ mod tests {
                 "unavailable",
             ),
             (r#"{"code":500,"message":"x"}"#, "unavailable"),
+            (r#"{"code":403,"message":"forbidden"}"#, "unavailable"),
+            (
+                r#"{"code":403,"message":"the input was flagged"}"#,
+                "the input was flagged",
+            ),
+            (r#"{"code":451,"message":"bad"}"#, "bad"),
+            (
+                r#"{"code":400,"message":"Provider returned error","metadata":{"raw":"{\"error\":{\"message\":\"bad\"}}"}}"#,
+                "bad",
+            ),
+            (
+                r#"{"type":"invalid_request_error","message":{"detail":[{"loc":["body","n"],"msg":"bad"}]}}"#,
+                "n: bad",
+            ),
+            (
+                r#"{"code":502,"message":"prompt is too long: 9 tokens > 8 maximum"}"#,
+                "prompt is too long: 9 tokens > 8 maximum",
+            ),
             (r#""boom""#, "unavailable"),
             ("boom", "unavailable"),
         ] {

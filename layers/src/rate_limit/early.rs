@@ -6,17 +6,18 @@ use std::{
 };
 
 use http::Request;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
-use super::{Limiter, Quota, RateLimitLayer, ResponseFuture};
+use super::{Below, Limiter, Quota, RateLimitLayer, ResponseFuture};
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     undecided::{self, Verdict},
 };
 
-/// A [`RateLimitLayer`] that asks its limiter and lets the request go on: a [`RateVerdictLayer`] below it waits for
-/// the answer, so that what stands between them takes its time meanwhile. What the limiter can decide without waiting is
-/// decided here.
+/// A [`RateLimitLayer`] that starts its limiter's decision and lets the request continue. A [`RateVerdictLayer`] below
+/// it waits for the decision, so that the layers between the two run meanwhile. If the limiter can decide without
+/// waiting, this layer refuses by itself.
 ///
 /// ```
 /// use http::{Request, Response};
@@ -31,7 +32,7 @@ use crate::{
 /// let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
 /// let service = ServiceBuilder::new()
 ///     .layer(RateLimitLayer::new(Gcra::new(1), everybody).early())
-///     // Here stands what takes a while.
+///     // Slow layers go here.
 ///     .layer(RateVerdictLayer::new())
 ///     .service_fn(|_| async { Ok::<_, Error>(Response::new(body::full("an answer"))) });
 /// service.clone().oneshot(Request::new(())).await?;
@@ -79,7 +80,7 @@ impl<S: fmt::Debug, L, F> fmt::Debug for EarlyRateLimit<S, L, F> {
 
 impl<S, L, F, K, B> Service<Request<B>> for EarlyRateLimit<S, L, F>
 where
-    S: Service<Request<B>, Error = Error>,
+    S: Service<Request<B>, Error: Into<BoxError> + 'static>,
     S::Response: 'static,
     L: Limiter<K>,
     F: Fn(&Request<B>) -> Option<(K, Quota)>,
@@ -87,27 +88,27 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<Below<S::Future>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let Some((id, quota)) = (self.layer.by)(&req) else {
-            return ResponseFuture::forwarded(self.inner.call(req));
+            return ResponseFuture::forwarded(Below::new(self.inner.call(req)));
         };
         let limit = self.layer.limit;
         let refused = move |retry_after| Error::TooManyRequests { limit, retry_after };
         match self.layer.limiter.admit_now(&id, quota) {
-            Some(Ok(())) => return ResponseFuture::forwarded(self.inner.call(req)),
+            Some(Ok(())) => return ResponseFuture::forwarded(Below::new(self.inner.call(req))),
             Some(Err(wait)) => return ResponseFuture::refused(refused(wait)),
             None => {}
         }
         let limiter = self.layer.limiter.clone();
         let mut verdict: Verdict =
             Box::pin(async move { limiter.admit(id, quota).await.map_err(refused) });
-        // So it is asked; whoever waits for the answer polls it again.
+        // Starts the request to the store. `RateVerdict` polls it again with a real waker.
         match verdict
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -116,16 +117,16 @@ where
             Poll::Ready(Err(error)) => return ResponseFuture::refused(error),
             Poll::Pending => undecided::add(req.extensions_mut(), verdict),
         }
-        ResponseFuture::forwarded(self.inner.call(req))
+        ResponseFuture::forwarded(Below::new(self.inner.call(req)))
     }
 }
 
-/// Waits for what each [`EarlyRateLimitLayer`] above it has asked, and refuses as they would.
+/// Waits for the decisions that [`EarlyRateLimitLayer`]s above it have started, and refuses like them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateVerdictLayer;
 
 impl RateVerdictLayer {
-    /// The layer.
+    /// Creates the layer.
     #[must_use]
     pub const fn new() -> Self {
         Self
@@ -148,29 +149,29 @@ pub struct RateVerdict<S> {
 
 impl<S, B> Service<Request<B>> for RateVerdict<S>
 where
-    S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
+    S: Service<Request<B>, Error: Into<BoxError> + 'static> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: 'static,
     B: Send + 'static,
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<Below<S::Future>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let verdicts = undecided::take(req.extensions_mut());
         if verdicts.is_none() {
-            return ResponseFuture::forwarded(self.inner.call(req));
+            return ResponseFuture::forwarded(Below::new(self.inner.call(req)));
         }
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         ResponseFuture::boxed(async move {
             undecided::decided(verdicts).await?;
-            inner.call(req).await
+            inner.call(req).await.map_err(Error::from_below)
         })
     }
 }
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
     use crate::body;
 
-    /// Answers once it is told what.
+    /// A limiter that decides when the test sends its decision.
     #[derive(Clone)]
     struct Slow(watch::Receiver<Option<Result<(), Duration>>>);
 
@@ -197,7 +198,8 @@ mod tests {
         }
     }
 
-    /// What a request gets whose limits answer so while a layer between them waits for both.
+    /// Whether a request is admitted, and whether it reaches the service, if its two limits decide like this between
+    /// them.
     async fn answer(first: Result<(), Duration>, second: Result<(), Duration>) -> (bool, bool) {
         let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
         let ((tell_first, told_first), (tell_second, told_second)) =
@@ -209,7 +211,7 @@ mod tests {
             .layer(RateLimitLayer::new(Slow(told_first), everybody).early())
             .layer(RateLimitLayer::new(Slow(told_second), everybody).early())
             .map_request(move |req: Request<()>| {
-                // Neither has answered, and the request is here.
+                // The request is here before either limit has decided.
                 let (tell_first, tell_second) = passes.lock().unwrap().take().unwrap();
                 tell_second.send_replace(Some(second));
                 tell_first.send_replace(Some(first));
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_goes_on_while_limits_are_asked_and_not_beyond_their_answers() {
+    async fn early_limits_overlap_other_layers_and_refuse_at_the_verdict() {
         let no = Err(Duration::from_secs(1));
         assert_eq!(answer(Ok(()), Ok(())).await, (true, true));
         assert_eq!(answer(no, Ok(())).await, (false, false));

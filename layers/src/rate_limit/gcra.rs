@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::{Limiter, Quota};
 
-/// Counts in this process, in a table of bounded size: the callers seen longest ago are forgotten,
-/// which only ever lets them in.
+/// Counts in this process, in a table of bounded size. Callers seen longest ago are evicted, which can only admit more
+/// of their requests.
 pub struct Gcra<K> {
     begin: Instant,
     /// Theoretical arrival time of each caller, in nanoseconds since `begin`.
@@ -23,7 +23,7 @@ pub struct Gcra<K> {
 }
 
 impl<K: Eq + Hash + Clone> Gcra<K> {
-    /// Remembers at most `callers_max` callers.
+    /// Keeps at most `callers_max` callers.
     #[must_use]
     pub fn new(callers_max: usize) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
     }
 }
 
-/// When the caller's next request is due if this one, at `now`, is let in; or how long it must wait.
-/// All times in nanoseconds. `gcra.lua` computes the same in microseconds.
+/// Returns the new arrival time if a request at `now` is admitted, or how long it must wait. All times in nanoseconds.
+/// `gcra.lua` computes the same in microseconds.
 fn arrive(arrival: u64, now: u64, quota: Quota) -> Result<u64, Duration> {
     let interval = quota.per.as_nanos() / u128::from(quota.count.max(1));
     let interval = u64::try_from(interval).unwrap_or(u64::MAX);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn ten_at_once_then_one_each_tenth_of_a_second() {
+    async fn ten_catalog_requests_pass_at_once_then_one_per_100_ms() {
         let gcra = Gcra::new(100);
         let quota = Quota::per_second(10);
         for _ in 0..10 {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ten_seconds_of_a_minutes_requests_at_once_then_one_after_the_other() {
+    async fn burst_of_ten_seconds_of_requests_then_one_at_a_time() {
         let gcra = Gcra::new(100);
         let quota = Quota::per_minute(30);
         for _ in 0..5 {
@@ -117,14 +117,14 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(gcra.count(&"a", quota), Ok(()));
         assert_eq!(gcra.count(&"a", quota), Err(Duration::from_secs(2)));
-        // However few there are, one is let in.
+        // A rate below one burst still admits one request.
         let (one, few) = (Gcra::new(100), Quota::per_minute(1));
         assert_eq!(one.count(&"a", few), Ok(()));
         assert_eq!(one.count(&"a", few), Err(Duration::from_secs(60)));
     }
 
     #[test]
-    fn no_second_lets_in_more_than_rate_and_burst() {
+    fn each_second_admits_at_most_rate_plus_burst() {
         let quota = Quota::per_second(7).with_burst(3);
         let (mut arrival, mut let_in) = (0, Vec::new());
         for now in (0..5_000_000_000u64).step_by(10_000_000) {
@@ -144,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn however_many_callers_come_the_table_is_as_large_as_it_may_be() {
+    fn table_keeps_its_size_with_ever_new_callers() {
         let limiter = Gcra::new(1000);
         for caller in 0..100_000 {
             limiter.count(&caller, Quota::per_second(10)).unwrap();
         }
         let kept = limiter.arrivals.len();
-        // Its shards round up.
+        // The cache's shards round up.
         assert!((1..=1100).contains(&kept), "{kept}");
     }
 }

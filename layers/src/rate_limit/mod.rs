@@ -1,7 +1,7 @@
-//! Limits requests per second or minute by the generic cell rate algorithm (GCRA, ITU-T I.371): one
-//! instant per caller, the *theoretical arrival time*, in a bounded table.
+//! Limits requests per second or minute by the generic cell rate algorithm (GCRA, ITU-T I.371): one instant per caller,
+//! the *theoretical arrival time*, in a bounded table.
 //!
-//! Whom a request counts for, and at which rate, is a closure's to say:
+//! A closure decides which caller a request counts for, and at which rate:
 //!
 //! ```
 //! use http::{Request, Response};
@@ -13,7 +13,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! // One request a second for each tenant, two at once. Nobody else is counted.
+//! // One request per second for each tenant, burst 2. Requests without a tenant are not counted.
 //! let by_tenant = |req: &Request<()>| {
 //!     let tenant = req.headers().get("x-tenant")?.to_str().ok()?;
 //!     Some((tenant.to_owned(), Quota::per_second(1).with_burst(2)))
@@ -32,10 +32,9 @@
 //! # }
 //! ```
 //!
-//! [`by_address`] is the closure for the client's address. [`Gcra`] counts in this process, and so does
-//! [`PostPaid`], what requests use; whatever else counts is a [`Limiter`]: the feature `redis` has the count
-//! over many processes to write one with, `redis::RedisLimiter`, and `shared` the limits of busy callers over many
-//! processes, which mostly ask nobody.
+//! [`by_address`] is the closure for the client's address. [`Gcra`] counts requests in this process, and [`PostPaid`]
+//! counts what requests use. Other counters implement [`Limiter`]. With the feature `redis`, `redis::RedisLimiter`
+//! counts over several processes, and so does `shared`, which decides most calls of busy callers in memory.
 
 mod early;
 mod gcra;
@@ -50,13 +49,17 @@ use std::{
     fmt,
     hash::Hash,
     net::IpAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use http::Request;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 pub use self::{
     early::{EarlyRateLimit, EarlyRateLimitLayer, RateVerdict, RateVerdictLayer},
@@ -64,25 +67,25 @@ pub use self::{
     post_paid::PostPaid,
     refusals::{RefusalFuture, RefusalLimit, RefusalLimitLayer},
 };
-pub use crate::forward::ResponseFuture;
+pub use crate::forward::{Below, ResponseFuture};
 use crate::{
-    error::{Error, Limit},
+    error::{BoxError, Error, Limit},
     facts::ClientAddr,
 };
 
-/// So many requests in such a time, and so many at once.
+/// A rate: `count` requests per `per`, with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// How many, at least 1.
+    /// Requests per `per`, at least 1.
     pub count: u32,
-    /// In what time.
+    /// Length of the period.
     pub per: Duration,
-    /// How many may come at once, at least 1.
+    /// Requests that may arrive at once, at least 1.
     pub burst: u32,
 }
 
 impl Quota {
-    /// `count` requests a second, as many at once.
+    /// `count` requests per second, burst `count`.
     #[must_use]
     pub const fn per_second(count: u32) -> Self {
         Self {
@@ -92,7 +95,7 @@ impl Quota {
         }
     }
 
-    /// `count` requests a minute, those of ten seconds at once.
+    /// `count` requests per minute; the burst is those of ten seconds.
     #[must_use]
     pub const fn per_minute(count: u32) -> Self {
         Self {
@@ -102,36 +105,45 @@ impl Quota {
         }
     }
 
-    /// The same, and so many at once.
+    /// The same rate with another burst.
     #[must_use]
     pub const fn with_burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 }
 
-/// Counts for the client's address, an IPv6 one by its /64, as [`ClientAddr`] has it; a request without
-/// one passes uncounted.
+/// Counts by the client's address, IPv6 by its /64, as [`ClientAddr`] has it. A request without an address passes
+/// uncounted. The first such request logs a warning, because it means that no layer above inserts the address.
 pub fn by_address<B>(
     quota: Quota,
 ) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync {
-    move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota))
+    let has_warned = Arc::new(AtomicBool::new(false));
+    move |req| {
+        let address = req.extensions().get::<ClientAddr>();
+        if address.is_none() && !has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the rate limit by address counts no request that has no ClientAddr: insert it above the limit"
+            );
+        }
+        Some((address?.block(), quota))
+    }
 }
 
 /// Counts requests.
 pub trait Limiter<K>: Clone + Send + Sync + 'static {
-    /// Lets a request of `id` in, or says how long it should wait.
+    /// Admits a request of `id`, or returns how long it should wait.
     fn admit(&self, id: K, quota: Quota) -> impl Future<Output = Result<(), Duration>> + Send;
 
-    /// What [`Limiter::admit`] would do, if it can be done without waiting: then no future is made for it.
-    /// `None`, which is always right: nothing was counted, and it has to be asked.
+    /// Decides like [`Limiter::admit`] if that is possible without waiting, which saves a future. `None` is always
+    /// correct: nothing was counted, and `admit` must decide.
     fn admit_now(&self, _id: &K, _quota: Quota) -> Option<Result<(), Duration>> {
         None
     }
 }
 
-/// Refuses with [`Error::TooManyRequests`] what goes over the quota.
+/// Refuses requests over the quota with [`Error::TooManyRequests`].
 ///
-/// `by` says whom a request counts for and with which quota; `None` lets it pass uncounted.
+/// `by` returns the caller that a request counts for and its quota; with `None` the request passes uncounted.
 #[derive(Clone)]
 pub struct RateLimitLayer<L, F> {
     limiter: L,
@@ -140,7 +152,7 @@ pub struct RateLimitLayer<L, F> {
 }
 
 impl<L, F> RateLimitLayer<L, F> {
-    /// Counts with `limiter` for whom `by` says.
+    /// Counts with `limiter`, by the caller that `by` returns.
     pub const fn new(limiter: L, by: F) -> Self {
         Self {
             limiter,
@@ -149,13 +161,13 @@ impl<L, F> RateLimitLayer<L, F> {
         }
     }
 
-    /// Tells whoever is refused that it is this limit.
+    /// Names this limit in the refusal.
     #[must_use]
     pub fn named(self, limit: Limit) -> Self {
         Self { limit, ..self }
     }
 
-    /// Asks here, and refuses further below: see [`EarlyRateLimitLayer`].
+    /// Starts the decision here and refuses further below: see [`EarlyRateLimitLayer`].
     #[must_use]
     pub const fn early(self) -> EarlyRateLimitLayer<L, F> {
         EarlyRateLimitLayer::new(self)
@@ -185,7 +197,7 @@ impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
 #[derive(Clone)]
 pub struct RateLimit<S, L, F> {
     inner: S,
-    /// One for all clones, of which each call makes some.
+    /// Shared by all clones; each call makes some.
     layer: Arc<RateLimitLayer<L, F>>,
 }
 
@@ -199,7 +211,7 @@ impl<S: fmt::Debug, L, F> fmt::Debug for RateLimit<S, L, F> {
 
 impl<S, L, F, K, B> Service<Request<B>> for RateLimit<S, L, F>
 where
-    S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
+    S: Service<Request<B>, Error: Into<BoxError> + 'static> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: 'static,
     L: Limiter<K>,
@@ -209,20 +221,20 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<Below<S::Future>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let Some((id, quota)) = (self.layer.by)(&req) else {
-            return ResponseFuture::forwarded(self.inner.call(req));
+            return ResponseFuture::forwarded(Below::new(self.inner.call(req)));
         };
         let limit = self.layer.limit;
         let refused = move |retry_after| Error::TooManyRequests { limit, retry_after };
         match self.layer.limiter.admit_now(&id, quota) {
-            Some(Ok(())) => return ResponseFuture::forwarded(self.inner.call(req)),
+            Some(Ok(())) => return ResponseFuture::forwarded(Below::new(self.inner.call(req))),
             Some(Err(wait)) => return ResponseFuture::refused(refused(wait)),
             None => {}
         }
@@ -231,7 +243,86 @@ where
         let layer = Arc::clone(&self.layer);
         ResponseFuture::boxed(async move {
             layer.limiter.admit(id, quota).await.map_err(refused)?;
-            inner.call(req).await
+            inner.call(req).await.map_err(Error::from_below)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::atomic::AtomicU32};
+
+    use http::Response;
+    use tower::{ServiceBuilder, ServiceExt};
+    use tracing::span;
+
+    use super::*;
+
+    /// Counts what is logged.
+    struct Logged(Arc<AtomicU32>);
+
+    impl tracing::Subscriber for Logged {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_missing_client_address_is_logged_once_and_not_counted() {
+        let logged = Arc::new(AtomicU32::new(0));
+        let by = by_address(Quota::per_second(1));
+        tracing::subscriber::with_default(Logged(Arc::clone(&logged)), || {
+            let mut req = Request::new(());
+            for by in [by.clone(), by] {
+                assert_eq!(by(&req), None);
+            }
+            let address = IpAddr::from([192, 0, 2, 7]);
+            req.extensions_mut().insert(ClientAddr(address));
+            let by = by_address(Quota::per_second(1));
+            assert_eq!(by(&req), Some((address, Quota::per_second(1))));
+        });
+        assert_eq!(logged.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn the_service_below_may_have_any_error() {
+        type Case = (Result<(), &'static str>, fn(&Result<(), Error>) -> bool);
+        let cases: [Case; 2] = [
+            (Ok(()), |answer| answer.is_ok()),
+            (
+                Err("disk full"),
+                |answer| matches!(answer, Err(Error::Internal(cause)) if cause.to_string() == "disk full"),
+            ),
+        ];
+        for (answer, is_right) in cases {
+            let everybody = |_: &Request<()>| Some(((), Quota::per_second(9)));
+            let service = ServiceBuilder::new()
+                .layer(RateLimitLayer::new(Gcra::new(1), everybody))
+                .service_fn(move |_: Request<()>| async move { answer.map(Response::new) });
+            let answered = service.oneshot(Request::new(())).await.map(|_| ());
+            assert!(is_right(&answered), "{answered:?}");
+        }
+        // As axum's routes have it.
+        let nobody = |_: &Request<()>| None::<((), Quota)>;
+        let service = ServiceBuilder::new()
+            .layer(RateLimitLayer::new(Gcra::new(1), nobody))
+            .service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+        assert!(service.oneshot(Request::new(())).await.is_ok());
     }
 }

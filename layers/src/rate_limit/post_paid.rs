@@ -11,22 +11,22 @@ use tokio::time::Instant;
 
 use super::{Limiter, Quota};
 
-/// Counts what a request uses, which is known once it has ended: whoever is not in debt is let in, and
-/// [`PostPaid::take`] takes what it came to.
+/// Counts what a request uses, which is known once it has ended. A caller without debt is admitted, and
+/// [`PostPaid::take`] takes the usage of the request.
 ///
-/// Each caller has a bucket that holds the quota's burst and fills again at its rate. A request is let in
-/// unless more has been taken than was there; then the wait is until the debt is paid. Requests that run at
-/// the same time are counted when they end, so together they can take more than the bucket holds.
+/// Each caller has a bucket that holds the quota's burst and refills at its rate. A request is admitted unless more was
+/// taken than the bucket held; then the wait lasts until the debt is paid. Concurrent requests are counted when they
+/// end, so together they can take more than the bucket holds.
 ///
-/// In this process, in a table of bounded size: the callers seen longest ago are forgotten, which only ever
-/// lets them in.
+/// The buckets are in this process, in a table of bounded size. Callers seen longest ago are evicted, which can only
+/// admit more of their requests.
 ///
 /// ```
 /// use tollgate_layers::rate_limit::{Limiter, PostPaid, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
-/// // A thousand tokens a minute, all of them at once if need be.
+/// // A thousand tokens per minute, all of them at once if necessary.
 /// let quota = Quota::per_minute(1000).with_burst(1000);
 /// let tokens = PostPaid::new(10_000);
 /// assert!(tokens.admit("acme", quota).await.is_ok());
@@ -40,21 +40,21 @@ pub struct PostPaid<K> {
     buckets: Arc<Cache<K, Arc<Mutex<Bucket>>>>,
 }
 
-/// Billionths of a unit, so that nothing is lost by filling often.
+/// Billionths of a unit, so that frequent refills lose nothing to rounding.
 type Nanos = u128;
 
 pub(super) const UNIT: Nanos = 1_000_000_000;
 
 pub(super) struct Bucket {
     pub(super) quota: Quota,
-    /// Taken and not filled again.
+    /// Taken and not refilled yet.
     pub(super) taken: Nanos,
-    /// When that was so, in nanoseconds since `begin`.
+    /// Time for which `taken` is valid, in nanoseconds since `begin`.
     pub(super) at: u128,
 }
 
 impl<K: Eq + Hash + Clone> PostPaid<K> {
-    /// Remembers at most `callers_max` callers.
+    /// Keeps at most `callers_max` callers.
     #[must_use]
     pub fn new(callers_max: usize) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl<K: Eq + Hash + Clone> PostPaid<K> {
         }
     }
 
-    /// Takes what a request of `id` has used. Of whoever was never asked for here nothing is counted.
+    /// Takes what a request of `id` has used. Does nothing for a caller that was never admitted here.
     pub fn take(&self, id: &K, units: u64) {
         if let Some(bucket) = self.buckets.get(id) {
             let now = self.begin.elapsed().as_nanos();
@@ -162,10 +162,10 @@ mod tests {
     const QUOTA: Quota = Quota::per_minute(60).with_burst(60);
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_in_debt_waits_until_it_is_paid() {
+    async fn caller_in_debt_waits_until_it_is_paid() {
         let tokens = PostPaid::new(100);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
-        // All that is there may be used, and one request more than that.
+        // The whole bucket may be used, and one request more.
         tokens.take(&"a", 60);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         tokens.take(&"a", 30);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_whoever_has_no_quota_nothing_is_counted_and_nothing_overflows() {
+    async fn usage_of_an_unknown_caller_is_ignored_and_nothing_overflows() {
         let tokens = PostPaid::new(100);
         tokens.take(&"a", 1_000);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));

@@ -1,4 +1,4 @@
-//! The limit counted in Redis: one count over all gateways, by the server's clock.
+//! A limit counted in Redis: one count over all gateways, by the server's clock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ pub struct RedisLimiter {
 }
 
 impl RedisLimiter {
-    /// Counts what `name` limits: limiters of one name share their counts.
+    /// Counts under `name`: limiters of one name share their counts.
     #[must_use]
     pub fn new(conn: RedisConn, name: &str) -> Self {
         let script = Arc::new(conn.script("", include_str!("gcra.lua")));
@@ -28,10 +28,10 @@ impl RedisLimiter {
         }
     }
 
-    /// Lets a request of `id` in, or says how long it should wait.
+    /// Admits a request of `id`, or returns how long it should wait.
     ///
     /// # Errors
-    /// Redis is out of reach: the caller decides whether to count by itself.
+    /// If Redis is out of reach. The caller decides whether to count by itself.
     pub async fn check(&self, id: &str, quota: Quota) -> Result<Result<(), Duration>, BoxError> {
         let interval = quota.per.as_micros() / u128::from(quota.count.max(1));
         let interval = u64::try_from(interval).unwrap_or(u64::MAX).max(1);

@@ -8,17 +8,17 @@ use std::{
 
 use http::Request;
 use pin_project_lite::pin_project;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 use super::{Limiter, Quota};
-use crate::error::{Error, Limit};
+use crate::error::{BoxError, Error, Limit};
 
-/// Counts refusals of one kind and no other request: whoever guesses is told [`Error::TooManyRequests`] in
-/// place of the refusal once the quota is used up, while good requests of the same caller go on.
+/// Counts only refusals of one kind. Once the quota is used up, a caller gets [`Error::TooManyRequests`] instead of the
+/// refusal, while its valid requests continue. This slows down guessing.
 ///
-/// It stands above the layer that refuses, so what is refused has cost a look-up already; what it takes
-/// away is the answer. `by` says whom a request counts for and with which quota; `None` lets its refusal
-/// pass uncounted.
+/// The layer is above the layer that refuses, so a refused request has already cost a look-up; only its answer is
+/// withheld. `by` returns the caller that a request counts for and its quota; with `None` its refusal passes uncounted.
 ///
 /// ```
 /// use http::{Request, Response};
@@ -54,7 +54,7 @@ pub struct RefusalLimitLayer<L, F, C> {
 }
 
 impl<L, F, C> RefusalLimitLayer<L, F, C> {
-    /// Counts with `limiter`, for whom `by` says, the errors that `counts` picks.
+    /// Counts with `limiter`, by the caller that `by` returns, the errors for which `counts` is true.
     pub const fn new(limiter: L, by: F, counts: C) -> Self {
         Self {
             limiter,
@@ -87,7 +87,7 @@ impl<S, L: Clone, F: Clone, C: Clone> Layer<S> for RefusalLimitLayer<L, F, C> {
 #[derive(Clone)]
 pub struct RefusalLimit<S, L, F, C> {
     inner: S,
-    /// One for all clones, of which each call makes some.
+    /// Shared by all clones; each call makes some.
     layer: Arc<RefusalLimitLayer<L, F, C>>,
 }
 
@@ -101,7 +101,7 @@ impl<S: fmt::Debug, L, F, C> fmt::Debug for RefusalLimit<S, L, F, C> {
 
 impl<S, L, F, C, K, B> Service<Request<B>> for RefusalLimit<S, L, F, C>
 where
-    S: Service<Request<B>, Error = Error>,
+    S: Service<Request<B>, Error: Into<BoxError> + 'static>,
     L: Limiter<K>,
     F: Fn(&Request<B>) -> Option<(K, Quota)>,
     C: Fn(&Error) -> bool,
@@ -112,7 +112,7 @@ where
     type Future = RefusalFuture<S::Future, L, F, C, K>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
@@ -130,9 +130,9 @@ pin_project! {
     pub struct RefusalFuture<A, L, F, C, K> {
         #[pin]
         call: A,
-        // Whom a refusal counts for.
+        // The caller that a refusal counts for.
         counted: Option<(K, Quota, Arc<RefusalLimitLayer<L, F, C>>)>,
-        // There once it was refused: few are, and the others have no box.
+        // Present once the request was refused: few are, and the others need no box.
         refusing: Option<Pin<Box<dyn Future<Output = Error> + Send>>>,
     }
 }
@@ -143,9 +143,10 @@ impl<A, L, F, C, K> fmt::Debug for RefusalFuture<A, L, F, C, K> {
     }
 }
 
-impl<A, R, L, F, C, K> Future for RefusalFuture<A, L, F, C, K>
+impl<A, R, E, L, F, C, K> Future for RefusalFuture<A, L, F, C, K>
 where
-    A: Future<Output = Result<R, Error>>,
+    A: Future<Output = Result<R, E>>,
+    E: Into<BoxError> + 'static,
     L: Limiter<K>,
     C: Fn(&Error) -> bool,
     K: Send + 'static,
@@ -155,7 +156,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         if this.refusing.is_none() {
-            let answered = ready!(this.call.poll(cx));
+            let answered = ready!(this.call.poll(cx)).map_err(Error::from_below);
             match (answered, this.counted.take()) {
                 (Err(error), Some((id, quota, layer))) if (layer.counts)(&error) => {
                     let limiter = layer.limiter.clone();
@@ -164,12 +165,15 @@ where
                 (answered, _) => return Poll::Ready(answered),
             }
         }
-        let refusing = this.refusing.as_mut().expect("it was refused");
+        let refusing = this
+            .refusing
+            .as_mut()
+            .expect("a refused request has its state");
         refusing.as_mut().poll(cx).map(Err)
     }
 }
 
-/// What somebody is told who was refused for `error`.
+/// The error that a caller gets whose request was refused with `error`.
 async fn refusal<L: Limiter<K>, K>(limiter: L, id: K, quota: Quota, error: Error) -> Error {
     match limiter.admit(id, quota).await {
         Ok(()) => error,

@@ -10,33 +10,37 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, timeout};
 
-use tollgate_ledger::settle::{Cut, Granted, QueuePermit, RunningEntry};
+use tollgate_ledger::settle::{AdjustedHold, Cut, Granted, QueuePermit, RunningEntry};
 
-use super::{Bill, Ending, Settler, ledger::Hold};
+use super::{
+    Bill, Ending, Settler,
+    adjust::{AdjustHolds, Adjuster},
+    ledger::Hold,
+};
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     facts::{CallCost, EventStream},
     money::MicroRub,
     usage::{End, Meter},
 };
 
-/// How long the usage of a stream is waited for whose client left behind the last text.
+/// How long a stream's usage is awaited if its client left after the last text.
 const USAGE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The owner of a hold, from before it is made. Dropped, it settles or releases, once.
+/// The owner of a hold, from before it is made. Its drop settles or releases the hold, once.
 #[derive(Debug)]
 pub(super) struct Guard<T: Bill> {
-    /// The permit of the settler's queue; gone when the hold has ended.
+    /// Place in the settler's queue; `None` once the hold has ended.
     permit: Option<QueuePermit>,
     call: Arc<Granted<T>>,
-    /// The entry among the running calls, from the grant on.
+    /// Entry among the running calls, from the grant on.
     entry: Option<RunningEntry>,
-    /// Whoever keeps the answer.
+    /// Layer that stores the answer, and is notified of the cost.
     told: Option<CallCost>,
 }
 
 impl<T: Bill> Guard<T> {
-    /// `None` when the settler's queue is full: no hold may be made that could not be ended.
+    /// `None` if the settler's queue is full: no hold may be made that could not be ended.
     pub(super) fn new(settler: &Settler, hold: Hold, meter: Meter, bill: T) -> Option<Self> {
         Some(Self {
             permit: Some(settler.permit()?),
@@ -44,6 +48,7 @@ impl<T: Bill> Guard<T> {
                 hold,
                 held: None,
                 held_at: None,
+                adjusted: AdjustedHold::default(),
                 meter,
                 bill,
                 cut: Cut::default(),
@@ -53,48 +58,53 @@ impl<T: Bill> Guard<T> {
         })
     }
 
-    /// At its end, this is told what the call cost.
+    /// Notifies `told` of the cost when the call ends.
     pub(super) fn tell_cost_to(&mut self, told: Option<CallCost>) {
         self.told = told;
     }
 
-    /// What the ledger is to hold.
+    /// The call whose hold this is.
+    pub(super) fn call(&self) -> &Granted<T> {
+        &self.call
+    }
+
+    /// The hold requested from the ledger.
     pub(super) fn hold(&self) -> &Hold {
         &self.call.hold
     }
 
-    /// The ledger holds so much: from here on the call is tended. `fit` writes into the bill what
+    /// Records that the ledger granted `held`, and adds the call to the running ones. `fit` writes into the bill what
     /// that pays for.
     pub(super) fn granted(&mut self, settler: &Settler, held: MicroRub, fit: impl FnOnce(&mut T)) {
         let call = Arc::get_mut(&mut self.call);
-        let call = call.expect("nobody else has the call before it is tended");
+        let call = call.expect("this is the only reference to the call");
         call.held = Some(held);
         call.held_at = Some(Instant::now());
         fit(&mut call.bill);
         self.entry = Some(settler.tend(Arc::clone(&self.call)));
     }
 
-    /// The ledger said no: there is nothing to end.
+    /// The ledger refused: there is no hold to end.
     pub(super) fn refused(&mut self) {
         self.permit = None;
     }
 
-    /// Goes on with `work` until the call is told to end.
-    pub(super) async fn unless_cut<R>(
+    /// Runs `work` unless the call is ordered to end.
+    pub(super) async fn unless_cut<R, E: Into<BoxError> + 'static>(
         &mut self,
-        work: impl Future<Output = Result<R, Error>>,
+        work: impl Future<Output = Result<R, E>>,
     ) -> Result<R, Error> {
         let mut work = pin!(work);
         poll_fn(|cx| {
             if self.is_cut(cx) {
                 return Poll::Ready(Err(Error::Draining));
             }
-            work.as_mut().poll(cx)
+            work.as_mut().poll(cx).map_err(Error::from_below)
         })
         .await
     }
 
-    /// Whether the call is told to end, which it then has.
+    /// Ends the call if that was ordered; whether it was.
     fn is_cut(&mut self, cx: &Context<'_>) -> bool {
         if self.permit.is_none() || !self.call.cut.is_ordered(cx) {
             return false;
@@ -106,7 +116,7 @@ impl<T: Bill> Guard<T> {
         true
     }
 
-    /// How far the call is, should its client leave now.
+    /// The call's state, in case its client leaves now.
     fn left_now(&self) -> Left {
         self.call.meter.look(|reading| {
             if self.permit.is_none() || reading.end.is_some() {
@@ -119,33 +129,32 @@ impl<T: Bill> Guard<T> {
         })
     }
 
-    /// Whether the answer has come to its end.
+    /// Whether the answer has ended.
     fn is_finished(&self) -> bool {
         self.call
             .meter
             .look(|reading| reading.end == Some(End::Finished))
     }
 
-    /// Ends a call of which everything has come: nobody has to wait for the client to take it. Says what
-    /// it cost.
+    /// Ends a call whose answer is complete, without waiting for the client to read it. Returns its cost.
     pub(super) fn end_if_over(&mut self) -> Option<MicroRub> {
         self.call.meter.look(|reading| reading.end)?;
         self.end()
     }
 
-    /// Whether the vendor that answers is read to its end without the client.
+    /// Whether the answering vendor's stream is read to its end without the client.
     fn outlives_client(&self) -> bool {
         self.call.meter.look(|reading| reading.outlives_client)
     }
 
-    /// Ends the hold, and says what the call cost; `None` when it has ended before.
+    /// Ends the hold and returns the cost; `None` if it had ended before.
     fn end(&mut self) -> Option<MicroRub> {
         let permit = self.permit.take()?;
         self.entry = None;
         let Granted { hold, meter, .. } = &*self.call;
         let (cost, ending) = match self.call.ended(&meter.read()) {
             Some(settlement) => (settlement.cost, Ending::Settle(Arc::new(settlement))),
-            // The reserve's answer was lost, or nothing was used.
+            // The ledger's answer to the reserve was lost, or nothing was used.
             None => (
                 MicroRub::ZERO,
                 Ending::Release {
@@ -163,7 +172,7 @@ impl<T: Bill> Guard<T> {
     }
 }
 
-/// How far a call is whose client leaves.
+/// State of a call whose client leaves.
 enum Left {
     Ended,
     UsageDue,
@@ -178,22 +187,21 @@ impl<T: Bill> Drop for Guard<T> {
 
 /// An answer's body that ends the call's hold when it ends, fails or is dropped.
 ///
-/// Of a call that goes on without its client, the rest is read by the settler. The hold of a stream that tells
-/// what it cost ends with its last event, and the cost stands in front of that: where a stream is to end with
-/// an event, nothing may come behind it.
+/// If a call continues without its client, the settler reads the rest. The hold of a stream that reports its cost ends
+/// with its last event, and the cost precedes that event, because nothing may follow it.
 #[derive(Debug)]
 pub struct ResponseBody<A, T>
 where
-    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
-    /// There until the drop.
+    /// `None` only after the drop.
     inner: Option<A>,
-    /// There until the drop, unless the hold had ended before.
+    /// `None` after the drop, or if the hold ended before.
     held: Option<Held<T>>,
-    /// A stream that has still to tell what it cost; its frames are whole events.
+    /// A stream that has not reported its cost yet; its frames are complete events.
     tells_cost: Option<EventStream>,
-    /// The inner body is being polled; if it panics in that, it must not be polled again.
+    /// The inner body is being polled; if it panics, it must not be polled again.
     polling: bool,
 }
 
@@ -203,11 +211,21 @@ struct Held<T: Bill> {
     guard: Guard<T>,
     settler: Settler,
     finish_without_client: bool,
+    /// Lowers the hold; `None` unless the answer is an event stream, and once the hold has ended.
+    adjuster: Option<Adjuster>,
+}
+
+impl<T: Bill> Held<T> {
+    fn end(&mut self) -> Option<MicroRub> {
+        // The end of a hold replaces an adjustment that is still under way.
+        self.adjuster = None;
+        self.guard.end()
+    }
 }
 
 impl<A, T> ResponseBody<A, T>
 where
-    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
     pub(super) fn new(inner: A, guard: Guard<T>, settler: Settler) -> Self {
@@ -216,11 +234,20 @@ where
             guard,
             settler,
             finish_without_client: false,
+            adjuster: None,
         });
         body
     }
 
-    /// Of a call whose hold has ended.
+    /// Lowers the hold in this ledger once the vendor has counted the input.
+    pub(super) fn adjusted_in(mut self, ledger: Arc<dyn AdjustHolds>) -> Self {
+        if let Some(held) = &mut self.held {
+            held.adjuster = Some(Adjuster::new(ledger));
+        }
+        self
+    }
+
+    /// A body of a call whose hold has ended.
     pub(super) fn ended(inner: A) -> Self {
         Self {
             inner: Some(inner),
@@ -230,7 +257,7 @@ where
         }
     }
 
-    /// Whether the call goes on to its end when its client leaves.
+    /// Whether the call continues to its end when its client leaves.
     pub(super) fn finish_without_client(mut self, finish: bool) -> Self {
         if let Some(held) = &mut self.held {
             held.finish_without_client = finish;
@@ -238,13 +265,13 @@ where
         self
     }
 
-    /// Of which stream a comment in front of the last event says what the call cost.
+    /// Reports the cost of this stream in a comment before its last event.
     pub(super) fn tell_cost(mut self, stream: Option<EventStream>) -> Self {
         self.tells_cost = stream;
         self
     }
 
-    /// These events with the cost in front of the last one of the stream, if it is among them: the hold ends.
+    /// If these events include the stream's last one, ends the hold and inserts the cost before that event.
     fn told(&mut self, events: &Bytes) -> Option<Bytes> {
         let stream = self.tells_cost?;
         let held = self.held.as_mut()?;
@@ -253,14 +280,14 @@ where
         }
         let (before, last) = events.split_at(stream.last_event_at(events)?);
         self.tells_cost = None;
-        let comment = format!(": cost_rub {}\n\n", held.guard.end()?);
+        let comment = format!(": cost_rub {}\n\n", held.end()?);
         Some([before, comment.as_bytes(), last].concat().into())
     }
 }
 
 impl<A, T> Body for ResponseBody<A, T>
 where
-    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
     type Data = Bytes;
@@ -280,24 +307,29 @@ where
             return Poll::Ready(Some(Err(Error::Draining)));
         }
         this.polling = true;
-        // Looked at where it lies: a frame is large.
+        // Inspected in place, because a frame is large.
         let polled = Pin::new(&mut *inner).poll_frame(cx);
         this.polling = false;
+        if let Some(held) = &mut this.held
+            && let Some(adjuster) = &mut held.adjuster
+        {
+            adjuster.poll(held.guard.call(), cx);
+        }
         let Poll::Ready(frame) = &polled else {
-            return polled;
+            return Poll::Pending;
         };
-        // hyper does not poll again after trailers or once the body says that it has ended.
+        // hyper does not poll again after trailers, or once the body reports its end.
         let ended = !matches!(frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
         let data = frame
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref());
         let told = data.and_then(|data| this.told(data));
         if ended && let Some(held) = &mut this.held {
-            held.guard.end();
+            held.end();
         }
         match told {
             Some(events) => Poll::Ready(Some(Ok(Frame::data(events)))),
-            None => polled,
+            None => polled.map_err(Error::from_below),
         }
     }
 
@@ -308,7 +340,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match (self.tells_cost, &self.inner) {
             (None, Some(inner)) => inner.size_hint(),
-            // The comment comes on top.
+            // The comment adds to the length.
             _ => SizeHint::default(),
         }
     }
@@ -316,7 +348,7 @@ where
 
 impl<A, T> Drop for ResponseBody<A, T>
 where
-    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
     fn drop(&mut self) {
@@ -330,13 +362,14 @@ where
             mut guard,
             settler,
             finish_without_client,
+            adjuster: _,
         } = held;
         if self.polling {
             return;
         }
         let patience = match guard.left_now() {
             Left::Ended => return,
-            // All was delivered: what it used is told in the next moment, or never.
+            // Everything was delivered: the usage arrives in a moment, or never.
             Left::UsageDue => USAGE_PATIENCE,
             Left::Running if finish_without_client || guard.outlives_client() => Duration::MAX,
             Left::Running => return,
@@ -344,7 +377,8 @@ where
         settler.finish_without_client(Box::pin(async move {
             let rest = async {
                 let mut next = async || {
-                    let next = poll_fn(|cx| Pin::new(&mut inner).poll_frame(cx).map(Ok));
+                    let next =
+                        poll_fn(|cx| Pin::new(&mut inner).poll_frame(cx).map(Ok::<_, Error>));
                     guard.unless_cut(next).await
                 };
                 while let Ok(Some(Ok(_))) = next().await {}
@@ -381,7 +415,7 @@ mod tests {
     const COST: MicroRub = MicroRub::new(859);
     const TOLD: &str = ": cost_rub 0.000859\n\n";
 
-    /// So much for each answer of which something came.
+    /// A fixed fee for each answer of which something arrived.
     #[derive(Clone)]
     struct Fee {
         payer: (AccountId, KeyId),
@@ -424,6 +458,10 @@ mod tests {
                 end: reading.end.unwrap_or(End::ClientLeft),
                 unpriced: false,
                 vendor_cost_rub: None,
+                vendor_usage: None,
+                bounded_loss_rub: None,
+                held_max_rub: None,
+                held_at_end_rub: None,
                 endpoint: None,
                 timeline: None,
             };
@@ -431,10 +469,10 @@ mod tests {
         }
     }
 
-    /// How a frame leaves the vendor's answer, which the meter is told before the frame goes on.
+    /// Frames of the vendor's answer, and what the meter records before each is forwarded.
     type Frames = Vec<(&'static str, Option<End>)>;
 
-    /// What came of so many frames of an answer, and how each hold ended.
+    /// The frames that a client gets for these, and how each hold ended.
     async fn answer(
         format: Format,
         tells_cost: bool,
@@ -490,7 +528,7 @@ mod tests {
         {
             out.push(frame.into_data().unwrap());
         }
-        // The settler ends with the last way into it.
+        // The settler ends when its last handle is dropped.
         drop((body, layer));
         settling.run().await;
         let ends = ends.lock().unwrap().clone();
@@ -502,7 +540,7 @@ mod tests {
     const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
-    /// Streams that come to their end, with all that stands in front of the last event and what is left.
+    /// Complete streams, each with the text before its last event and the text after it.
     fn finished() -> Vec<(Format, Frames, String, String)> {
         let over = Some(End::Finished);
         vec![
@@ -537,7 +575,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_cost_stands_in_front_of_the_last_event_and_nothing_behind_it() {
+    async fn cost_precedes_the_last_event_and_nothing_follows_it() {
         for (format, frames, before, last) in finished() {
             for (tells_cost, told) in [(true, TOLD), (false, "")] {
                 let (out, ends) = answer(format, tells_cost, frames.clone(), usize::MAX).await;
@@ -549,7 +587,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_leaves_at_the_last_event_was_told_what_it_pays_once() {
+    async fn client_that_leaves_at_the_last_event_got_its_cost_once() {
         for (format, frames, ..) in finished() {
             for taken in 0..=frames.len() {
                 let (out, ends) = answer(format, true, frames.clone(), taken).await;
@@ -564,12 +602,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_does_not_finish_tells_no_cost() {
+    async fn unfinished_stream_reports_no_cost() {
         for frames in [
             vec![(CHUNK, None), ("cut", Some(End::VendorCut))],
-            // What looks like the last event is none where the meter says that there is more to come.
+            // `[DONE]` is not the last event, because the meter reports that more follows.
             vec![(DONE, None), ("cut", Some(End::VendorCut))],
-            // The end was lost above those that metered it.
+            // The end was lost above the layers that meter it.
             vec![
                 (CHUNK, Some(End::Finished)),
                 ("cut", Some(End::VendorError)),
@@ -582,7 +620,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_with_its_cost_still_to_tell_promises_no_length() {
+    async fn body_with_a_pending_cost_has_no_length() {
         let settings = SettlerSettings::default();
         let (settler, _settling) = Settler::new(MemoryLedger::new(), settings, |_| {});
         let hold = Hold {

@@ -1,17 +1,17 @@
-//! Holds what a call can cost before it is made, and charges what it did cost, whatever happens in
-//! between.
+//! Reserves the maximum cost of a call before it is made, and charges its actual cost, whatever happens in between.
 //!
-//! The layer is generic in what is sold: a [`Tariff`] says what a request can cost and, at the end,
-//! what it did. [`tokens::ByTokens`] does so for model calls; here is one for anything:
+//! The layer is generic over what is sold: a [`Tariff`] computes what a request can cost, and its [`Bill`] what it did
+//! cost. [`tokens::ByTokens`] is the tariff of model calls; the one below charges a fee for each page. [`Bill::charge`]
+//! also runs if a call fails, so the fee is due only if the [`Meter`] recorded that the page was delivered.
 //!
 //! ```
 //! use std::time::Duration;
 //!
-//! use http::{Request, Response};
+//! use http::{Request, Response, StatusCode};
 //! use tollgate_layers::{
 //!     Error,
 //!     auth::SecretKey,
-//!     body,
+//!     body::{self, AnswerBody},
 //!     ceiling::Ceilings,
 //!     key::{AccountId, KeyId},
 //!     money::MicroRub,
@@ -26,36 +26,46 @@
 //!
 //! const FEE: MicroRub = MicroRub::rubles(2);
 //!
-//! /// So much for each request, from one account.
-//! #[derive(Clone)]
+//! /// The same fee for each page, from one account.
 //! struct Fee(AccountId, KeyId);
 //!
 //! impl<B> Tariff<B> for Fee {
 //!     type Bill = Ticket;
 //!
 //!     fn quote(&self, _: &Request<B>) -> Result<Quote<Ticket>, Error> {
-//!         Ok(Quote {
-//!             account: self.0.clone(),
-//!             key: self.1.clone(),
-//!             want: FEE,
-//!             least: FEE,
-//!             meter: Meter::default(),
-//!             finish_without_client: false,
-//!             tells_cost: false,
-//!             has_output: false,
-//!             bill: Ticket,
-//!         })
+//!         let meter = Meter::default();
+//!         let ticket = Ticket(meter.clone());
+//!         let mut quote = Quote::new(self.0.clone(), self.1.clone(), FEE, ticket);
+//!         quote.meter = meter;
+//!         Ok(quote)
 //!     }
 //!
-//!     fn granted(&self, _: &mut Request<B>, _: &mut Ticket, _: MicroRub) {}
+//!     /// Passes the meter to the service below, which records in it how the answer ended.
+//!     fn granted(&self, req: &mut Request<B>, ticket: &mut Ticket, _: MicroRub) {
+//!         req.extensions_mut().insert(ticket.0.clone());
+//!     }
 //! }
 //!
-//! struct Ticket;
+//! struct Ticket(Meter);
 //!
 //! impl Bill for Ticket {
-//!     fn charge(&self, _: &Reading) -> Option<(MicroRub, Item)> {
-//!         Some((FEE, Item::new("a page", "us", End::Finished)))
+//!     /// `None` releases the hold: an error, or an answer that is not a page, costs nothing.
+//!     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
+//!         (reading.end == Some(End::Finished)).then(|| (FEE, Item::new("a page", "us", End::Finished)))
 //!     }
+//! }
+//!
+//! async fn pages(req: Request<()>) -> Result<Response<AnswerBody>, Error> {
+//!     let mut res = Response::new(body::full("a page"));
+//!     match req.uri().path() {
+//!         "/refused" => return Err(Error::VendorUnavailable("connection refused".into())),
+//!         "/broken" => *res.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
+//!         _ => {
+//!             let meter: &Meter = req.extensions().get().expect("the tariff inserts it");
+//!             meter.update(|reading| reading.end = Some(End::Finished));
+//!         }
+//!     }
+//!     Ok(res)
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -63,7 +73,7 @@
 //! let (acme, web): (AccountId, KeyId) = ("acme".parse()?, "web".parse()?);
 //! let ledger = MemoryLedger::new();
 //! ledger.create_account(&acme, "Acme").await?;
-//! let payment = Entry { id: "1".into(), amount: MicroRub::rubles(3), reason: None };
+//! let payment = Entry { id: "1".into(), amount: MicroRub::rubles(7), reason: None };
 //! ledger.enter(&acme, &payment).await?;
 //! let key = SecretKey::generate().record(web.clone(), acme.clone());
 //! ledger.create_key(&key, Ceilings::NONE).await?;
@@ -72,30 +82,38 @@
 //! let fee = Fee(acme.clone(), web);
 //! let service = ServiceBuilder::new()
 //!     .layer(ReserveLayer::new(ledger.clone(), fee, settler, Duration::from_secs(60)))
-//!     .service_fn(|_| async { Ok::<_, Error>(Response::new(body::full("a page"))) });
+//!     .service_fn(pages);
+//! let get = async move |path: &'static str| {
+//!     let req = Request::get(path).body(()).expect("a valid request");
+//!     service.clone().oneshot(req).await
+//! };
 //!
-//! let page = service.clone().oneshot(Request::new(())).await?;
-//! let Err(Error::DoesNotFit { needs, free, .. }) = service.oneshot(Request::new(())).await else {
-//!     panic!("the account has 1 ₽ beside what is held");
+//! assert!(matches!(get("/refused").await, Err(Error::VendorUnavailable(_))));
+//! assert_eq!(get("/broken").await?.status(), StatusCode::INTERNAL_SERVER_ERROR);
+//! assert_eq!(get("/page").await?.status(), StatusCode::OK);
+//! // Each of these calls holds 2 ₽ until the settler has ended its hold.
+//! let Err(Error::DoesNotFit { needs, free, .. }) = get("/page").await else {
+//!     panic!("the account has 1 ₽ that is not held");
 //! };
 //! assert_eq!((needs, free), (FEE, MicroRub::rubles(1)));
 //!
-//! // What ends the answer, or drops it, settles: off the caller's way, in a task that a server spawns.
-//! drop(page);
+//! // A server spawns this task; it ends once nothing can send to it any more. Only the page was charged.
+//! drop(get);
 //! settling.run().await;
-//! assert_eq!(ledger.account(&acme).await?.balance_rub, MicroRub::rubles(1));
+//! assert_eq!(ledger.account(&acme).await?.balance_rub, MicroRub::rubles(5));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A hold is a duty, and it never leaves this module: a guard owns it from before the ledger is asked
-//! until the answer's body has ended or was dropped. The guard's `Drop` neither waits nor fails: its
-//! place in the [`Settler`]'s queue was taken before the hold was.
+//! A hold must be ended, and it never leaves this module: a guard owns it from before the ledger is called until the
+//! answer's body has ended or was dropped. The guard's `Drop` neither waits nor fails, because its place in the
+//! [`Settler`]'s queue was taken before the hold.
 //!
-//! # What the caller is told
+//! # Cost in the answer
 //!
-//! A plain answer whose use is known with its head says in [`X_COST_RUB`] what it costs, in decimal rubles. An
-//! event stream can say so only at its end, in a comment, which clients pass over. It stands in front of the
+//! If the usage of a plain answer is known with its head, the header [`X_COST_RUB`] has its cost in decimal rubles. An
+//! event stream can report its cost only at its end, in a comment, which clients ignore. The comment precedes the last
+//! event, because nothing may follow that:
 //! last event, behind which nothing may come:
 //!
 //! ```text
@@ -104,12 +122,16 @@
 //! data: [DONE]
 //! ```
 //!
-//! It is the cost that the ledger is told. Where that is more than was held and the rest is not there, the ledger
-//! charges less, and the receipt says how much.
+//! This is the cost that the ledger receives. If it exceeds the hold and the account cannot pay the rest, the ledger
+//! charges less, and the receipt has the difference.
 
 #![warn(clippy::float_arithmetic)]
 
+mod adjust;
 mod body;
+mod cached_shares;
+mod early;
+mod prefixes;
 pub mod tokens;
 
 use std::{
@@ -123,7 +145,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
 #[cfg(feature = "outbox")]
 pub use tollgate_ledger::outbox;
@@ -142,61 +165,89 @@ pub use tollgate_ledger::{
 use self::ledger::{Hold, Ledger, LedgerError, Refusal};
 pub use self::{body::ResponseBody, tokens::HoldMode};
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     facts::{CallCost, EventStream, RequestNumber},
-    key::{AccountId, KeyId},
+    key::{AccountId, Funds, KeyId, KeyRecord},
     money::MicroRub,
     setting::Setting,
     usage::Meter,
 };
 
-/// The header of a plain answer that says what it costs, in decimal rubles.
+/// Header with the cost of a plain answer, in decimal rubles.
 pub const X_COST_RUB: HeaderName = HeaderName::from_static("x-cost-rub");
 
-/// What a request of type `B` can cost and what it did cost.
-pub trait Tariff<B>: Clone + Send + Sync + 'static {
-    /// What is kept of the request to compute its charge.
+/// Prices requests of type `B`: their maximum cost before, and their cost after.
+pub trait Tariff<B>: Send + Sync + 'static {
+    /// Data kept from the request to compute its charge.
     type Bill: Bill;
 
     /// The hold that the request needs.
     ///
     /// # Errors
-    /// The request cannot be sold.
+    /// If the request cannot be sold.
     fn quote(&self, req: &Request<B>) -> Result<Quote<Self::Bill>, Error>;
 
-    /// The hold was granted: `held` lies between what was wanted and the least. What the request may
-    /// use has to be fitted into it.
+    /// Called when the hold was granted; `held` is between the quote's `least` and `want`. Limits the request's usage
+    /// to what it pays for.
     fn granted(&self, req: &mut Request<B>, bill: &mut Self::Bill, held: MicroRub);
 }
 
-/// The wish to hold money for a request.
+/// A request to hold money.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Quote<T> {
-    /// Who pays.
+    /// Account that pays.
     pub account: AccountId,
-    /// On which key.
+    /// Key that the call is made with.
     pub key: KeyId,
-    /// What the request can cost.
+    /// Maximum cost of the request.
     pub want: MicroRub,
-    /// What it must at least hold.
+    /// Smallest hold that is enough for the request.
     pub least: MicroRub,
-    /// What the layers below will write the use into.
+    /// Meter that the layers below write the usage into.
     pub meter: Meter,
-    /// Whether the call goes on to its end when its client leaves, whoever answers it. The meter may
-    /// say so of the vendor that does (`Reading::outlives_client`).
+    /// Whether the call runs to its end after its client has left, whichever vendor answers. The meter may state this
+    /// for the answering vendor alone (`Reading::outlives_client`).
     pub finish_without_client: bool,
-    /// Whether an answer that is an [`EventStream`], of frames that are whole events, says at its end what it
-    /// cost.
+    /// Whether an [`EventStream`], whose frames are complete events, reports its cost at its end.
     pub tells_cost: bool,
-    /// Whether there is output, whose ceiling the caller may lower where the hold does not fit.
+    /// Whether there is output, so that the caller can lower its maximum if the hold does not fit.
     pub has_output: bool,
-    /// What is kept to compute the charge.
+    /// Data kept to compute the charge.
     pub bill: T,
 }
 
-/// Puts a hold around each call.
+impl<T> Quote<T> {
+    /// A request to hold `amount`, all or nothing, with a meter of its own. The other fields are false.
+    pub fn new(account: AccountId, key: KeyId, amount: MicroRub, bill: T) -> Self {
+        Self {
+            account,
+            key,
+            want: amount,
+            least: amount,
+            meter: Meter::default(),
+            finish_without_client: false,
+            tells_cost: false,
+            has_output: false,
+            bill,
+        }
+    }
+}
+
+/// Checks the funds of a key in a ledger, for `parse` and `select`.
+#[derive(Clone, Debug)]
+pub struct LedgerFunds<L>(pub L);
+
+impl<L: Ledger> Funds for LedgerFunds<L> {
+    async fn check(&self, key: &KeyRecord) -> Result<(), Error> {
+        let probed = self.0.probe(&key.account, &key.id).await;
+        probed.map_err(|error| refusal(error, MicroRub::ZERO, true))
+    }
+}
+
+/// Holds money for each call.
 ///
-/// Sold by tokens, a call needs its price: with [`tokens::ByTokens`] it does not compile straight below `parse`,
+/// A call sold by tokens needs its price: with [`tokens::ByTokens`] this layer does not compile directly below `parse`,
 /// without `select` between them.
 ///
 /// ```
@@ -246,8 +297,7 @@ struct Shared<L, T> {
 }
 
 impl<L, T> ReserveLayer<L, T> {
-    /// Holds in `ledger` what `tariff` quotes. A hold lives for `ttl` at most, which must be longer
-    /// than any call.
+    /// Holds in `ledger` what `tariff` quotes. A hold expires after `ttl`, which must be longer than any call.
     pub fn new(ledger: L, tariff: T, settler: Settler, ttl: impl Into<Setting<Duration>>) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -312,19 +362,22 @@ impl<S: fmt::Debug, L, T> fmt::Debug for Reserve<S, L, T> {
 
 impl<S, L, T, B, A> Service<Request<B>> for Reserve<S, L, T>
 where
-    S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + 'static,
+    S: Service<Request<B>, Response = Response<A>, Error: Into<BoxError> + 'static>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send,
     L: Ledger,
     T: Tariff<B>,
     B: Send + 'static,
-    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
 {
     type Response = Response<ResponseBody<A, T::Bill>>;
     type Error = Error;
     type Future = ResponseFuture<Self::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
@@ -351,7 +404,7 @@ where
     }
 }
 
-/// No `async fn`: its future would have room for each argument twice, and the request is large.
+/// Not an `async fn`, whose future would store each argument twice; the request is large.
 fn held_call<S, L, T, B, A>(
     mut inner: S,
     shared: Arc<Shared<L, T>>,
@@ -359,12 +412,12 @@ fn held_call<S, L, T, B, A>(
     quote: Quote<T::Bill>,
 ) -> impl Future<Output = Result<Response<ResponseBody<A, T::Bill>>, Error>> + Send
 where
-    S: Service<Request<B>, Response = Response<A>, Error = Error> + Send,
+    S: Service<Request<B>, Response = Response<A>, Error: Into<BoxError> + 'static> + Send,
     S::Future: Send,
     L: Ledger,
     T: Tariff<B>,
     B: Send,
-    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
 {
     let (finish_without_client, tells_cost) = (quote.finish_without_client, quote.tells_cost);
     let (least, meter, bill) = (quote.least, quote.meter, quote.bill);
@@ -383,8 +436,8 @@ where
         ttl: shared.ttl.get(),
     };
     async move {
-        // From here on the hold may exist: the guard is there before the ledger is asked, since this
-        // future may be dropped while it waits for the answer.
+        // The hold may exist from here on. The guard is created before the ledger is called, because this future may be
+        // dropped while it waits for the answer.
         let mut guard =
             body::Guard::new(&shared.settler, hold, meter, bill).ok_or(Error::Overloaded)?;
         guard.tell_cost_to(req.extensions().get::<CallCost>().cloned());
@@ -407,20 +460,25 @@ where
             && let Some(cost) = guard.end_if_over()
         {
             let cost = HeaderValue::from_str(cost.encode(&mut [0; MicroRub::TEXT_BYTES_MAX]));
-            let cost = cost.expect("digits and a point");
+            let cost = cost.expect("a decimal number is a valid header value");
             res.headers_mut().insert(X_COST_RUB, cost);
             return Ok(res.map(ResponseBody::ended));
         }
         let settler = shared.settler.clone();
         Ok(res.map(|inner| {
-            ResponseBody::new(inner, guard, settler)
+            let body = ResponseBody::new(inner, guard, settler)
                 .finish_without_client(finish_without_client)
-                .tell_cost(stream.filter(|_| tells_cost))
+                .tell_cost(stream.filter(|_| tells_cost));
+            match stream {
+                Some(_) => body.adjusted_in(shared),
+                None => body,
+            }
         }))
     }
 }
 
-/// A ledger's refusal of a call that needs `needs`, of which output may be a part, as the caller's error.
+/// Converts a ledger's refusal of a call that needs `needs` to the caller's error. `has_output`: whether a lower
+/// maximum of output would help.
 #[must_use]
 pub fn refusal(error: LedgerError, needs: MicroRub, has_output: bool) -> Error {
     match error {
@@ -443,7 +501,7 @@ pub fn refusal(error: LedgerError, needs: MicroRub, has_output: bool) -> Error {
                 has_output,
             },
             Refusal::TooManyCalls { most } => Error::TooManyCalls { most },
-            // Our own numbers are never used twice.
+            // Request numbers are never used twice.
             Refusal::Gone | Refusal::Conflict => {
                 Error::Internal("request number used twice".into())
             }
@@ -455,14 +513,14 @@ type BoxCall<R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send>>;
 
 /// The future of [`Reserve`].
 ///
-/// Dropped before the head of the answer, it hands a call that is to be finished without its client
-/// to the settler, if a vendor is at work on it already.
+/// If it is dropped before the head of the answer, and the call must run to its end without its client, the settler
+/// continues it, provided that a vendor already works on it.
 pub struct ResponseFuture<R: Send + 'static> {
     call: Option<BoxCall<R>>,
     left_behind: Option<LeftBehind>,
 }
 
-/// What is needed of a call whose client leaves.
+/// The parts of a call that its end needs when its client leaves.
 struct LeftBehind {
     meter: Meter,
     settler: Settler,
@@ -473,7 +531,7 @@ impl<R: Send + 'static> Future for ResponseFuture<R> {
     type Output = Result<R, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Taken out while it is polled: a call that panics must not be polled again by the drop.
+        // Taken out while it is polled: if the call panics, the drop must not poll it again.
         let mut call = self.call.take().expect("polled after it was ready");
         let result = call.as_mut().poll(cx);
         if result.is_pending() {
@@ -490,7 +548,7 @@ impl<R: Send + 'static> Drop for ResponseFuture<R> {
         };
         let reading = left.meter.read();
         if reading.dispatched && (left.finish || reading.outlives_client) {
-            // If this vendor fails, no other one is asked: nobody would read its answer.
+            // If this vendor fails, no other vendor is tried, because no client would read the answer.
             left.meter.update(|reading| reading.client_gone = true);
             left.settler.finish_without_client(Box::pin(async move {
                 drop(call.await);

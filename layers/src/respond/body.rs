@@ -9,13 +9,17 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{Answering, Shape, UsualShape};
-use crate::{call::Format, error::Error, stream_progress::StreamProgress};
+use crate::{
+    call::Format,
+    error::{BoxError, Error},
+    stream_progress::StreamProgress,
+};
 
 pin_project! {
-    /// An answer's body: the inner one, or a refusal.
+    /// The body of an answer: the inner body, or a refusal.
     ///
-    /// When an event stream fails in the middle, its last event says so in the caller's format; any
-    /// other body fails, so that the connection is cut and the answer looks as broken as it is.
+    /// If an event stream fails in the middle, its last event reports the error in the caller's format. Any other body
+    /// fails, so that the connection is closed and the client sees a truncated answer.
     pub struct ResponseBody<A, P = UsualShape> {
         #[pin]
         inner: Option<A>,
@@ -39,7 +43,7 @@ impl<A, P> ResponseBody<A, P> {
         }
     }
 
-    /// Of a stream that can tell how far it is.
+    /// Attaches the progress of a stream whose format reports it.
     pub(super) fn within(mut self, progress: Option<StreamProgress>) -> Self {
         self.progress = progress;
         self
@@ -68,7 +72,7 @@ impl<A: fmt::Debug, P> fmt::Debug for ResponseBody<A, P> {
 
 impl<A, P> Body for ResponseBody<A, P>
 where
-    A: Body<Data = Bytes, Error = Error>,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
     P: Shape,
 {
     type Data = Bytes;
@@ -86,8 +90,10 @@ where
             return Poll::Ready(this.refusal.take().map(|bytes| Ok(Frame::data(bytes))));
         };
         let frame = ready!(inner.poll_frame(cx));
-        let Some(Err(error)) = frame else {
-            return Poll::Ready(frame);
+        let error = match frame {
+            Some(Err(error)) => Error::from_below(error),
+            Some(Ok(frame)) => return Poll::Ready(Some(Ok(frame))),
+            None => return Poll::Ready(None),
         };
         *this.ended = true;
         let Some(answering) = this.answering else {
@@ -110,7 +116,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match (&self.inner, &self.refusal, self.format) {
-            // A stream's last event may be longer than what the inner body promises.
+            // A stream's last event may exceed the length that the inner body promises.
             (Some(_), _, Some(_)) => SizeHint::default(),
             (Some(inner), _, None) => inner.size_hint(),
             (None, refusal, _) => {
@@ -147,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_fails_says_so_in_its_own_format_and_ends() {
+    async fn failed_stream_ends_with_an_error_in_its_format() {
         for (format, begin) in [
             (Format::Chat, "\n\ndata: {\"error\":{"),
             (Format::Messages, "\n\nevent: error\ndata: {\"error\":{"),

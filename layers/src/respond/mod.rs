@@ -1,7 +1,6 @@
-//! Turns every [`Error`] into an answer of the service, with its request number (specification 2.5
-//! and 7; docs/decisions.md, "Status table"). Nothing else makes an error's HTTP.
+//! Turns every [`Error`] into an HTTP answer with its request number. No other module writes HTTP for an error.
 //!
-//! Above it nothing fails: its error is [`Infallible`].
+//! Layers above it never see an error: its error type is [`Infallible`].
 //!
 //! ```
 //! use http::{Request, Response, StatusCode};
@@ -30,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! Whoever wants another shape gives it in a [`Shape`], most shortly a closure. It begins with
-//! [`Refused::usual`], which has the status and the headers that clients go by:
+//! For another shape of answers, implement [`Shape`], or pass a closure. It starts from [`Refused::usual`], which has
+//! the status and the headers that clients depend on:
 //!
 //! ```
 //! # use bytes::Bytes;
@@ -69,8 +68,8 @@
 //! # }
 //! ```
 //!
-//! A refusal of one's own travels as the cause of an [`Error::Internal`]; a shape finds it there by
-//! `downcast_ref`. Whoever numbers answers otherwise, or not at all, says so in [`Shape::stamp`].
+//! A refusal of your own travels as the cause of an [`Error::Internal`]; a shape finds it there by `downcast_ref`. To
+//! number answers differently, or not at all, override [`Shape::stamp`].
 
 mod body;
 mod refused;
@@ -87,7 +86,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use pin_project_lite::pin_project;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 use uuid::fmt::Hyphenated;
 
 pub use self::{
@@ -96,13 +96,13 @@ pub use self::{
 };
 use crate::{
     call::Format,
-    error::Error,
+    error::{BoxError, Error},
     facts::{EventStream, RequestNumber},
     stream_progress::StreamProgress,
 };
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// What the messages SDK shows as the request's id.
+/// Header that the messages SDK shows as the request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// The language of texts for callers.
@@ -110,14 +110,14 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Language {
-    /// Russian.
+    /// Texts in Russian, the default.
     #[default]
     Ru,
-    /// English.
+    /// Texts in English.
     En,
 }
 
-/// Answers every error of the services below, so that above it nothing can fail.
+/// Answers every error of the services below.
 #[derive(Clone, Copy)]
 pub struct RespondLayer<P = UsualShape> {
     language: Language,
@@ -138,7 +138,7 @@ impl RespondLayer {
 }
 
 impl<P> RespondLayer<P> {
-    /// Answers in a shape of one's own.
+    /// Answers in a shape of your own.
     #[must_use]
     pub fn shaped_by<Q: Shape>(self, shape: Q) -> RespondLayer<Q> {
         RespondLayer {
@@ -148,7 +148,7 @@ impl<P> RespondLayer<P> {
         }
     }
 
-    /// Leaves the log to whoever else sees the errors.
+    /// Does not log errors, for programs that log them elsewhere.
     #[must_use]
     pub fn without_log(mut self) -> Self {
         self.logs = false;
@@ -164,15 +164,15 @@ impl<P> fmt::Debug for RespondLayer<P> {
     }
 }
 
-/// What an error looks like to a caller. A closure from [`Refused`] to the answer is one.
+/// The form of an error's answer. A closure from [`Refused`] to the answer is a shape.
 ///
-/// The log has the error with its cause already.
+/// The error and its cause were logged before.
 pub trait Shape: Clone + Send + Sync + 'static {
-    /// The whole answer of a request that was refused.
+    /// The complete answer to a request that was refused.
     fn answer(&self, refused: &Refused<'_>) -> Response<Bytes>;
 
-    /// Writes the request's number into the headers of each answer, refused or not: `x-request-id`, and
-    /// `request-id`, which is what the messages SDK shows.
+    /// Writes the request's number into the headers of each answer, refused or not: `x-request-id`, and `request-id`,
+    /// which the messages SDK shows.
     fn stamp(&self, number: RequestNumber, headers: &mut HeaderMap) {
         let mut text = [0; Hyphenated::LENGTH];
         let text = number.uuid().hyphenated().encode_lower(&mut text);
@@ -212,6 +212,7 @@ impl<S, P: Clone> Layer<S> for RespondLayer<P> {
     fn layer(&self, inner: S) -> Self::Service {
         Respond {
             inner,
+            unready: None,
             language: self.language,
             logs: self.logs,
             shape: self.shape.clone(),
@@ -220,12 +221,27 @@ impl<S, P: Clone> Layer<S> for RespondLayer<P> {
 }
 
 /// The service of [`RespondLayer`].
-#[derive(Clone)]
 pub struct Respond<S, P = UsualShape> {
     inner: S,
+    /// The error with which the inner service refused to become ready. It answers the next call, and the inner service
+    /// is not called.
+    unready: Option<Error>,
     language: Language,
     logs: bool,
     shape: P,
+}
+
+/// A clone has its own readiness.
+impl<S: Clone, P: Clone> Clone for Respond<S, P> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            unready: None,
+            language: self.language,
+            logs: self.logs,
+            shape: self.shape.clone(),
+        }
+    }
 }
 
 impl<S: fmt::Debug, P> fmt::Debug for Respond<S, P> {
@@ -239,7 +255,7 @@ impl<S: fmt::Debug, P> fmt::Debug for Respond<S, P> {
 
 impl<S, B, A, P> Service<Request<B>> for Respond<S, P>
 where
-    S: Service<Request<B>, Response = Response<A>, Error = Error>,
+    S: Service<Request<B>, Response = Response<A>, Error: Into<BoxError> + 'static>,
     P: Shape,
 {
     type Response = Response<ResponseBody<A, P>>;
@@ -247,19 +263,30 @@ where
     type Future = ResponseFuture<S::Future, P>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // An inner service that is not ready any more says so to the call, which has a number.
-        self.inner.poll_ready(cx).map(|_| Ok(()))
+        if self.unready.is_none() {
+            // The refusal is returned by the call, which has a number.
+            self.unready = ready!(self.inner.poll_ready(cx))
+                .map_err(Error::from_below)
+                .err();
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        // Taken before the call: an error brings no request back.
+        // Read before the call, because an error does not return the request.
         let number = req
             .extensions()
             .get::<RequestNumber>()
             .copied()
             .unwrap_or_else(RequestNumber::now_v7);
+        let inner = match self.unready.take() {
+            None => Inner::Called {
+                call: self.inner.call(req),
+            },
+            unready => Inner::Refused { error: unready },
+        };
         ResponseFuture {
-            inner: self.inner.call(req),
+            inner,
             answering: Some(Answering {
                 number,
                 language: self.language,
@@ -274,9 +301,18 @@ pin_project! {
     /// The future of [`Respond`].
     pub struct ResponseFuture<F, P = UsualShape> {
         #[pin]
-        inner: F,
-        // There until the answer is, which takes it along.
+        inner: Inner<F>,
+        // Data for a refusal; taken when the answer is ready.
         answering: Option<Answering<P>>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum Inner<F> {
+        Called { #[pin] call: F },
+        // There until it is answered.
+        Refused { error: Option<Error> },
     }
 }
 
@@ -286,16 +322,20 @@ impl<F, P> fmt::Debug for ResponseFuture<F, P> {
     }
 }
 
-impl<F, A, P> Future for ResponseFuture<F, P>
+impl<F, A, E, P> Future for ResponseFuture<F, P>
 where
-    F: Future<Output = Result<Response<A>, Error>>,
+    F: Future<Output = Result<Response<A>, E>>,
+    E: Into<BoxError> + 'static,
     P: Shape,
 {
     type Output = Result<Response<ResponseBody<A, P>>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let result = ready!(this.inner.poll(cx));
+        let result = match this.inner.project() {
+            Projected::Called { call } => ready!(call.poll(cx)).map_err(Error::from_below),
+            Projected::Refused { error } => Err(error.take().expect("polled after it was ready")),
+        };
         let answering = this.answering.take().expect("polled after it was ready");
         let number = answering.number;
         Poll::Ready(Ok(match result {
@@ -318,7 +358,7 @@ where
     }
 }
 
-/// What an error's answer needs beside the error.
+/// Data for an error's answer in addition to the error.
 struct Answering<P> {
     number: RequestNumber,
     language: Language,
@@ -327,7 +367,7 @@ struct Answering<P> {
 }
 
 impl<P> Answering<P> {
-    /// Tells the log of the error, and hands out what the caller may be told.
+    /// Logs the error, and returns the part that the caller may see.
     fn refused<'a>(&self, error: &'a Error) -> Refused<'a> {
         let refused = Refused::new(error, self.number, self.language);
         if self.logs {
@@ -337,7 +377,7 @@ impl<P> Answering<P> {
     }
 }
 
-/// The operator's side of an error: what support finds under its number.
+/// Logs the operator's side of an error, which support finds by its number.
 fn log(refused: &Refused<'_>) {
     let (error, number) = (refused.error(), refused.number());
     let cause = std::error::Error::source(error).map(ToString::to_string);
@@ -351,7 +391,7 @@ fn log(refused: &Refused<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{future::ready, time::Duration};
 
     use http::{
         StatusCode,
@@ -388,6 +428,60 @@ mod tests {
             serde_json::from_slice(&bytes).unwrap(),
             number,
         )
+    }
+
+    /// Never ready, and must not be called.
+    #[derive(Clone)]
+    struct Full;
+
+    impl Service<Request<()>> for Full {
+        type Response = Response<http_body_util::Empty<Bytes>>;
+        type Error = &'static str;
+        type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+            Poll::Ready(Err("no worker is left"))
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            panic!("called though it refused");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_refuses_to_become_ready_is_not_called_and_its_error_answers() {
+        let mut service = RespondLayer::new(Language::En)
+            .shaped_by(|refused: &Refused<'_>| {
+                let cause = std::error::Error::source(refused.error()).map(ToString::to_string);
+                let mut res = Response::new(Bytes::from(cause.unwrap_or_default()));
+                *res.status_mut() = refused.status();
+                res
+            })
+            .layer(Full);
+        for _ in 0..2 {
+            let Ok(res) = service.ready().await.unwrap().call(Request::new(())).await;
+            assert_eq!(res.status(), StatusCode::INTERNAL_SERVER_ERROR);
+            let body = res.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body, "no worker is left");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_of_a_foreign_service_may_fail_with_any_error() {
+        let service = RespondLayer::new(Language::En).layer(tower::service_fn(|_: Request<()>| {
+            let frames = [Err::<http_body::Frame<Bytes>, _>(std::io::Error::other(
+                "disk full",
+            ))];
+            let frames = futures_util::stream::iter(frames);
+            ready(Ok::<_, Infallible>(Response::new(
+                http_body_util::StreamBody::new(frames),
+            )))
+        }));
+        let Ok(res) = service.oneshot(Request::new(())).await;
+        let Err(Error::Internal(cause)) = res.into_body().collect().await else {
+            panic!("the body failed");
+        };
+        assert_eq!(cause.to_string(), "disk full");
     }
 
     #[tokio::test]
@@ -454,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_shape_says_where_the_number_goes() {
+    async fn error_shape_places_the_request_number() {
         #[derive(Clone)]
         struct Bare;
 
@@ -479,7 +573,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waits_are_said_in_whole_seconds_and_useless_retries_forbidden() {
+    async fn waits_are_whole_seconds_and_useless_retries_are_forbidden() {
         let (res, ..) = answer(Language::Ru, || Error::TooManyRequests {
             limit: Limit::Requests,
             retry_after: Duration::from_millis(1500),
@@ -497,9 +591,9 @@ mod tests {
         assert_eq!(res.headers()[WWW_AUTHENTICATE], "Bearer");
     }
 
-    /// There are clients that give up where they are told to wait for longer than a minute.
+    /// Some clients give up if the wait is longer than a minute.
     #[tokio::test]
-    async fn a_wait_is_said_in_a_whole_number_of_seconds_from_1_to_60() {
+    async fn retry_after_is_whole_seconds_from_1_to_60() {
         fn waits(make: fn(Duration) -> Error) -> Vec<Error> {
             let waits = [0, 1, 999, 1000, 1001, 59_001, 60_001, 300_000, 3_600_000];
             let waits = waits.map(Duration::from_millis);
@@ -549,7 +643,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_are_told_which_ceiling_and_which_limit_they_have_met() {
+    async fn refusals_name_the_ceiling_or_the_limit() {
         let day = || Error::CeilingUsedUp(Ceiling::of_day(20_512));
         let month = || Error::DoesNotFit {
             needs: MicroRub::rubles(3),
@@ -566,12 +660,12 @@ mod tests {
         let cases: [(Make, [&str; 2], [&str; 2]); 3] = [
             (
                 day,
-                ["Дневной лимит", "2026-03-01 в 00:00 UTC"],
+                ["Дневной лимит", "01.03.2026 в 00:00 UTC"],
                 ["daily", "on 2026-03-01 at 00:00 UTC"],
             ),
             (
                 month,
-                ["Месячный лимит", "2026-03-01"],
+                ["Месячный лимит", "01.03.2026"],
                 ["monthly", "2026-03-01"],
             ),
             (
@@ -592,14 +686,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_refused_is_told_what_to_do_next() {
+    fn refusals_contain_the_next_step() {
         let address = Some(std::net::Ipv4Addr::LOCALHOST.into());
         let model = String::from("gpt");
         for (error, russian, english) in [
             (
                 Error::BodyTooSlow,
                 "слишком медленно. Проверьте",
-                "too slowly. Check",
+                "arrives too slowly. Check",
             ),
             (
                 Error::CeilingUsedUp(Ceiling::Total),
@@ -608,8 +702,8 @@ mod tests {
             ),
             (
                 Error::CeilingUsedUp(Ceiling::of_day(20_512)),
-                "UTC. Дождитесь этого или попросите",
-                "UTC. Wait for that, or ask",
+                "UTC. Дождитесь обновления или попросите",
+                "UTC. Wait until then, or ask",
             ),
             (
                 Error::ModelNotAllowed { model },
@@ -639,9 +733,18 @@ mod tests {
                 "in time. Try again",
             ),
             (
+                Error::VendorRefused {
+                    status: StatusCode::BAD_REQUEST,
+                    text: "prompt is too long".into(),
+                    too_long: true,
+                },
+                "prompt is too long — отказ поставщика модели. Запрос вместе с ответом не помещается",
+                "prompt is too long — refused by the model's vendor. The request and its answer do not fit",
+            ),
+            (
                 Error::invalid("after", crate::error::Problem::WrongType("cursor")),
-                "нужно: next предыдущей страницы",
-                "expected cursor",
+                "нужно: next из предыдущей страницы",
+                "expected 'next' of the previous page",
             ),
         ] {
             for (language, words) in [(Language::Ru, russian), (Language::En, english)] {
@@ -653,15 +756,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_for_too_much_is_told_what_helps() {
+    async fn refusal_of_a_call_that_does_not_fit_names_the_remedy() {
         let (running, none) = (MicroRub::new(1), MicroRub::ZERO);
         for (held, ceiling, russian, english) in [
-            (none, None, "пополните баланс.", "top the balance up."),
+            (none, None, "пополните баланс.", "top up the balance."),
             (
                 none,
                 Some(Ceiling::of_day(20_512)),
                 "дождитесь обновления лимита.",
-                "wait until the limit is renewed.",
+                "wait until the limit resets.",
             ),
             (
                 none,
@@ -673,7 +776,7 @@ mod tests {
                 running,
                 Some(Ceiling::Total),
                 "дождитесь завершения текущих запросов.",
-                "wait for the running calls.",
+                "wait for the running requests.",
             ),
         ] {
             let error = Error::DoesNotFit {
@@ -690,8 +793,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn amounts_in_a_refusal_are_written_as_people_write_them() {
+        let error = Error::DoesNotFit {
+            needs: MicroRub::new(1_234_567_500_000),
+            free: MicroRub::new(20_000),
+            held: MicroRub::new(1),
+            ceiling: None,
+            has_output: true,
+        };
+        for (language, words) in [
+            (
+                Language::Ru,
+                "нужно 1\u{202f}234\u{202f}567,50\u{a0}₽, свободно 0,02\u{a0}₽, занято резервом текущих запросов \
+                 0,000001\u{a0}₽.",
+            ),
+            (
+                Language::En,
+                "it needs 1,234,567.50 RUB, 0.02 RUB is free, the key's running requests hold 0.000001 RUB.",
+            ),
+        ] {
+            let refused = Refused::new(&error, RequestNumber::now_v7(), language);
+            let text = refused.text();
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+
     #[tokio::test]
-    async fn a_shape_of_ones_own_is_answered_with_the_number_all_the_same() {
+    async fn custom_shape_keeps_the_number_in_headers() {
         let shape = |refused: &Refused<'_>| {
             let mut res = refused.usual();
             *res.status_mut() = StatusCode::IM_A_TEAPOT;

@@ -10,21 +10,20 @@ use serde_json::json;
 use super::{Language, responses, text};
 use crate::{
     call::Format,
-    error::{Error, Problem},
+    error::{Error, Problem, TOO_LONG},
     facts::RequestNumber,
     money::MicroRub,
     stream_progress::StreamProgress,
-    vendor_words::TOO_LONG,
 };
 
-/// SDKs of both formats retry every 5xx twice unless told not to.
+/// SDKs of both formats retry every 5xx twice unless this header forbids it.
 pub(super) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// What is said at most of when to come back: there are clients that give up where they are told to wait for
-/// longer. Whoever comes too soon is told again.
+/// Upper bound of `retry-after`: some clients give up if it is longer. A client that returns too early gets another
+/// one.
 const RETRY_AFTER_SECONDS_MAX: u64 = 60;
 
-/// An error on its way to the caller: what any shape of it is made from.
+/// An error with everything that a [`Shape`](super::Shape) needs for its answer.
 #[derive(Debug)]
 pub struct Refused<'a> {
     error: &'a Error,
@@ -35,7 +34,7 @@ pub struct Refused<'a> {
 }
 
 impl<'a> Refused<'a> {
-    /// What `error` is answered with, in `language`.
+    /// The answer to `error`, in `language`.
     #[must_use]
     pub fn new(error: &'a Error, number: RequestNumber, language: Language) -> Self {
         Self {
@@ -66,23 +65,23 @@ impl<'a> Refused<'a> {
         self.class.status
     }
 
-    /// The class of refusal: `error.type` of the usual body.
+    /// Class of the refusal, `error.type` of the usual body.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.class.kind
     }
 
-    /// A stable word for programs, or nothing: `error.code` of the usual body.
+    /// A stable word for programs, or empty: `error.code` of the usual body.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.class.code
     }
 
-    /// How much an operator should mind.
+    /// How urgent the refusal is for an operator.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self.error {
-            // Nothing gets better until the operator acts.
+            // The error persists until the operator acts.
             Error::VendorKeyRefused { .. } | Error::Internal(_) => Severity::Error,
             Error::ModelUnknown { .. } => Severity::Info,
             _ if self.status().is_server_error() => Severity::Warn,
@@ -90,7 +89,7 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// How far the stream is that it ends.
+    /// Progress of the stream that the refusal ends.
     pub(super) const fn progress(&self) -> Option<&'a StreamProgress> {
         self.progress
     }
@@ -101,7 +100,7 @@ impl<'a> Refused<'a> {
         self.number
     }
 
-    /// The language that callers are answered in.
+    /// Language of the answer.
     #[must_use]
     pub const fn language(&self) -> Language {
         self.language
@@ -113,14 +112,14 @@ impl<'a> Refused<'a> {
         text::caller(self.error, self.language)
     }
 
-    /// The same with the request's number in parentheses at its end: `error.message` of the usual body.
+    /// The text followed by the request's number in parentheses: `error.message` of the usual body.
     #[must_use]
     pub fn message(&self) -> String {
         format!("{} ({})", self.text(), self.number)
     }
 
-    /// How long to wait before another try, in whole seconds from 1 to 60; `None` where it is up to the caller,
-    /// or useless.
+    /// How long to wait before a retry, in whole seconds from 1 to 60; `None` if the client decides, or if a retry is
+    /// useless.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match retry(self.error) {
@@ -155,8 +154,7 @@ impl<'a> Refused<'a> {
         res
     }
 
-    /// The usual last event of a stream that failed, or its last events: no `[DONE]` and no `message_stop` follows
-    /// them.
+    /// The usual last event, or events, of a stream that failed; no `[DONE]` and no `message_stop` follows.
     #[must_use]
     pub fn usual_event(&self, format: Format) -> Bytes {
         let object = self.object();
@@ -180,26 +178,26 @@ impl<'a> Refused<'a> {
             ..
         } = self.error
         {
-            // What makes the messages SDK send the whole conversation again.
+            // Makes the messages SDK send the whole conversation again.
             object["details"] =
                 json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
         }
         if let Error::VendorRefused { text, .. } = self.error {
-            // For clients that know a refusal by the whole of its text.
+            // For clients that recognise a refusal by its complete text.
             object["vendor"] = json!({ "message": text });
         }
         object
     }
 }
 
-/// How much an operator should mind a refusal.
+/// How urgent a refusal is for an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It is the caller's to mend.
+    /// The caller can correct it.
     Info,
-    /// Something is out of order, and may pass by itself.
+    /// A fault that may pass by itself.
     Warn,
-    /// Nothing gets better until the operator acts.
+    /// The fault persists until the operator acts.
     Error,
 }
 
@@ -210,7 +208,7 @@ struct Class {
     code: &'static str,
 }
 
-/// The status table, whole.
+/// The complete status table.
 fn class(error: &Error) -> Class {
     use StatusCode as S;
     const INVALID: &str = "invalid_request_error";
@@ -293,11 +291,11 @@ fn class(error: &Error) -> Class {
 }
 
 enum Retry {
-    /// `retry-after`.
+    /// Sends `retry-after`.
     After(Duration),
-    /// `x-should-retry: false`.
+    /// Sends `x-should-retry: false`.
     Never,
-    /// The client's own rule for the status.
+    /// Sends neither: the client applies its own rule for the status.
     AsTheyLike,
 }
 
@@ -308,7 +306,7 @@ fn retry(error: &Error) -> Retry {
         | Error::IdempotencyKeyInUse { retry_after }
         | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
         Error::ModelUnknown { .. } | Error::AnswerTooLong(_) => Retry::Never,
-        // Running calls may give money back.
+        // Running calls may return money.
         Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
         Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
         Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),
@@ -317,7 +315,7 @@ fn retry(error: &Error) -> Retry {
         | Error::Overloaded
         | Error::Draining
         | Error::VendorUnavailable(_) => Retry::After(Duration::from_secs(1)),
-        // A client that tries a wrong key or a wrong field again is told the same again.
+        // A wrong key or a wrong field fails again.
         _ if class(error).status.is_client_error() => Retry::Never,
         _ => Retry::AsTheyLike,
     }

@@ -1,5 +1,5 @@
-//! How a stream of the responses format ends that failed: the SDKs raise on the first of two events, coding tools
-//! read the second.
+//! The end of a failed stream of the responses format: SDKs raise on the first of two events, coding tools read the
+//! second.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,11 @@ use serde_json::{Value, json};
 
 use super::Refused;
 use crate::{
-    error::Error,
+    error::{Error, TOO_LONG},
     stream_progress::{Created, Reached},
-    vendor_words::TOO_LONG,
 };
 
-/// `error` and `response.failed`, behind a `response.created` where there was none: one SDK insists on that.
+/// `error` and `response.failed`, after a `response.created` if there was none: one SDK requires it.
 pub(super) fn events(refused: &Refused<'_>) -> String {
     let Reached {
         created,
@@ -27,7 +26,7 @@ pub(super) fn events(refused: &Refused<'_>) -> String {
         data["type"] = kind.into();
         data["sequence_number"] = number.into();
         number += 1;
-        // Text is never in the way of whoever reads it.
+        // Writing to a `String` never fails.
         let _ = write!(text, "event: {kind}\ndata: {data}\n\n");
     };
     let is_begun = created.is_some();
@@ -63,7 +62,7 @@ fn response(created: &Created, status: &str, error: &Value) -> Value {
         "top_p": null })
 }
 
-/// One of the format's own words: for others, and for that of an empty account, clients have texts of their own.
+/// A code of the format, if it has one. Clients have their own texts for other codes, and for that of an empty account.
 const fn code(error: &Error) -> &'static str {
     match error {
         Error::VendorLimit { .. } => "rate_limit_exceeded",
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn r89_what_ends_before_it_began_begins_first() {
+    fn r89_failed_stream_without_a_beginning_gets_one() {
         let (events, number) = ended(&Error::Draining, None);
         let kinds: Vec<_> = events
             .iter()

@@ -1,26 +1,28 @@
-//! Where a tool's arguments begin that come in pieces. Vendors write blanks or `null` for a call without
-//! any; but a piece of arguments may be just that as well, as in `[1,` `null` `]`: only the whole tells.
+//! Finds where the arguments of a tool call begin when they arrive in pieces.
+//!
+//! Vendors send blanks or `null` for a call without arguments. A single piece may also be `null` inside real arguments,
+//! as in `[1,` `null` `]`, so only the pieces together decide.
 
 use std::str::Bytes;
 
 const NULL: &str = "null";
 
-/// Arguments up to where they are more than blanks or `null`.
+/// Tracks arguments until they contain more than blanks or `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lead {
-    /// How many letters of `null` have come.
+    /// Number of letters of `null` received.
     letters: usize,
     begun: bool,
 }
 
 impl Lead {
-    /// They are more than that.
+    /// Whether the arguments have begun: they contain more than blanks or `null`.
     pub(super) const fn begun(self) -> bool {
         self.begun
     }
 
-    /// Takes the next piece, as it stands between the quotes of a string. Gives what goes on now: what was
-    /// kept of the pieces before, and what of this one.
+    /// Takes the next piece, as written between the quotes of a JSON string. Returns what to forward now: the part of
+    /// earlier pieces that was held back, and the rest of this piece.
     pub(super) fn take<'p>(&mut self, piece: &'p str) -> (&'static str, &'p str) {
         if self.begun {
             return ("", piece);
@@ -36,7 +38,7 @@ impl Lead {
                 self.letters += 1;
             } else if !(between && byte.is_ascii_whitespace()) {
                 self.begun = true;
-                // A null in front of an object has kept its place.
+                // A `null` before an object was only a placeholder for it.
                 let kept = if between && byte == b'{' {
                     ""
                 } else {
@@ -47,13 +49,12 @@ impl Lead {
         }
     }
 
-    /// They came to nothing: to blanks, or to `null`.
+    /// Whether there are no arguments: only blanks, or `null`.
     pub(super) const fn is_none(self) -> bool {
         !self.begun && matches!(self.letters, 0 | 4)
     }
 
-    /// What stands for arguments that have ended before they began: the empty object, or so much of `null`
-    /// as came before it was cut.
+    /// Arguments to send if they ended before they began: the empty object, or the letters of a truncated `null`.
     pub(super) fn end(self) -> &'static str {
         match self.letters {
             0 | 4 => "{}",
@@ -62,8 +63,8 @@ impl Lead {
     }
 }
 
-/// The next byte of what stands between the quotes of a string. Of an escape it is the byte that it stands
-/// for, or any that has no meaning to JSON.
+/// Next byte between the quotes of a JSON string. For an escape it is the decoded character, or, above U+00FF, a byte
+/// without a meaning in JSON.
 pub(super) fn next_byte(bytes: &mut Bytes<'_>) -> Option<u8> {
     const NO_MEANING: u8 = b'x';
     let byte = bytes.next()?;
@@ -90,7 +91,7 @@ pub(super) fn next_byte(bytes: &mut Bytes<'_>) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// What goes on of these pieces, and what stands for them at their end.
+    /// The arguments forwarded for these pieces, including the end.
     fn taken(pieces: &[&str]) -> String {
         let (mut lead, mut all) = (Lead::default(), String::new());
         for piece in pieces {
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_none_only_as_a_whole() {
+    fn arguments_are_missing_only_if_all_pieces_are_blank_or_null() {
         for (pieces, all) in [
             (&[][..], "{}"),
             (&["", " ", "\\n"], "{}"),
@@ -113,12 +114,12 @@ mod tests {
             (&[" nu", "ll\\t"], "{}"),
             (&["n", "u", "l", "l"], "{}"),
             (&["\\u006eu", "l\\u006c"], "{}"),
-            // Kept its place for an object.
+            // A placeholder for an object.
             (&["null", " {\\\"a\\\":", "1}"], "{\\\"a\\\":1}"),
             (&["nul", "l{}"], "{}"),
             (&["{\\\"a\\\":[1,", "null", "]}"], "{\\\"a\\\":[1,null]}"),
             (&["[", "null", "]"], "[null]"),
-            // Cut off, or another word: what came is what there is.
+            // Truncated, or another word: the pieces are forwarded unchanged.
             (&["nu"], "nu"),
             (&["nu", "m"], "num"),
             (&["nu", " ll"], "nu ll"),

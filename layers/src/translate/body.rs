@@ -8,15 +8,15 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::pair::Translator;
+use super::{pair::Translator, wire::mended};
 use crate::{
     error::Error,
-    sse::{SILENCE_MAX, Splitter},
+    sse::{Event, SILENCE_MAX, Splitter},
     usage::{End, Meter},
 };
 
 pin_project! {
-    /// An answer in the caller's format: as it came, or translated as it comes.
+    /// An answer body in the caller's format: forwarded unchanged, or translated.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -47,7 +47,7 @@ impl<A> ResponseBody<A> {
         }
     }
 
-    /// What is translated event by event. Where that fails the meter is told how the answer ended.
+    /// Translates event by event. If translation fails, the meter records how the answer ended.
     pub(super) fn events(inner: A, translator: Translator, meter: Meter) -> Self {
         let stream = Stream {
             splitter: Splitter::default(),
@@ -99,7 +99,7 @@ where
                 }
                 None => stream.end(),
             };
-            // Events that mean nothing in the caller's format make no frame.
+            // Events without a counterpart in the caller's format produce no frame.
             if !translated.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(translated))));
             }
@@ -130,14 +130,14 @@ struct Stream {
     splitter: Splitter,
     translator: Translator,
     meter: Meter,
-    /// Since when the vendor says what its caller is not told.
+    /// Since when the vendor has sent only events that produce nothing for the caller.
     quiet: Option<Instant>,
     failure: Option<Error>,
     ended: bool,
 }
 
 impl Stream {
-    /// All events that the chunk completes, in one frame: none waits for another.
+    /// Returns everything that the chunk completes as one frame; no event waits for a later one.
     fn chunk(&mut self, chunk: &Bytes) -> Bytes {
         let Self {
             splitter,
@@ -149,7 +149,7 @@ impl Stream {
         let mut out = BytesMut::new();
         let split = splitter.push(chunk, |event| {
             if failure.is_none() {
-                *failure = translator.event(&event, &mut out).err();
+                *failure = translated(translator, &event, &mut out).err();
             }
         });
         if let Err(error) = split {
@@ -158,7 +158,7 @@ impl Stream {
         if !out.is_empty() {
             *quiet = None;
         } else if failure.is_none() && told_nothing_for_long(quiet) {
-            // The vendor's own silence is broken where its bytes are passed on.
+            // The vendor sends, but nothing reaches the caller. For a silent vendor, `passthrough` sends keep-alives.
             *failure = translator.alive(&mut out).err();
         }
         self.ended = self.failure.is_some();
@@ -169,17 +169,17 @@ impl Stream {
     fn end(&mut self) -> Bytes {
         self.ended = true;
         let mut out = BytesMut::new();
-        let last = self
-            .splitter
-            .finish()
-            .map_or(Ok(()), |event| self.translator.event(&event, &mut out));
+        let last = self.splitter.finish().map_or(Ok(()), |event| {
+            translated(&mut self.translator, &event, &mut out)
+        });
         self.failure = last.and_then(|()| self.translator.end(&mut out)).err();
         self.tell_failure();
         out.freeze()
     }
 
-    /// Whoever meters the vendor's bytes takes an answer that cannot be translated for one that goes on, or is
-    /// whole. Its caller gets an error, and it is charged and booked as one.
+    /// Records the failure in the meter. The meter sees only the vendor's bytes, and would take an answer that cannot
+    /// be translated for a running or complete one. The caller receives an error, so the call is charged and recorded
+    /// as failed.
     fn tell_failure(&self) {
         let end = match &self.failure {
             None => return,
@@ -192,6 +192,16 @@ impl Stream {
             reading.answered |= is_too_long;
         });
     }
+}
+
+/// Translates an event. If that fails, it retries with invalid characters removed.
+fn translated(translator: &mut Translator, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
+    let written = out.len();
+    translator.event(event, out).or_else(|error| {
+        let mended = mended(event.raw()).ok_or(error)?;
+        out.truncate(written);
+        translator.event(&Event::of(mended), out)
+    })
 }
 
 fn told_nothing_for_long(quiet: &mut Option<Instant>) -> bool {
@@ -211,14 +221,14 @@ mod tests {
     use super::*;
     use crate::{
         call::Format,
-        translate::{chat, messages, wire::AnswerCx},
+        translate::{Origin, chat, messages, wire::AnswerCx},
     };
 
     const CHUNK: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
     const START: &str =
         "data: {\"type\":\"message_start\",\"message\":{\"id\":\"1\",\"model\":\"m\"}}\n\n";
 
-    /// How a stream ends for its caller, and by the meter; each frame is told to that as it comes.
+    /// How a stream ends for its caller, and in the meter, which records each frame's end as the frame arrives.
     async fn ended(caller: Format, frames: &[(&'static str, Option<End>)]) -> (bool, Option<End>) {
         let meter = Meter::default();
         let (frames, told) = (frames.to_vec(), meter.clone());
@@ -233,7 +243,9 @@ mod tests {
             thinking_asked: false,
         };
         let translator = match caller {
-            Format::Messages => Translator::MessagesToChat(messages::Events::new(cx)),
+            Format::Messages => {
+                Translator::MessagesToChat(messages::Events::new(Origin::default(), cx))
+            }
             _ => Translator::ChatToMessages(chat::Events::new(cx)),
         };
         let body = ResponseBody::events(inner, translator, meter.clone());
@@ -241,9 +253,9 @@ mod tests {
         (whole, meter.read().end)
     }
 
-    /// Reasoning that the caller has not asked for, say.
+    /// For example reasoning that the caller did not request.
     #[tokio::test(start_paused = true)]
-    async fn what_is_said_and_not_told_for_ten_seconds_is_told_as_a_sign_of_life() {
+    async fn ten_seconds_of_output_hidden_from_the_caller_send_a_keep_alive() {
         const THOUGHT: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"a\"}}]}\n\n";
         let begun = Instant::now();
         let chunks = std::iter::once(CHUNK).chain(std::iter::repeat_n(THOUGHT, 12));
@@ -257,7 +269,7 @@ mod tests {
             usage_asked: false,
             thinking_asked: false,
         };
-        let translator = Translator::MessagesToChat(messages::Events::new(cx));
+        let translator = Translator::MessagesToChat(messages::Events::new(Origin::default(), cx));
         let inner = Box::pin(StreamBody::new(inner));
         let mut body = ResponseBody::events(inner, translator, Meter::default());
         let mut told = Vec::new();
@@ -266,7 +278,7 @@ mod tests {
             let is_ping = data.starts_with(b"event: ping");
             told.push((begun.elapsed().as_secs(), is_ping));
         }
-        // What is said first is told; twelve seconds behind the first that is not, the caller is told of it.
+        // The first output is forwarded; twelve seconds after the first hidden event, the caller receives a keep-alive.
         assert_eq!(told, [(3, false), (18, true), (30, true)]);
     }
 

@@ -1,5 +1,5 @@
-//! A messages call toward a vendor of its own format, without the thinking that stands in capsules: what is in
-//! those is of another format. Calls of the responses format are parsed so that theirs can be cut out.
+//! Removes capsules from a messages call that goes to a vendor of the same format: the reasoning in them is in another
+//! format. Calls of the responses format are parsed, so their capsules are removed there.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::{capsule, json::members};
 
-/// Where the messages stand, and what is left of them; nothing where they have no capsule.
+/// Range of `messages` in the body and its replacement; `None` if it contains no capsule.
 pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)> {
-    // Of calls with thinking few have one, and the others, which may be large, are not read again.
+    // Few calls with thinking contain a capsule, so the others, which may be large, are not parsed again.
     memmem::find(body, capsule::PREFIX.as_bytes())?;
     let body = std::str::from_utf8(body).ok()?;
     let [messages] = members(body, &["messages"]).ok()?;
@@ -25,7 +25,7 @@ pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)>
     Some((place(body, messages), left.into()))
 }
 
-/// What is left of a message; nothing where it had capsules alone, since vendors refuse an empty one.
+/// The message without capsules; `None` if nothing else is in it, since vendors reject an empty message.
 fn message(message: &str) -> Option<Cow<'_, str>> {
     let blocks = |content| serde_json::from_str::<Vec<&RawValue>>(content).ok();
     let content = members(message, &["content"]).ok().and_then(|[it]| it);
@@ -61,7 +61,7 @@ fn is_capsule(block: &str) -> bool {
     text.is_some_and(|text| text.starts_with(capsule::PREFIX))
 }
 
-/// Where a part of a text stands in it.
+/// Byte range of a part within its text.
 fn place(text: &str, part: &str) -> Range<usize> {
     let start = part.as_ptr() as usize - text.as_ptr() as usize;
     start..start + part.len()
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_in_a_capsule_is_left_out_and_every_other_byte_stays() {
+    fn thinking_in_a_capsule_is_removed_and_every_other_byte_stays() {
         let user = r#"{"role":"user", "content":"tg1."}"#;
         let capsule = r#"{"type":"thinking","thinking":"t","signature":"tg1.YQ.W10"}"#;
         let redacted = r#"{"data": "tg1.YQ.W10" ,"type":"redacted_thinking"}"#;
@@ -102,7 +102,7 @@ mod tests {
                 ),
                 format!("[{user},{}]", assistant(&format!("{signed},{call}"))),
             ),
-            // A message of nothing else goes.
+            // A message of capsules alone is removed.
             (
                 format!(
                     "[{user},{},{user}]",

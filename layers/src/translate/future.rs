@@ -11,7 +11,7 @@ use super::ResponseBody;
 use crate::error::Error;
 
 pin_project! {
-    /// The future of [`Translate`](super::Translate).
+    /// Future of [`Translate`](super::Translate).
     pub struct ResponseFuture<F, A> {
         #[pin]
         inner: Inner<F, A>,
@@ -29,14 +29,14 @@ pin_project! {
 }
 
 impl<F, A> ResponseFuture<F, A> {
-    /// A call in its caller's own format.
+    /// A call whose caller and vendor use the same format.
     pub(super) const fn same(call: F) -> Self {
         Self {
             inner: Inner::Same { call },
         }
     }
 
-    /// One whose answer is not, or that cannot be made.
+    /// A call whose answer needs translation, or whose request failed to translate.
     pub(super) fn translated(
         answer: impl Future<Output = Result<Response<ResponseBody<A>>, Error>> + Send + 'static,
     ) -> Self {

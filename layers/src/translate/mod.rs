@@ -1,10 +1,8 @@
-//! Puts a call into its vendor's format, and the answer into the caller's: `Request<Attempt>` →
-//! `Request<Outbound>`.
+//! Translates a call to its vendor's format, and the answer to the caller's: `Request<Attempt>` → `Request<Outbound>`.
 //!
-//! Where both sides speak the same format, the client's bytes go on as they are but for the spans that
-//! must change ([`splice`]), and the answer's frames pass untouched. Otherwise [`chat`] or [`messages`]
-//! translate, named by the caller's format, or [`responses`], where that format is on either side: pure functions
-//! over bodies and events.
+//! If both sides use the same format, the client's bytes are forwarded unchanged except for the spans that must change
+//! ([`splice`]), and the answer's frames are not touched. Otherwise [`chat`] or [`messages`] translates, named after
+//! the caller's format, or [`responses`] if either side uses that format: pure functions over bodies and events.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -76,49 +74,60 @@
 //! # }
 //! ```
 //!
-//! Without a gateway around it, `examples/convert_sse.rs` puts a recorded stream into the other format.
+//! Without a gateway, `examples/convert_sse.rs` translates a recorded stream.
 
 mod arguments;
 mod body;
+mod capsule;
 mod capsules;
 pub mod chat;
+mod chat_state;
 mod future;
 pub mod messages;
+mod origin;
 mod pair;
 pub mod responses;
+mod roles;
 pub mod splice;
 #[cfg(test)]
 #[cfg(feature = "parse")]
 mod too_much_tests;
 pub mod wire;
 
-use std::task::{Context, Poll};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_LENGTH};
 use http_body::Body;
 use http_body_util::BodyExt;
-use tower::{Layer, Service};
+use tower_layer::Layer;
+use tower_service::Service;
 
-pub use self::{body::ResponseBody, future::ResponseFuture};
+pub use self::{body::ResponseBody, future::ResponseFuture, origin::Origin};
 use self::{
     pair::{Answering, Pair},
-    wire::RequestCx,
+    wire::{CacheCx, RequestCx, mended},
 };
+#[cfg(feature = "passthrough")]
+use crate::body_budget::AnswerRoom;
 use crate::{
-    call::{Attempt, Format, Outbound},
+    call::{Attempt, Call, Format, Outbound},
     error::Error,
-    facts::{EventStream, RequestNumber},
+    facts::{Caller, EventStream, RequestNumber},
+    price::{Class, Price},
     stream_progress::StreamProgress,
-    usage::{End, Meter},
+    usage::{End, Meter, Reading},
 };
 
-/// Translates calls into the format of the route's vendor, and answers back.
+/// Translates calls to the format of the route's vendor, and answers back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TranslateLayer(());
 
 impl TranslateLayer {
-    /// The layer.
+    /// Creates the layer.
     #[must_use]
     pub const fn new() -> Self {
         Self(())
@@ -158,7 +167,8 @@ where
         let number = parts.extensions.get::<RequestNumber>().copied();
         let meter = attempt.priced.meter.clone();
         let made = Answering::of(&attempt, number);
-        let made = made.and_then(|answering| Ok((answering, outbound(attempt)?)));
+        let caller = parts.extensions.get::<Caller>();
+        let made = made.and_then(|answering| Ok((answering, outbound(attempt, caller)?)));
         let (answering, outbound) = match made {
             Ok(made) => made,
             Err(error) => return ResponseFuture::translated(async { Err(error) }),
@@ -175,18 +185,21 @@ where
     }
 }
 
-/// What cannot be delivered is not paid for, unless that is of its caller's making.
+/// Ends the meter of an answer that cannot be delivered. The call is free, unless the vendor counted the answer, or the
+/// answer became too long, which the caller's request caused.
 fn undelivered(error: &Error, meter: &Meter) {
-    if !matches!(error, Error::AnswerTooLong(_)) {
+    let is_too_long = matches!(error, Error::AnswerTooLong(_));
+    let counted = |reading: &Reading| reading.usage.is_some_and(|usage| !usage.is_zero());
+    if !is_too_long && !meter.look(counted) {
         return meter.refused();
     }
     meter.update(|reading| {
-        reading.answered = true;
+        reading.answered |= is_too_long;
         reading.end = Some(End::VendorCut);
     });
 }
 
-fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
+fn outbound(attempt: Attempt, caller: Option<&Caller>) -> Result<Outbound, Error> {
     let pair = Pair::of(&attempt);
     let Attempt {
         priced,
@@ -194,10 +207,16 @@ fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
         credential,
     } = attempt;
     let call = &priced.call;
+    let cache_key = pair.and_then(|_| cache_key(caller, call));
+    let hour = |price: &Arc<Price>| price.classes.get(Class::CacheWrite1h).is_some();
     let cx = RequestCx {
         model: &route.model,
         output_tokens: priced.output_tokens,
         dialect: &route.dialect,
+        cache: CacheCx {
+            key: cache_key.as_deref(),
+            hour_priced: priced.prices.prices().all(hour),
+        },
     };
     let body = match pair {
         None => splice::body(&priced, &route),
@@ -209,7 +228,7 @@ fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
     Ok(Outbound {
         body,
         stream: call.stream,
-        // A translated stream has its usage where the caller's format wants it.
+        // A translated stream has its usage where the caller's format defines it.
         choices: call.choices,
         kind: call.kind,
         strip_usage: pair.is_none()
@@ -220,6 +239,15 @@ fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
         route,
         credential,
     })
+}
+
+/// Key under which the vendor's cache groups the calls of a session. It is a hash, so the vendor does not learn the
+/// caller's key.
+fn cache_key(caller: Option<&Caller>, call: &Call) -> Option<String> {
+    let session = call.session.as_deref()?;
+    let key: &str = caller.map_or("", |Caller(key)| &key.id);
+    let hash = messages::text::hash(format!("{key}\n{session}").as_bytes());
+    Some(format!("tg-{hash:016x}"))
 }
 
 async fn translated<A>(
@@ -244,7 +272,16 @@ where
         ));
     }
     let bytes = body.collect().await?.to_bytes();
-    let bytes = answering.whole(&bytes)?;
+    let spare = mended(&bytes).map(|mended| (mended, answering.clone()));
+    let bytes = answering.whole(&bytes).or_else(|error| {
+        let (mended, answering) = spare.ok_or(error)?;
+        answering.whole(&mended)
+    })?;
+    #[cfg(feature = "passthrough")]
+    let bytes = match parts.extensions.remove::<AnswerRoom>() {
+        Some(room) => room.kept_by(bytes),
+        None => bytes,
+    };
     parts.headers.remove(CONTENT_LENGTH);
     Ok(Response::from_parts(parts, ResponseBody::whole(bytes)))
 }

@@ -1,9 +1,10 @@
-use std::{sync::Arc, time::SystemTime};
+use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
 
 use super::{
     chat, messages,
+    origin::Origin,
     responses::{self, Asked},
     wire::{AnswerCx, RequestCx},
 };
@@ -27,7 +28,7 @@ pub(super) enum Pair {
 }
 
 impl Pair {
-    /// What has to be translated of an attempt; `None` where both sides speak the same.
+    /// The translation that an attempt needs; `None` if both sides use the same format.
     pub(super) fn of(attempt: &Attempt) -> Option<Self> {
         match (attempt.priced.call.format, attempt.route.vendor.format) {
             (Format::Chat, Format::Chat)
@@ -42,7 +43,7 @@ impl Pair {
         }
     }
 
-    /// The vendor's request.
+    /// The request for the vendor.
     pub(super) fn request(
         self,
         body: &Bytes,
@@ -52,28 +53,27 @@ impl Pair {
         match self {
             Self::ChatToMessages => chat::request(body, cx),
             Self::ChatToResponses => responses::of_chat(body, cx),
-            Self::MessagesToChat => messages::request(body, cx),
+            Self::MessagesToChat => messages::request(body, vendor, cx),
             Self::MessagesToResponses => responses::of_messages(body, vendor, cx),
-            Self::ResponsesToChat => responses::to_chat(body, cx),
+            Self::ResponsesToChat => responses::to_chat(body, vendor, cx),
             Self::ResponsesToMessages => responses::to_messages(body, vendor, cx),
         }
     }
 }
 
-/// What the answer's translation needs.
-#[derive(Debug)]
+/// Context for translating the answer.
+#[derive(Clone, Debug)]
 pub(super) enum Answering {
     ChatToMessages(AnswerCx),
-    ChatToResponses(AnswerCx),
-    MessagesToChat(AnswerCx),
-    /// With the vendor's name.
-    MessagesToResponses(AnswerCx, Arc<str>),
+    ChatToResponses(AnswerCx, Origin),
+    MessagesToChat(AnswerCx, Origin),
+    MessagesToResponses(AnswerCx, Origin),
     ResponsesToChat(Box<Asked>),
     ResponsesToMessages(Box<Asked>),
 }
 
 impl Answering {
-    /// `None` where both sides speak the same.
+    /// `None` if both sides use the same format.
     ///
     /// # Errors
     /// Those of the request's translation.
@@ -93,6 +93,7 @@ impl Answering {
             usage_asked: call.usage_asked,
             thinking_asked: call.format == Format::Messages && messages::thinking_asked(&call.body),
         };
+        let origin = || Origin::new(vendor, &call.body);
         let asked = || {
             let number = number.unwrap_or_else(RequestNumber::now_v7);
             let asked = Asked::read(&call.body, number.uuid().simple(), cx.created, vendor)?;
@@ -100,49 +101,49 @@ impl Answering {
         };
         Ok(Some(match pair {
             Pair::ChatToMessages => Self::ChatToMessages(cx),
-            Pair::ChatToResponses => Self::ChatToResponses(cx),
-            Pair::MessagesToChat => Self::MessagesToChat(cx),
-            Pair::MessagesToResponses => Self::MessagesToResponses(cx, Arc::clone(vendor)),
+            Pair::ChatToResponses => Self::ChatToResponses(cx, origin()),
+            Pair::MessagesToChat => Self::MessagesToChat(cx, origin()),
+            Pair::MessagesToResponses => Self::MessagesToResponses(cx, origin()),
             Pair::ResponsesToChat => Self::ResponsesToChat(asked()?),
             Pair::ResponsesToMessages => Self::ResponsesToMessages(asked()?),
         }))
     }
 
-    /// What the caller speaks.
+    /// The caller's format.
     pub(super) const fn caller(&self) -> Format {
         match self {
-            Self::ChatToMessages(_) | Self::ChatToResponses(_) => Format::Chat,
-            Self::MessagesToChat(_) | Self::MessagesToResponses(..) => Format::Messages,
+            Self::ChatToMessages(_) | Self::ChatToResponses(..) => Format::Chat,
+            Self::MessagesToChat(..) | Self::MessagesToResponses(..) => Format::Messages,
             Self::ResponsesToChat(_) | Self::ResponsesToMessages(_) => Format::Responses,
         }
     }
 
-    /// The caller's answer.
+    /// The answer for the caller.
     pub(super) fn whole(self, body: &Bytes) -> Result<Bytes, Error> {
         match self {
             Self::ChatToMessages(cx) => chat::answer(body, &cx),
-            Self::ChatToResponses(cx) => responses::into_chat(body, &cx),
-            Self::MessagesToChat(cx) => messages::answer(body, &cx),
-            Self::MessagesToResponses(cx, vendor) => responses::into_messages(body, &vendor, &cx),
+            Self::ChatToResponses(cx, origin) => responses::into_chat(body, &origin, &cx),
+            Self::MessagesToChat(cx, origin) => messages::answer(body, &origin, &cx),
+            Self::MessagesToResponses(cx, origin) => responses::into_messages(body, &origin, &cx),
             Self::ResponsesToChat(asked) => responses::chat_answer(body, *asked),
             Self::ResponsesToMessages(asked) => responses::messages_answer(body, *asked),
         }
     }
 
-    /// What makes the caller's events, and, for a caller of the responses format, who knows how far they are.
+    /// The translator of events, and its progress if the caller uses the responses format.
     pub(super) fn events(self) -> (Translator, Option<StreamProgress>) {
         match self {
             Self::ChatToMessages(cx) => (Translator::ChatToMessages(chat::Events::new(cx)), None),
-            Self::ChatToResponses(cx) => {
-                let events = responses::IntoChat::new(cx);
+            Self::ChatToResponses(cx, origin) => {
+                let events = responses::IntoChat::new(origin, cx);
                 (Translator::ChatToResponses(events), None)
             }
-            Self::MessagesToChat(cx) => {
-                let events = messages::Events::new(cx);
+            Self::MessagesToChat(cx, origin) => {
+                let events = messages::Events::new(origin, cx);
                 (Translator::MessagesToChat(events), None)
             }
-            Self::MessagesToResponses(cx, vendor) => {
-                let events = responses::IntoMessages::new(&vendor, cx);
+            Self::MessagesToResponses(cx, origin) => {
+                let events = responses::IntoMessages::new(origin, cx);
                 (Translator::MessagesToResponses(events), None)
             }
             Self::ResponsesToChat(asked) => {
@@ -159,7 +160,7 @@ impl Answering {
     }
 }
 
-/// Makes the caller's events of the vendor's.
+/// Translates the vendor's events to the caller's.
 #[derive(Debug)]
 pub(super) enum Translator {
     ChatToMessages(chat::Events),
@@ -192,7 +193,7 @@ impl Translator {
             Self::ResponsesToMessages(events) => events.end(out),
         }
     }
-    /// The caller is told that the vendor is still there.
+    /// Writes a keep-alive for the caller.
     pub(super) fn alive(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         let vendor = match self {
             Self::MessagesToChat(_) | Self::ResponsesToChat(_) => Format::Chat,

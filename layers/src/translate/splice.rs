@@ -1,20 +1,21 @@
-//! The client's body with only the spans changed that must change: the model's name, the wish for
-//! usage, a ceiling where the client named none, what no vendor of the format can read. Every other byte stays.
+//! Edits the client's body in place: only spans that must change are replaced. These are the model's name, the request
+//! for usage, a missing output limit, a role that the vendor does not accept, and content that no vendor of the format
+//! can read. Every other byte stays.
 
 use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
 
-use super::capsules;
+use super::{capsules, roles};
 use crate::{
     call::{Call, Format, Priced, ResponsesSpans, Segments},
     model::{ModelKind, OutputField, Route},
 };
 
-/// A body of so many bytes is not copied. A shorter one costs less to copy than to send in segments.
+/// Smallest body that is not copied. A smaller one is cheaper to copy than to send in segments.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// The body for a vendor of the client's own format. A large one shares the memory of the client's.
+/// The body for a vendor of the client's own format. A large body shares the client's memory.
 #[must_use]
 pub fn body(priced: &Priced, route: &Route) -> Segments {
     let call = &*priced.call;
@@ -31,26 +32,29 @@ pub fn body(priced: &Priced, route: &Route) -> Segments {
     if let Some(spans) = &call.spans.responses {
         kept_nowhere(call, spans, route, &mut edits);
     }
+    if let Some(role) = route.dialect.system_role {
+        edits.extend(roles::renamed(call.format, &call.body, role));
+    }
     ceiling(priced, route, &mut edits);
     apply(&call.body, edits)
 }
 
-/// Bytes of the client's body, and what stands there instead.
+/// A range of the client's body, and its replacement.
 type Edit<'a> = (Range<usize>, Cow<'a, str>);
 
-/// The vendor's name of the model.
+/// Replaces the model's name by the vendor's.
 fn named<'a>(call: &Call, name: &'a str) -> Edit<'a> {
     let value = call.spans.model.clone();
     let is_plain = |byte: u8| !matches!(byte, ..b' ' | b'"' | b'\\');
     if call.body[value.clone()].starts_with(b"\"") && name.bytes().all(is_plain) {
-        // As nearly every name: it only goes between the quotes.
+        // The usual case: only the text between the quotes changes.
         return (value.start + 1..value.end - 1, name.into());
     }
     let name = serde_json::to_string(name).expect("a string is JSON");
     (value, name.into())
 }
 
-/// A stream's usage is what it is charged by: it is asked for whether or not the client did.
+/// Requests usage for a stream, even if the client did not: streams are charged by it.
 fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     if !call.stream || call.usage_asked {
         return None;
@@ -76,27 +80,27 @@ fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     })
 }
 
-/// The ceiling on output that the hold pays for is the one that the vendor is sent: where the client
-/// named none (null is none), or more than the model can, or by a name that the vendor does not know.
+/// Sets the output limit to the one for which the hold pays. This is needed if the client set none (null counts as
+/// none) or more than the model allows, or used a name that the vendor does not know.
 fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
-    // An integer is written in one way only.
+    // An integer has only one spelling.
     let differs = |value: &Range<usize>| {
         let written = std::str::from_utf8(&call.body[value.clone()]).ok();
         written.and_then(|written| written.parse::<u64>().ok()) != Some(tokens)
     };
     let field = match call.format {
-        // Vectors have none.
+        // Embeddings have no output limit.
         _ if call.kind == ModelKind::Embedding => return,
-        // Only to be counted.
+        // The request is only counted.
         Format::Messages if spans.max_tokens.is_none() => return,
         Format::Messages => OutputField::MaxTokens,
         Format::Responses => return output_ceiling(call, tokens, edits),
         Format::Chat => route.dialect.output_field,
     };
     match (field, &spans.max_tokens, &spans.max_completion_tokens) {
-        // Every vendor knows the older name, or refuses it by name.
+        // Every vendor accepts the older name, or rejects it by name.
         (_, Some(value), None) if call.output_tokens.is_some() => {
             if differs(value) {
                 edits.push((value.clone(), tokens.to_string().into()));
@@ -116,7 +120,7 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
         }
         (_, Some(old), Some(new)) => {
             let is_null = |value: &Range<usize>| &call.body[value.clone()] == b"null";
-            // A vendor may refuse the two together, and null is none of them.
+            // A vendor may reject the two together; a null does not count as one.
             let (by_old, by_new) = match (is_null(old), is_null(new)) {
                 (false, new_is_null) => (true, !new_is_null),
                 (true, _) => (
@@ -140,7 +144,7 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     }
 }
 
-/// The same of the responses format, which has one name for it.
+/// The same for the responses format, which has one name for the limit.
 fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
     let start = call.spans.start;
     match &call.spans.max_tokens {
@@ -153,8 +157,8 @@ fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
     }
 }
 
-/// A vendor of the responses format keeps nothing, and so has to hand out what it reasoned; what is no vendor's
-/// business does not go on.
+/// Stops the vendor from storing the answer, and requests its encrypted reasoning instead. Removes what is meant for
+/// the gateway alone.
 fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut Vec<Edit<'_>>) {
     const ENCRYPTED: &str = "\"reasoning.encrypted_content\"";
     let start = call.spans.start;
@@ -180,7 +184,8 @@ fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut 
     edits.extend(spans.cut.iter().map(|cut| (cut.clone(), "".into())));
 }
 
-/// Where the name begins whose value begins at `value`. Names that we read have no quote in them.
+/// Offset of the quote that begins the name of the member whose value begins at `value`. The names read here contain no
+/// quotes.
 fn name_before(body: &[u8], value: usize) -> usize {
     let end = memchr::memrchr(b'"', &body[..value]).unwrap_or(0);
     memchr::memrchr(b'"', &body[..end]).unwrap_or(end)
@@ -190,7 +195,7 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     if edits.is_empty() {
         return body.clone().into();
     }
-    // What is put in somewhere stands in front of what is taken out there.
+    // At the same offset, an insertion precedes a replacement.
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     if body.len() < SHARED_BYTES_MIN {
         copied(body, &edits).into()
@@ -199,7 +204,7 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     }
 }
 
-/// The edited body in a buffer of its own.
+/// The edited body in a new buffer.
 fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     let grown: usize = edits.iter().map(|(_, text)| text.len()).sum();
     let gone: usize = edits.iter().map(|(span, _)| span.len()).sum();
@@ -214,7 +219,7 @@ fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     spliced.into()
 }
 
-/// The same bytes, with only the new texts in memory of their own.
+/// The edited body in segments: only the replacements are in new memory.
 fn shared(body: &Bytes, edits: &[Edit<'_>]) -> Segments {
     let mut spliced = Segments::default();
     let mut at = 0;
@@ -233,8 +238,10 @@ mod tests {
 
     use super::*;
     use crate::call::{InputSize, Spans};
+    #[cfg(feature = "parse")]
+    use crate::model::Dialect;
 
-    /// A call of the model `m`, with a text so long.
+    /// A call of the model `m` with a text of this length.
     fn call(text_bytes: usize) -> Call {
         let text = "x".repeat(text_bytes);
         Call {
@@ -247,6 +254,7 @@ mod tests {
             choices: 1,
             usage_asked: false,
             input: InputSize::default(),
+            texts: crate::text_sample::TextSample::default(),
             asks: None,
             spans: Spans {
                 start: 1,
@@ -258,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendors_name_of_a_model_is_json_whatever_it_is() {
+    fn any_vendors_name_of_a_model_is_written_as_json() {
         for text_bytes in [1, SHARED_BYTES_MIN] {
             let call = call(text_bytes);
             for name in ["gpt-5-mini", "vendor/ёж:2", "", r#"a"b\c"#, "a\nb\u{0}"] {
@@ -284,18 +292,55 @@ mod tests {
         assert_eq!(body.iter().count(), 1);
     }
 
+    /// The body sent to a vendor of the caller's own format.
     #[cfg(feature = "parse")]
-    #[test]
-    fn capsules_do_not_go_to_a_vendor_of_the_callers_own_format() {
+    fn sent(operation: crate::call::Operation, body: &'static str, dialect: Dialect) -> Bytes {
         use std::sync::Arc;
 
         use crate::{
-            call::Operation,
             model::{Model, Vendor},
             parse,
             price::{Price, PriceList},
             usage::Meter,
         };
+
+        let call = parse::call(operation, &Bytes::from(body), 100).unwrap();
+        let endpoint = http::Uri::from_static("https://vendor.example/v1");
+        let key = call.format.credential("our key").unwrap();
+        let vendor = Vendor::new("a", call.format, endpoint, key);
+        let route = Route::new(vendor, "m").dialect(dialect);
+        let priced = Priced {
+            call: Arc::new(call),
+            model: Arc::new(Model::new("m", 4096)),
+            prices: PriceList::from(Price::default()),
+            output_tokens: 9,
+            meter: Meter::default(),
+        };
+        super::body(&priced, &route).to_bytes()
+    }
+
+    #[cfg(feature = "parse")]
+    #[test]
+    fn instructions_get_the_role_of_the_route_if_it_has_one() {
+        use crate::{call::Operation, model::SystemRole};
+
+        const SENT: &str =
+            r#"{"model":"m","max_tokens":9,"messages":[{"role":"developer","content":"x"}]}"#;
+        let system = SENT.replace("developer", "system");
+        for (role, expected) in [
+            (None, SENT),
+            (Some(SystemRole::Developer), SENT),
+            (Some(SystemRole::System), system.as_str()),
+        ] {
+            let dialect = Dialect::default().system_role(role);
+            assert_eq!(sent(Operation::Chat, SENT, dialect), expected);
+        }
+    }
+
+    #[cfg(feature = "parse")]
+    #[test]
+    fn capsules_are_removed_for_a_vendor_of_the_callers_format() {
+        use crate::call::Operation;
 
         for (operation, body, left) in [
             (
@@ -309,24 +354,12 @@ mod tests {
                 r#"{"store":false,"include":["reasoning.encrypted_content"],"model":"m","max_output_tokens":9,"input":[{"role":"user","content":"x"}]}"#,
             ),
         ] {
-            let call = parse::call(operation, &Bytes::from(body), 100).unwrap();
-            let endpoint = http::Uri::from_static("https://vendor.example/v1");
-            let key = call.format.credential("our key").unwrap();
-            let route = Route::new(Vendor::new("a", call.format, endpoint, key), "m");
-            let priced = Priced {
-                call: Arc::new(call),
-                model: Arc::new(Model::new("m", 4096)),
-                prices: PriceList::from(Price::default()),
-                output_tokens: 9,
-                meter: Meter::default(),
-            };
-            assert_eq!(super::body(&priced, &route).to_bytes(), left);
+            assert_eq!(sent(operation, body, Dialect::default()), left);
         }
     }
 
     proptest! {
-        /// What stays, what goes, and what stands there instead, again and again: any of it may be empty, at
-        /// either end, too.
+        /// Unchanged text, removed text and replacement, repeated; any of them may be empty, also at either end.
         #[test]
         fn a_body_is_the_same_copied_and_shared(
             parts in vec((".{0,9}", ".{0,9}", ".{0,9}"), 0..5),

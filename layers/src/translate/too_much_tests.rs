@@ -1,4 +1,4 @@
-//! What is known of an answer of which there is too much.
+//! Tests what the meter records of an answer that is too long.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::{
     usage::{Reading, Usage},
 };
 
-/// What is known of a call of the responses format that a chat vendor answers so, and its error.
-async fn answered(answer: String) -> (Reading, Option<Error>) {
+/// The meter's reading of a responses call to which a chat vendor sends this answer, and the call's error.
+async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Error>) {
     let endpoint = Uri::from_static("https://vendor.example/v1");
     let key = Format::Chat.credential("our key").unwrap();
     let vendor = Vendor::new("vendor", Format::Chat, endpoint, key);
@@ -31,14 +31,10 @@ async fn answered(answer: String) -> (Reading, Option<Error>) {
         meter: meter.clone(),
     };
     let vendor = move |req: Request<Outbound>| {
-        // What whoever meters the vendor's bytes has read.
+        // As the meter would read it from the vendor's bytes.
         req.body().meter.update(|reading| {
             reading.dispatched = true;
-            reading.usage = Some(Usage {
-                input: 9,
-                output: 5,
-                ..Usage::default()
-            });
+            reading.usage = usage;
             reading.end = Some(End::Finished);
         });
         let answer = answer.clone();
@@ -57,7 +53,12 @@ async fn answered(answer: String) -> (Reading, Option<Error>) {
 }
 
 #[tokio::test]
-async fn too_many_calls_are_charged_and_an_answer_that_is_none_is_not() {
+async fn too_many_tool_calls_are_charged_and_an_invalid_answer_if_it_was_counted() {
+    let usage = Some(Usage {
+        input: 9,
+        output: 5,
+        ..Usage::default()
+    });
     let call = |n: usize| {
         format!(r#"{{"id":"c{n}","type":"function","function":{{"name":"f","arguments":"{{}}"}}}}"#)
     };
@@ -67,19 +68,22 @@ async fn too_many_calls_are_charged_and_an_answer_that_is_none_is_not() {
             r#"{{"id":"1","model":"m","choices":[{{"index":0,"finish_reason":"tool_calls","message":{{"role":"assistant","tool_calls":[{calls}]}}}}]}}"#
         )
     };
-    let (reading, failure) = answered(with(1)).await;
+    let (reading, failure) = answered(with(1), usage).await;
     assert!(
         failure.is_none() && reading.end == Some(End::Finished),
         "{failure:?}"
     );
-    let (reading, failure) = answered(with(5000)).await;
+    let (reading, failure) = answered(with(5000), usage).await;
     assert!(
         matches!(failure, Some(Error::AnswerTooLong(_))),
         "{failure:?}"
     );
     assert!(reading.dispatched && reading.usage.is_some());
     assert_eq!(reading.end, Some(End::VendorCut));
-    let (reading, failure) = answered(r#"{"choices":7}"#.to_owned()).await;
-    assert!(failure.is_some());
-    assert!(!reading.dispatched && reading.usage.is_none());
+    for (usage, end) in [(usage, Some(End::VendorCut)), (None, None)] {
+        let (reading, failure) = answered(r#"{"choices":7}"#.to_owned(), usage).await;
+        assert!(failure.is_some());
+        assert_eq!((reading.usage, reading.end), (usage, end));
+        assert_eq!(reading.dispatched, usage.is_some());
+    }
 }

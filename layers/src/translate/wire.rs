@@ -1,40 +1,72 @@
-//! What both directions share: what they are told beside the JSON, and reading and writing of JSON
-//! that carries values through as they stand. A number that no type holds, a schema, an escape: what
-//! is not read is not changed.
+//! Shared by both directions: the context of a translation, and reading and writing JSON that copies values as written.
+//! Values that are not interpreted, such as a number too large for any type, a schema or an escape, do not change.
 
 use std::{borrow::Cow, fmt};
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
+use memchr::memchr;
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
+use super::messages::text::{Json, literal, string};
 use crate::{
+    call::Format,
     error::{BoxError, Error, Problem},
     model::{Dialect, OutputField},
     path::Path,
 };
 
-/// What a request's translation needs beside the request.
+/// Context for translating a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestCx<'a> {
     /// The vendor's name of the model.
     pub model: &'a str,
-    /// The ceiling on output tokens, per choice, that the hold pays for.
+    /// Limit of output tokens, per choice, for which the hold pays.
     pub output_tokens: u64,
-    /// What the model takes of its vendor's format.
+    /// Features of the vendor's format that the model supports.
     pub dialect: &'a Dialect,
+    /// Settings for the vendor's cache.
+    pub cache: CacheCx<'a>,
+}
+
+/// Settings of a request for the vendor's cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheCx<'a> {
+    /// Equal for all calls of one key in one session. `None`: the caller named no session.
+    pub key: Option<&'a str>,
+    /// Whether the model has a price for one-hour cache writes.
+    pub hour_priced: bool,
 }
 
 impl RequestCx<'_> {
-    /// The ceiling on output tokens, if `field` is where a chat request to the vendor has it.
+    /// The limit of output tokens, if `field` is the name that the vendor's chat requests use.
     pub(super) fn ceiling(&self, field: OutputField) -> Option<u64> {
         (self.dialect.output_field == field).then_some(self.output_tokens)
     }
 
-    /// A number of the request that has the same name in each format, as it is written, where the model takes it.
+    /// `prompt_cache_key`: the caller's own, or one derived from its session, if the vendor accepts it. It routes calls
+    /// to the vendor's machine that has their prompt cached. Unless the dialect decides, vendors of the chat format get
+    /// no derived key, because many reject unknown fields.
+    pub(super) fn cache_key<'a>(
+        &self,
+        fields: &Object<'a, '_>,
+        vendor: Format,
+    ) -> Result<Option<Json<'a>>, Error> {
+        let taken = self.dialect.prompt_cache_key;
+        if taken == Some(false) {
+            return Ok(None);
+        }
+        if let Some(key) = fields.get("prompt_cache_key")? {
+            return literal(&key).map(|key| Some(Cow::Borrowed(key)));
+        }
+        let ours = taken.unwrap_or(vendor == Format::Responses);
+        Ok(self.cache.key.filter(|_| ours).map(string))
+    }
+
+    /// A number that has the same name in each format, as written, if the model accepts it.
     pub(super) fn sampling<'a>(
         &self,
         fields: &Object<'a, '_>,
@@ -48,7 +80,7 @@ impl RequestCx<'_> {
     }
 }
 
-/// What a stream is asked to tell beside its text, in a chat request: its usage, which it is charged by.
+/// `stream_options` of a chat request: requests the usage by which the stream is charged.
 #[derive(Debug, Serialize)]
 pub(super) struct StreamOptions {
     include_usage: bool,
@@ -62,36 +94,37 @@ impl StreamOptions {
     }
 }
 
-/// What an answer's translation needs beside the answer.
+/// Context for translating an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerCx {
-    /// Now, in Unix seconds.
+    /// Current time in Unix seconds.
     pub created: u64,
-    /// Chat callers: whether a stream's usage was asked for (`stream_options.include_usage`).
+    /// Chat callers: whether a stream's usage was requested (`stream_options.include_usage`).
     pub usage_asked: bool,
-    /// Messages callers: whether thinking blocks are wanted.
+    /// Messages callers: whether thinking blocks are requested.
     pub thinking_asked: bool,
 }
 
-/// A vendor's answer that is not what its format asks for: a 502.
+/// A vendor's answer that violates its format: a 502.
 pub(super) fn broken(why: impl Into<BoxError>) -> Error {
     Error::VendorBroken(why.into())
 }
 
-/// More of an answer than is kept: a 502 that is charged.
+/// An answer that exceeds a memory limit: a 502 that is charged.
 pub(super) fn too_much(why: String) -> Error {
     Error::AnswerTooLong(why.into())
 }
 
-/// Writes `value` as compact JSON behind what is there.
+/// Appends `value` as compact JSON.
 pub(super) fn write_json(out: &mut BytesMut, value: &impl Serialize) {
-    serde_json::to_writer(out.writer(), value).expect("memory takes it, and names are strings");
+    serde_json::to_writer(out.writer(), value)
+        .expect("writing to memory does not fail, and keys are strings");
 }
 
-/// A value's JSON without the blanks between its tokens. What it consists of stays as it is written.
+/// A value's JSON without blanks between its tokens; the tokens stay as written.
 pub(super) fn compact(value: &RawValue) -> Cow<'_, str> {
     let json = value.get();
-    // Blanks inside strings cost the short way, not the result.
+    // Blanks within strings only make this miss the fast path.
     if !json.bytes().any(|byte| byte.is_ascii_whitespace()) {
         return Cow::Borrowed(json);
     }
@@ -108,7 +141,7 @@ pub(super) fn compact(value: &RawValue) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// A value of the request, not read yet, and the way to it.
+/// A value of the request, not parsed yet, and its path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value<'a, 'p> {
     pub(super) path: Path<'p>,
@@ -121,7 +154,7 @@ impl<'a, 'p> Value<'a, 'p> {
         self.path.refuse(problem)
     }
 
-    /// Its text, decoded.
+    /// The decoded text.
     pub(super) fn string(&self) -> Result<Cow<'a, str>, Error> {
         match serde_json::from_str(self.raw.get()) {
             Ok(Text(text)) => Ok(text),
@@ -129,7 +162,7 @@ impl<'a, 'p> Value<'a, 'p> {
         }
     }
 
-    /// A boolean.
+    /// The value as a boolean.
     pub(super) fn flag(&self) -> Result<bool, Error> {
         match self.raw.get() {
             "true" => Ok(true),
@@ -138,7 +171,7 @@ impl<'a, 'p> Value<'a, 'p> {
         }
     }
 
-    /// An unsigned integer.
+    /// The value as an unsigned integer.
     pub(super) fn count(&self) -> Result<u64, Error> {
         self.raw
             .get()
@@ -146,12 +179,12 @@ impl<'a, 'p> Value<'a, 'p> {
             .map_err(|_| self.wrong_type("integer"))
     }
 
-    /// Any number.
+    /// The value as a number of any kind.
     pub(super) fn number(&self) -> Result<f64, Error> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("number"))
     }
 
-    /// Its fields.
+    /// The object's fields.
     pub(super) fn object(self) -> Result<Object<'a, 'p>, Error> {
         match serde_json::from_str(self.raw.get()) {
             Ok(fields) => Ok(Object {
@@ -162,27 +195,27 @@ impl<'a, 'p> Value<'a, 'p> {
         }
     }
 
-    /// Its elements, each an object.
+    /// The elements of the array, each an object.
     pub(super) fn objects(&self) -> Result<Vec<Fields<'a>>, Error> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("array of objects"))
     }
 
-    /// Its elements.
+    /// The elements of the array.
     pub(super) fn array(&self) -> Result<Vec<&'a RawValue>, Error> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("array"))
     }
 
-    /// It has another type than the one named.
+    /// A 400 for a value that is not of the expected type.
     pub(super) fn wrong_type(&self, expected: &'static str) -> Error {
         self.refuse(Problem::WrongType(expected))
     }
 }
 
-/// A string without a copy where it has no escapes: serde borrows for `Cow` only when it is told to.
+/// A string that borrows if it has no escapes; serde borrows for `Cow` only with this attribute.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// An object of the request and the way to it.
+/// An object of the request, and its path.
 #[derive(Clone, Debug)]
 pub(super) struct Object<'a, 'p> {
     pub(super) path: Path<'p>,
@@ -190,7 +223,7 @@ pub(super) struct Object<'a, 'p> {
 }
 
 impl<'a> Object<'a, '_> {
-    /// The value of a field; null is as good as absent.
+    /// The value of a field; null counts as absent.
     pub(super) fn get<'o>(&'o self, name: &'o str) -> Result<Option<Value<'a, 'o>>, Error> {
         let path = Path::Key(&self.path, name);
         let mut found = self.fields.0.iter().filter(|(key, _)| *key == name);
@@ -203,7 +236,7 @@ impl<'a> Object<'a, '_> {
             .map(|(_, raw)| Value { path, raw }))
     }
 
-    /// The value of a field that must be there.
+    /// The value of a required field.
     pub(super) fn need<'o>(&'o self, name: &'o str) -> Result<Value<'a, 'o>, Error> {
         self.get(name)?
             .ok_or_else(|| self.refuse(name, Problem::Missing))
@@ -215,7 +248,7 @@ impl<'a> Object<'a, '_> {
     }
 }
 
-/// An object's fields in their order, values not read yet.
+/// An object's fields in order, with values not parsed yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields<'a>(pub(super) Vec<(Cow<'a, str>, &'a RawValue)>);
 
@@ -242,12 +275,65 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     }
 }
 
+/// JSON with replacement characters for invalid UTF-8 and unpaired surrogates. `None` if it has neither.
+pub(super) fn mended(json: &[u8]) -> Option<Bytes> {
+    let mut text = String::from_utf8_lossy(json);
+    for at in lone_halves(text.as_bytes()) {
+        text.to_mut().replace_range(at..at + 6, "\\ufffd");
+    }
+    match text {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => Some(text.into()),
+    }
+}
+
+/// Offsets of the escapes of unpaired surrogates.
+fn lone_halves(json: &[u8]) -> Vec<usize> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(skipped) = json.get(at..).and_then(|rest| memchr(b'\\', rest)) {
+        let escape = at + skipped;
+        at = match (half(json, escape), half(json, escape + 6)) {
+            (None, _) => escape + 2,
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => escape + 12,
+            (Some(_), _) => {
+                found.push(escape);
+                escape + 6
+            }
+        };
+    }
+    found
+}
+
+/// The surrogate escaped at this offset.
+fn half(json: &[u8], at: usize) -> Option<u16> {
+    let digits = json.get(at..)?.strip_prefix(b"\\u")?.get(..4)?;
+    let unit = u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    (0xd800..=0xdfff).contains(&unit).then_some(unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn blanks_go_and_nothing_else() {
+    fn invalid_text_is_replaced_and_everything_else_stays() {
+        for (json, expected) in [
+            (&b"{}"[..], None),
+            (br#"["\ud83d\ude00","\\ud83d","\u0041"]"#, None),
+            (br#""a\ud83d b""#, Some(r#""a\ufffd b""#)),
+            (br#""\ude00\ud83d""#, Some(r#""\ufffd\ufffd""#)),
+            (br#""\uD83D\ud83d\ude00""#, Some(r#""\ufffd\ud83d\ude00""#)),
+            (b"\"a\xed\xa0\xbd\"", Some("\"a\u{fffd}\u{fffd}\u{fffd}\"")),
+            (br#""\ud83"#, None),
+            (br#""\"#, None),
+        ] {
+            let mended = mended(json);
+            assert_eq!(mended.as_deref(), expected.map(str::as_bytes), "{json:?}");
+        }
+    }
+
+    #[test]
+    fn only_blanks_are_removed() {
         for (json, compacted) in [
             ("{}", "{}"),
             ("{ }", "{}"),

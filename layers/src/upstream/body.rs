@@ -1,4 +1,4 @@
-//! A vendor's answer on its way from a connection, and how long it is waited for.
+//! A vendor's answer as it arrives from a connection, with its timeouts.
 
 use std::{
     pin::Pin,
@@ -14,21 +14,21 @@ use tokio::time::Instant;
 use super::driven::{Alarm, DrivenBody};
 use crate::error::{BoxError, Error};
 
-/// One of so many frames looks at the clock.
+/// The clock is read once per this many frames.
 const FRAMES_A_LOOK: u8 = 64;
 
-/// How long a body may be waited for.
+/// Timeouts of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// Until its first byte.
+    /// Deadline for its first byte.
     pub(super) first: Option<Instant>,
-    /// Between two frames.
+    /// Maximum time between two frames.
     pub(super) idle: Duration,
-    /// To its end.
+    /// Deadline for its end.
     pub(super) deadline: Instant,
 }
 
-/// A vendor's body. It may be silent only so long, and take only so long in all.
+/// A vendor's body. Its silence and its total time are bounded.
 #[derive(Debug)]
 pub struct ResponseBody {
     inner: VendorBody,
@@ -66,17 +66,17 @@ impl Body for ResponseBody {
     }
 }
 
-/// A body as it comes from a connection.
+/// A body from a connection.
 #[derive(Debug)]
 pub(super) enum VendorBody {
-    /// By whoever reads it.
+    /// The task that reads the body drives its connection.
     Driven(DrivenBody),
-    /// By a task of the connection.
+    /// A separate task drives the connection.
     Shared(Incoming, Alarm),
 }
 
 impl VendorBody {
-    /// For whoever waits for it.
+    /// Timer of the task that reads the body.
     fn alarm(&mut self) -> &mut Alarm {
         match self {
             Self::Driven(inner) => inner.alarm(),
@@ -114,13 +114,13 @@ impl Body for VendorBody {
     }
 }
 
-/// The wait for one frame after another.
+/// State of waiting for successive frames.
 #[derive(Debug)]
 struct Wait {
     patience: Patience,
-    /// Since when a frame is waited for. The clock is not read for those that are there.
+    /// Start of the wait for a frame. The clock is not read for frames that are ready.
     since: Option<Instant>,
-    /// How many have come, modulo 256.
+    /// Number of frames received, modulo 256.
     frames: u8,
 }
 
@@ -133,7 +133,7 @@ impl Wait {
         }
     }
 
-    /// What came of asking for a frame, unless that takes too long.
+    /// Returns the result of a poll, or an error if the wait is too long.
     fn in_time<E: Into<BoxError>>(
         &mut self,
         frame: Poll<Option<Result<Frame<Bytes>, E>>>,
@@ -159,7 +159,7 @@ impl Wait {
         self.patience.first = None;
         self.since = None;
         self.frames = self.frames.wrapping_add(1);
-        // A body that always has more is never waited for.
+        // A body that always has a frame ready never waits, so its deadline is checked here.
         if self.frames.is_multiple_of(FRAMES_A_LOOK) && Instant::now() >= deadline {
             return Poll::Ready(Some(Err(too_slow(first))));
         }
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A body and how it is waited for.
+    /// A body with timeouts.
     struct Waited<A> {
         inner: Pin<Box<A>>,
         wait: Wait,
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A body whose bytes come after so many seconds each, or are there.
+    /// A body whose bytes arrive after this many seconds each; 0: at once.
     fn body(
         waits: Vec<u64>,
         patience: Patience,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_byte_the_next_one_and_the_end_have_a_time_each() {
+    async fn first_byte_next_frame_and_end_have_their_own_timeouts() {
         for (name, waits, bytes, awaited) in [
             ("in time", vec![9, 4, 4], 3, None),
             ("no first byte", vec![11], 0, Some("first byte")),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_always_has_more_ends_soon_behind_the_deadline() {
+    async fn endless_body_ends_soon_after_the_deadline() {
         let now = Instant::now();
         let patience = Patience {
             first: None,

@@ -1,4 +1,4 @@
-//! A pool of connections for each way to make them.
+//! Connection pools, one per [`Egress`].
 
 use std::{
     collections::HashMap,
@@ -29,23 +29,22 @@ use crate::{
     model::{Egress, Protocol},
 };
 
-/// Most ways to connect that are kept; one that is left out of the config is dropped long before.
+/// Maximum number of clients kept; one that is no longer configured is dropped long before.
 const CLIENTS_MAX: usize = 1024;
-/// What is read from a stream of HTTP/2 ahead of whoever takes it. An event of a model's stream has some
-/// hundred bytes.
+/// HTTP/2 window of a stream, read ahead of its reader. An event of a model's stream has some hundred bytes.
 const HTTP2_STREAM_BYTES: u32 = 64 * 1024;
-/// For a connection of HTTP/2: a few hundred streams may stand still and the others still move.
+/// HTTP/2 window of a connection: a few hundred streams may be stalled while the others continue.
 const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
-/// Whether a connection of HTTP/2 still lives is asked this often while a call runs on it.
+/// Interval of HTTP/2 pings while a call uses the connection.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends requests one way.
+/// Sends requests by one egress.
 #[derive(Clone)]
 pub(super) enum VendorClient {
     /// One call at a time on a connection.
     Http1(Arc<Http1Client>),
-    /// Where HTTP/2 may be spoken: many on one.
+    /// HTTP/2 is allowed: many calls on one connection.
     Shared(Arc<Client<Connector, RequestBody>>),
 }
 
@@ -64,8 +63,8 @@ impl VendorClient {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(idle_timeout)
-            // A request that no byte of was sent, as its connection turned out to be closed, goes over
-            // another one. Any other is failover's business.
+            // If a connection turns out to be closed before a byte was sent, the request is sent on another one. The
+            // failover layer decides about all other failures.
             .retry_canceled_requests(true)
             .http2_only(egress.protocol == Protocol::Http2)
             .http2_adaptive_window(false)
@@ -76,11 +75,10 @@ impl VendorClient {
         Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
-    /// The head of the answer to a request that is sent to this address `now`; `None` if the head has not come
-    /// by `until`.
+    /// Sends a request to an address and returns the head of the answer; `None` if it has not arrived by `until`.
     ///
     /// # Errors
-    /// There is no connection, or it broke before that.
+    /// If no connection could be made, or if it broke before the head.
     pub(super) async fn send(
         &self,
         address: &Uri,
@@ -108,7 +106,7 @@ impl VendorClient {
     }
 }
 
-/// A connection that is old enough takes no other call.
+/// Takes a connection that is old enough out of the pool.
 fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
     let retires = res.extensions().get::<Retires>();
     if retires.is_some_and(|retires| Instant::now() >= retires.0)
@@ -118,18 +116,18 @@ fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
     }
 }
 
-/// A client for each way to connect.
+/// The clients, one per egress.
 #[derive(Default)]
 pub(super) struct Clients {
-    /// The keys are the operator's, so a hash that is quick will do.
+    /// The operator chooses the keys, so a fast hash is safe.
     by_egress: RwLock<HashMap<Arc<Egress>, VendorClient, RandomState>>,
 }
 
 impl Clients {
-    /// The client for this way, made when it is asked for first.
+    /// Returns the client for this egress, and creates it on first use.
     ///
     /// # Errors
-    /// See [`Connector::new`].
+    /// If [`Connector::new`] fails.
     pub(super) fn get(&self, egress: &Arc<Egress>) -> Result<VendorClient, BoxError> {
         let clients = self
             .by_egress
@@ -145,13 +143,13 @@ impl Clients {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if clients.len() >= CLIENTS_MAX {
-            // Calls that run keep theirs.
+            // Running calls keep their clients.
             clients.clear();
         }
         Ok(clients.entry(Arc::clone(egress)).or_insert(made).clone())
     }
 
-    /// Drops the clients, with their idle connections, for ways that are not among these.
+    /// Drops the clients, with their idle connections, of all other egresses.
     pub(super) fn retain(&self, used: &[&Egress]) {
         let mut clients = self
             .by_egress
@@ -182,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn equal_ways_share_a_client_and_one_that_nobody_uses_is_dropped() {
+    async fn equal_egresses_share_a_client_and_unused_ones_are_dropped() {
         let clients = Clients::default();
         let through = egress(3, Some("socks5://u:p@127.0.0.1:1080"));
         for egress in [
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_none_is_refused() {
+    fn invalid_certificate_is_refused() {
         let mut broken = (*egress(3, None)).clone();
         broken.authorities = Some("hello".into());
         assert!(Clients::default().get(&Arc::new(broken)).is_err());

@@ -26,21 +26,20 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 use tokio::time::{Instant, timeout};
-use tower::Service;
+use tower_service::Service;
 
 use crate::{
     error::BoxError,
     model::{Egress, Protocol, Proxy},
 };
 
-/// A connection takes no new call when it is older than this and up to half as much again: names are
-/// looked up anew for each connection, so a vendor that moves is followed.
+/// A connection accepts no new call once it is between this and 1.5 times as old. Names are resolved for each
+/// connection, so a vendor's new addresses are followed.
 const AGE_MAX: Duration = Duration::from_secs(240);
-/// Silence of this length on a connection is asked about, so that a peer that is gone is noticed.
+/// Idle time after which TCP probes the peer, so that a lost peer is noticed.
 const TCP_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Opens connections: TCP, through a proxy where there is one, and TLS inside, all of it within the
-/// vendor's time for a connection.
+/// Opens connections: TCP, through a proxy if there is one, and TLS inside, all within the vendor's connect timeout.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     way: Way,
@@ -54,14 +53,14 @@ enum Way {
     Socks(HttpsConnector<SocksV5<HttpConnector>>),
 }
 
-/// No connection was there in time.
+/// No connection within the timeout.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
 pub(super) struct TooSlow(Duration);
 
 impl Connector {
     /// # Errors
-    /// The egress has a certificate or a proxy that makes no sense.
+    /// If the egress has an invalid certificate or proxy.
     pub(super) fn new(egress: &Egress) -> Result<Self, BoxError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -71,7 +70,7 @@ impl Connector {
         let way = match &egress.proxy {
             None => Way::Direct(https.over(tcp)),
             Some(proxy) => {
-                let proxy = intercept(proxy).ok_or("a proxy with an address that is none")?;
+                let proxy = intercept(proxy).ok_or("invalid proxy address")?;
                 through(&proxy, tcp, https)
             }
         };
@@ -82,15 +81,15 @@ impl Connector {
     }
 }
 
-/// Whether a PEM file will do as the authorities of an [`Egress`].
+/// Checks that a PEM file is usable for the authorities of an [`Egress`].
 ///
 /// # Errors
-/// There is no certificate in it, or one of them is broken.
+/// If it contains no certificate, or an invalid one.
 pub fn check_authorities(pem: &[u8]) -> Result<(), BoxError> {
     roots(pem).map(drop)
 }
 
-/// The certificates of a PEM file, as roots of trust.
+/// Reads the certificates of a PEM file as trusted roots.
 fn roots(pem: &[u8]) -> Result<RootCertStore, BoxError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -109,7 +108,7 @@ struct Https {
 
 impl Https {
     fn new(egress: &Egress) -> Result<Self, BoxError> {
-        // rustls panics where a program has several providers and has chosen none.
+        // rustls panics if a program has several providers and has chosen none.
         let provider = CryptoProvider::get_default().map_or_else(
             || Arc::new(rustls::crypto::ring::default_provider()),
             Arc::clone,
@@ -132,8 +131,8 @@ impl Https {
             .https_or_http()
             .enable_http1();
         match self.protocol {
-            // An h2 connection shared by many streams of small frames is closed by its budget, so it
-            // is only offered where the operator wants it.
+            // The peer may close an h2 connection that many streams of small frames share, because of its limits on
+            // frames. So h2 is only offered if the operator enables it.
             Protocol::Http1 => builder.wrap_connector(connector),
             Protocol::Http2Offered | Protocol::Http2 => {
                 builder.enable_http2().wrap_connector(connector)
@@ -151,7 +150,7 @@ fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
             None => tunnel,
         }));
     }
-    // The proxy looks names up: it may know ones that we do not.
+    // The proxy resolves names: it may know names that the gateway does not.
     let socks = SocksV5::new(address, tcp);
     Way::Socks(https.over(match proxy.raw_auth() {
         Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
@@ -159,7 +158,7 @@ fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
     }))
 }
 
-/// Takes a proxy's address apart.
+/// Parses a proxy's address.
 fn intercept(proxy: &Proxy) -> Option<Intercept> {
     let anywhere = Uri::from_static("https://vendor.example");
     Matcher::builder()
@@ -168,7 +167,7 @@ fn intercept(proxy: &Proxy) -> Option<Intercept> {
         .intercept(&anywhere)
 }
 
-/// A proxy is told a port, and without one it would be told that of https.
+/// Adds the port for the proxy, which would otherwise get the port of https.
 fn with_port(address: Uri) -> Uri {
     let (None, Some(host)) = (address.port(), address.host()) else {
         return address;
@@ -221,24 +220,24 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// With some chance in it, so that connections that were opened together are not closed together.
+/// Random, so that connections opened together are not closed together.
 fn age_max() -> Duration {
     let chance = RandomState::new().hash_one(()) % 1000;
     AGE_MAX + AGE_MAX * u32::try_from(chance).unwrap_or_default() / 2000
 }
 
-/// When a connection takes no new call. Each answer that came over it has it as an extension.
+/// When a connection accepts no further call. Each answer from it has this as an extension.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retires(pub(super) Instant);
 
 /// A connection to a vendor.
 pub(super) struct Stream {
-    /// TCP has no room for the state of TLS, which is more than all else that a connection has.
+    /// Boxed: TLS state is larger than everything else of a connection, and plain TCP has none.
     inner: Box<dyn Carrier>,
     retires: Retires,
 }
 
-/// What carries bytes, and says what it is.
+/// A stream of bytes that describes its connection.
 trait Carrier: Read + Write + Connection + Send + Sync + Unpin {}
 
 impl<T: Read + Write + Connection + Send + Sync + Unpin> Carrier for T {}
@@ -300,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_told_the_port() {
+    fn proxy_gets_the_port() {
         for (address, told) in [
             ("http://vendor", "http://vendor:80/"),
             ("https://vendor", "https://vendor:443/"),
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxys_address_is_taken_apart() {
+    fn address_of_a_proxy_is_parsed() {
         let of = |address: &str| intercept(&Proxy::new(address.to_owned())).unwrap();
         let http = of("http://Aladdin:open%40sesame@p:8080");
         assert_eq!(http.uri().to_string(), "http://p:8080/");
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_not_trusted() {
+    fn invalid_authorities_are_refused() {
         for pem in [
             "",
             "hello",

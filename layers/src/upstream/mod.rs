@@ -1,9 +1,9 @@
-//! Sends a call to its vendor: a pooled hyper client, with the vendor's address, key and patience.
+//! Sends a call to its vendor: a pooled hyper client, with the vendor's address, key and timeouts.
 //!
-//! Headers are built from scratch: what is not named here does not cross. Redirects are not followed.
+//! Headers are built from scratch: only the headers named here are forwarded. Redirects are not followed.
 //!
-//! A request is sent once. Only one whose pooled connection was closed before a byte of it was written
-//! goes over another connection; whether a vendor that failed is asked again is decided elsewhere.
+//! A request is sent once, with one exception: if its pooled connection ends before a byte of an answer, it is sent
+//! once more over a new one. Retries after a vendor's failure are decided elsewhere.
 //!
 //! ```no_run
 //! use std::{sync::Arc, time::Duration};
@@ -62,7 +62,7 @@ use http::{
     header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
 use tokio::time::Instant;
-use tower::Service;
+use tower_service::Service;
 
 use self::{
     body::Patience,
@@ -85,20 +85,19 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
-// Constants are checked when they are compiled; other values are each time that they are made.
+// Constants are checked at compile time; other values are checked whenever they are created.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const TOLLGATE: HeaderValue =
     HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-/// Of a caller who has none, as that of a chat has.
+/// Version for callers who send none, like those of the chat format.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
-/// So many lines a vendor is sent, with `host` and `content-length`.
+/// Maximum number of header lines sent to a vendor, with `host` and `content-length`.
 const HEADERS: usize = 9;
 
-/// The service at the bottom: `Request<Outbound>` → the vendor's answer, or an error that says what
-/// of it was no answer.
+/// The innermost service: `Request<Outbound>` → the vendor's answer, or an error that describes why there is none.
 #[derive(Clone)]
 pub struct Upstream {
     shared: Arc<Shared>,
@@ -110,7 +109,7 @@ struct Shared {
 }
 
 impl Upstream {
-    /// No answer takes longer than `call_time_max`.
+    /// Creates a service whose answers take at most `call_time_max`.
     #[must_use]
     pub fn new(call_time_max: impl Into<Setting<Duration>>) -> Self {
         Self {
@@ -121,8 +120,8 @@ impl Upstream {
         }
     }
 
-    /// Closes the idle connections, and forgets the proxies, of vendors that are not among these. For
-    /// a config that was read anew; calls that run end as they began.
+    /// Closes the idle connections and forgets the proxies of all other vendors, after a new configuration was read.
+    /// Running calls continue unchanged.
     pub fn retain<'a>(&self, vendors: impl IntoIterator<Item = &'a Vendor>) {
         let used: Vec<&Egress> = vendors.into_iter().map(|vendor| &*vendor.egress).collect();
         self.shared.clients.retain(&used);
@@ -154,14 +153,14 @@ impl Service<Request<Outbound>> for Upstream {
     }
 }
 
-/// A vendor's request on its way, and how long it may take.
+/// A vendor's request being sent, with its timeouts.
 struct Sending {
     client: VendorClient,
     route: Arc<Route>,
     req: BoxRequest,
     meter: Meter,
     began: Instant,
-    /// Until the head of the answer.
+    /// Deadline for the head of the answer.
     head: Instant,
     patience: Patience,
 }
@@ -180,7 +179,7 @@ impl Upstream {
         let vendor = &*route.vendor;
         let began = Instant::now();
         let deadline = began + self.shared.call_time_max.get();
-        // The head of a plain answer comes after all its tokens.
+        // The head of a plain answer arrives after all its tokens.
         let head = deadline.min(if stream {
             began + vendor.first_byte_timeout
         } else {
@@ -216,9 +215,9 @@ impl Upstream {
 }
 
 impl Sending {
-    /// The answer, when its head is there.
+    /// Waits for the head of the answer.
     ///
-    /// No `async fn`: its future would have room for all of this twice.
+    /// Not an `async fn`, whose future would store all of this twice.
     fn head(self) -> impl Future<Output = Result<Response<ResponseBody>, Error>> + Send {
         let Self {
             client,
@@ -237,7 +236,7 @@ impl Sending {
                         return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
                     }
                     let until = patience.deadline.min(Instant::now() + patience.idle);
-                    // Boxed: each call has room for this future.
+                    // Boxed: otherwise every call's future would contain this one.
                     Box::pin(refusal::read(res, until)).await
                 }
                 Ok(None) => Error::VendorTimeout {
@@ -255,7 +254,7 @@ impl Sending {
 }
 
 fn no_answer(error: &BoxError, sent: bool) -> Error {
-    // In one text: whoever reads the log wants to know that it was the proxy, or the certificate.
+    // All causes in one text: the log must show whether the proxy or the certificate failed.
     let mut text = String::new();
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(cause) = next {
@@ -275,7 +274,7 @@ fn no_answer(error: &BoxError, sent: bool) -> Error {
     })
 }
 
-/// What the vendor is sent, made anew: of the caller's headers only those that are named here cross.
+/// Builds the headers for the vendor: of the caller's headers only those named here are forwarded.
 fn vendor_headers(
     caller: HeaderMap,
     vendor: &Vendor,
@@ -308,13 +307,13 @@ fn vendor_headers(
     headers
 }
 
-/// In any case of its letters: whether a vendor minds them is not ours to know.
+/// Compared without regard to case, because a vendor may ignore it.
 fn begins_with(beta: &str, prefix: &str) -> bool {
     let begin = beta.as_bytes().get(..prefix.len());
     begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
 }
 
-/// The betas that the caller asks for, less those that change the price.
+/// The betas that the caller requests, without those that change the price.
 fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
     let lines = client
         .get_all(ANTHROPIC_BETA)

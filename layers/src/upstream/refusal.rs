@@ -1,4 +1,4 @@
-//! What a vendor's refusal is to the caller (docs/decisions.md, "Status table").
+//! Classifies a vendor's refusal for the caller.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,23 +6,21 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header::RETRY_AFTER};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
-use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     error::{BoxError, Error, VendorAnswered},
     scrub::scrubbed,
-    vendor_words::{is_about_operator, is_too_long},
+    vendor_words::Words,
 };
 
-/// An error's text is not longer than this, or it is none.
+/// Maximum length of an error's text; a longer one is ignored.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-const TEXT_CHARS_MAX: usize = 1000;
 
-/// What a vendor says about its refusal is soon there, or does not matter: its status tells what to do.
+/// Timeout for an error's text. If it is late, the status alone decides.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The error that an answer other than 200 stands for. Its text is waited for until then at most.
+/// Converts an answer other than 200 to an error. Its text is awaited at most until `until`.
 pub(super) async fn read<A>(res: Response<A>, until: Instant) -> Error
 where
     A: Body<Data = Bytes>,
@@ -39,59 +37,60 @@ where
 }
 
 fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
+    let words = Words::read(body);
     match status.as_u16() {
-        400 | 413 | 422 => {
-            let (code, text) = said(body, status);
-            if status == StatusCode::BAD_REQUEST && is_about_operator(&text) {
-                return Error::VendorKeyRefused { status };
-            }
-            Error::VendorRefused {
-                status,
-                too_long: is_too_long(&code, &text),
-                text: scrubbed(&text),
-            }
-        }
-        401..=403 => Error::VendorKeyRefused { status },
+        401 | 402 => Error::VendorKeyRefused { status },
+        403 if !words.is_flagged() => Error::VendorKeyRefused { status },
+        400 | 403 | 409 | 413 | 422 | 451 => refused(status, &words),
         429 => Error::VendorLimit {
             retry_after: retry_after(headers).unwrap_or(Duration::from_secs(1)),
         },
         200..400 => Error::VendorBroken(format!("answered {status}").into()),
+        // Some proxies of vendors answer with this status, whatever their vendor answered.
+        500.. if words.is_too_long() => refused(status, &words),
         _ => Error::VendorUnavailable(Box::new(VendorAnswered {
             status,
-            text: scrubbed(&said(body, status).1),
+            text: text(status, &words),
             retry_after: retry_after(headers),
         })),
     }
 }
 
-/// The code, if there is one, and the text of an error's body, in any format.
-fn said(body: &[u8], status: StatusCode) -> (String, String) {
-    let json: Value = serde_json::from_slice(body).unwrap_or_default();
-    // One vendor has it in an array.
-    let json = json.get(0).unwrap_or(&json);
-    let error = &json["error"];
-    let found = [&error["message"], error, &json["message"], &json["detail"]]
-        .into_iter()
-        .filter_map(Value::as_str)
-        .find(|text| !text.trim().is_empty());
-    let text = found.map_or_else(
-        || status.to_string(),
-        |text| text.chars().take(TEXT_CHARS_MAX).collect(),
-    );
-    let code = error["code"].as_str().unwrap_or_default();
-    (code.to_owned(), text)
+/// A request that the vendor would refuse again, unless its words are about our key.
+fn refused(status: StatusCode, words: &Words) -> Error {
+    if words.is_about_operator() {
+        return Error::VendorKeyRefused { status };
+    }
+    Error::VendorRefused {
+        // To a caller, 403 means that its key lacks a permission, and 5xx that a retry may help.
+        status: match status.as_u16() {
+            403 | 500.. => StatusCode::BAD_REQUEST,
+            _ => status,
+        },
+        too_long: words.is_too_long(),
+        text: text(status, words),
+    }
+}
+
+/// The vendor's words, or those of its status.
+fn text(status: StatusCode, words: &Words) -> String {
+    match words.text() {
+        "" => status.to_string(),
+        words => scrubbed(words),
+    }
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = |count: f64| Duration::try_from_secs_f64(count).ok();
     let until = || {
         let date = headers.get(RETRY_AFTER)?.to_str().ok()?;
         let at = httpdate::parse_http_date(date.trim()).ok()?;
         Some(at.duration_since(SystemTime::now()).unwrap_or_default())
     };
     let wait = number("retry-after-ms")
-        .map(Duration::from_millis)
-        .or_else(|| number(RETRY_AFTER.as_str()).map(Duration::from_secs))
+        .and_then(|count| seconds(count / 1000.0))
+        .or_else(|| number(RETRY_AFTER.as_str()).and_then(seconds))
         .or_else(until);
     wait.map(|wait| wait.min(Duration::from_secs(3600)))
 }
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_status_is_what_the_table_says() {
+    fn vendor_statuses_follow_the_status_table() {
         let of = |status: u16| {
             classify(
                 StatusCode::from_u16(status).unwrap(),
@@ -109,7 +108,7 @@ mod tests {
                 b"{}",
             )
         };
-        for status in [400, 413, 422] {
+        for status in [400, 409, 413, 422, 451] {
             assert!(
                 matches!(of(status), Error::VendorRefused { status: kept, .. } if kept == status),
                 "{status}"
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_whose_text_does_not_come_is_one_by_its_status() {
+    async fn refusal_without_its_text_is_classified_by_status() {
         let stalled = http_body_util::StreamBody::new(futures_util::stream::pending::<
             Result<http_body::Frame<Bytes>, BoxError>,
         >());
@@ -153,32 +152,70 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_in_each_formats_body() {
-        for (said, kept) in [
+    fn a_refusal_has_the_vendors_words_or_those_of_its_status() {
+        for (body, kept) in [
             (
-                r#"{"error":{"message":"max_tokens: 99 > 64"}}"#,
+                r#"{"detail":[{"msg":"max_tokens: 99 > 64"}]}"#,
                 "max_tokens: 99 > 64",
             ),
-            (
-                r#"{"type":"error","error":{"type":"x","message":"bad"}}"#,
-                "bad",
-            ),
-            (r#"{"error":"plain"}"#, "plain"),
             ("<html>", "400 Bad Request"),
-            // A caller is told something.
+            // An empty text is replaced.
             (r#"{"error":{"message":""}}"#, "400 Bad Request"),
-            (
-                r#"{"error":{"message":" \n"},"message":"too long"}"#,
-                "too long",
-            ),
         ] {
-            let (_, text) = super::said(said.as_bytes(), StatusCode::BAD_REQUEST);
-            assert_eq!(text, kept, "{said}");
+            match classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes()) {
+                Error::VendorRefused { text, .. } => assert_eq!(text, kept, "{body}"),
+                other => panic!("{body}: {other:?}"),
+            }
         }
     }
 
     #[test]
-    fn a_request_that_is_too_long_is_told_by_its_code() {
+    fn flagged_input_is_400_and_a_forbidden_vendor_key_is_the_operators_fault() {
+        let of = |status: u16, words: &str| {
+            let body = serde_json::json!({ "error": { "message": words } }).to_string();
+            let status = StatusCode::from_u16(status).unwrap();
+            classify(status, &HeaderMap::new(), body.as_bytes())
+        };
+        match of(403, "the input was flagged by moderation") {
+            Error::VendorRefused { status, text, .. } => {
+                assert_eq!(
+                    (status.as_u16(), &*text),
+                    (400, "the input was flagged by moderation")
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        for (status, words) in [
+            (403, "your account is not allowed to use this model"),
+            (451, "Incorrect API key provided: x."),
+            (409, "This organization has been disabled."),
+        ] {
+            let error = of(status, words);
+            assert!(
+                matches!(error, Error::VendorKeyRefused { .. }),
+                "{status} {words}: {error:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn too_many_tokens_are_a_400_for_the_caller_by_any_status() {
+        let body = br#"{"error":{"message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
+        for (status, told) in [(400, 400), (413, 413), (422, 422), (500, 400), (502, 400)] {
+            let status = StatusCode::from_u16(status).unwrap();
+            match classify(status, &HeaderMap::new(), body) {
+                Error::VendorRefused {
+                    status,
+                    too_long: true,
+                    ..
+                } => assert_eq!(status, told),
+                other => panic!("{status}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn too_long_request_is_recognised_by_its_code() {
         let too_long = |error: &str| {
             let body = format!(r#"{{"error":{error}}}"#);
             match classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes()) {
@@ -196,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_our_account_is_no_fault_of_the_request() {
+    fn fault_of_our_account_is_not_a_refusal_of_the_request() {
         for text in [
             "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade.",
             "This organization has been disabled.",
@@ -228,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_may_be_a_date() {
+    fn retry_after_may_be_a_date() {
         let of = |at: SystemTime| {
             let date = httpdate::fmt_http_date(at);
             let headers = HeaderMap::from_iter([(RETRY_AFTER, date.parse().unwrap())]);
@@ -240,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_the_vendors() {
+    fn retry_after_of_the_vendor_is_used() {
         let headers = |name: &'static str, value: &'static str| {
             HeaderMap::from_iter([(
                 http::HeaderName::from_static(name),
@@ -250,7 +287,10 @@ mod tests {
         for (name, value, wait) in [
             ("retry-after", "7", Some(Duration::from_secs(7))),
             ("retry-after-ms", "250", Some(Duration::from_millis(250))),
+            ("retry-after", "2.5", Some(Duration::from_millis(2500))),
             ("retry-after", "86400", Some(Duration::from_secs(3600))),
+            ("retry-after", "-1", None),
+            ("retry-after", "NaN", None),
             ("retry-after", "soon", None),
         ] {
             assert_eq!(retry_after(&headers(name, value)), wait, "{name}: {value}");

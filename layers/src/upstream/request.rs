@@ -1,4 +1,4 @@
-//! What a vendor is sent.
+//! The body of a vendor's request.
 
 use std::{
     convert::Infallible,
@@ -11,18 +11,18 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{call::Segments, usage::Meter};
 
-/// It is large, and goes through many hands.
+/// Boxed, because it is large and is moved often.
 pub(super) type BoxRequest = Box<Request<RequestBody>>;
 
-/// A whole body that tells the meter when a connection takes it: from then on the vendor may work.
+/// A complete body that notifies the meter when a connection takes it: from then on the vendor may work on it.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    /// Boxed: a connection has room for 32 requests, in a channel of hyper's.
+    /// Boxed: a connection has room for 32 requests, in a channel of hyper.
     body: Option<Box<Segments>>,
     meter: Meter,
 }
 
-// An open stream pays for each byte of it 32 times.
+// Each open connection multiplies every byte by 32.
 const _: () = assert!(size_of::<RequestBody>() <= 2 * size_of::<usize>());
 
 impl RequestBody {
@@ -34,9 +34,22 @@ impl RequestBody {
     }
 }
 
+/// A copy of the request that shares its bytes.
+pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
+    let RequestBody { body, meter } = req.body();
+    let mut copy = Request::new(RequestBody {
+        body: body.clone(),
+        meter: meter.clone(),
+    });
+    copy.method_mut().clone_from(req.method());
+    copy.uri_mut().clone_from(req.uri());
+    copy.headers_mut().clone_from(req.headers());
+    Box::new(copy)
+}
+
 impl Body for RequestBody {
-    // All segments are one frame: hyper flushes between two frames once its buffer is full, and HTTP/2 has a
-    // header for each.
+    // All segments are one frame: hyper flushes between two frames once its buffer is full, and HTTP/2 adds a header to
+    // each frame.
     type Data = Box<Segments>;
     type Error = Infallible;
 
@@ -64,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_in_segments_is_one_frame_of_known_length_and_on_its_way_when_it_is_taken() {
+    async fn segmented_body_is_one_frame_of_known_length() {
         let mut segments = Segments::from("{\"model\":\"");
         segments.push("large-2".into());
         segments.push("\"}".into());

@@ -10,7 +10,7 @@ fn chat(usage: &Value) -> VendorUsage {
     chat_usage(&usage.to_string()).unwrap_or_else(|| panic!("{usage}"))
 }
 
-/// One event behind the other.
+/// Applies one event after the other.
 fn messages(events: &[Value]) -> VendorUsage {
     let mut all = MessagesUsage::default();
     for event in events {
@@ -19,7 +19,7 @@ fn messages(events: &[Value]) -> VendorUsage {
     all.counts().unwrap_or_else(|| panic!("{events:?}"))
 }
 
-/// Input, cached, written, output, and what else there is.
+/// Input, cached, written, output, and the counts of other classes.
 type Read = ([u64; 4], Vec<(Class, u64)>);
 
 fn read(said: &VendorUsage) -> Read {
@@ -94,7 +94,7 @@ fn the_chat_format_has_every_class_inside_its_totals() {
             [65, 0, 15, 50],
             vec![(Class::CacheWrite12h, 20)],
         ),
-        // Sound that was read from the cache is sound.
+        // Sound that was read from the cache counts as sound.
         (
             json!({ "audio_tokens": 90, "cached_tokens": 30 }),
             Value::Null,
@@ -148,7 +148,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
             [5, 7, 10, 9],
             hour(20),
         ),
-        // A split of its own.
+        // The last event has its own split by lifetime.
         (
             vec![
                 start(30, 10, 20),
@@ -158,7 +158,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
             [5, 7, 10, 9],
             hour(40),
         ),
-        // Searches come with the end.
+        // Searches are reported at the end.
         (
             vec![
                 start(0, 0, 0),
@@ -183,7 +183,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
 }
 
 #[test]
-fn what_the_details_leave_out_is_in_the_totals_all_the_same() {
+fn tokens_missing_from_the_details_are_still_in_the_totals() {
     for details in [
         json!({}),
         json!({ "cache_creation": null, "server_tool_use": null }),
@@ -204,7 +204,7 @@ fn what_the_details_leave_out_is_in_the_totals_all_the_same() {
 }
 
 #[test]
-fn a_tool_that_nobody_knows_is_never_free_of_notice() {
+fn calls_of_an_unknown_tool_are_reported_as_unknown() {
     for (tools, searches, unknown) in [
         (json!(null), 0, false),
         (json!({}), 0, false),
@@ -237,7 +237,7 @@ fn a_tool_that_nobody_knows_is_never_free_of_notice() {
 }
 
 #[test]
-fn what_one_vendor_calls_otherwise_is_counted_alike() {
+fn other_names_of_a_vendor_are_counted_alike() {
     for (tools, searches, unknown) in [
         (json!(null), 0, false),
         (
@@ -267,7 +267,7 @@ fn what_one_vendor_calls_otherwise_is_counted_alike() {
 }
 
 #[test]
-fn counts_of_classes_that_are_none_are_suspect() {
+fn invalid_counts_of_classes_are_suspect() {
     for usage in [
         json!({ "prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": "x" } }),
         json!({ "prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": { "cache_write_tokens": -1 } }),
@@ -280,7 +280,7 @@ fn counts_of_classes_that_are_none_are_suspect() {
 }
 
 proptest! {
-    /// Each token of a total is in one class, whatever the split says: total − 5 minutes − 1 hour is never free.
+    /// Each token of a total is in exactly one class, whatever the split: total − 5 minutes − 1 hour is never free.
     #[test]
     fn no_token_is_counted_twice_or_not_at_all(
         parts in prop::array::uniform4(0u64..1000), beyond in 0u64..100, prompt in 0u64..5000, completion in 0u64..500,
@@ -295,7 +295,7 @@ proptest! {
         prop_assert_eq!(said.cache_write_usual, usual);
         let [audio, image, cached, written, half_hour, half_day, sound, picture] = details;
         let said = chat(&json!({ "prompt_tokens": prompt, "completion_tokens": completion,
-            "prompt_tokens_details": { "audio_tokens": audio, "image_tokens": image, "cached_tokens": cached,
+            "total_tokens": prompt + completion, "prompt_tokens_details": { "audio_tokens": audio, "image_tokens": image, "cached_tokens": cached,
                 "cache_write_tokens": written,
                 "cache_write_tokens_details": { "ttl_30m_tokens": half_hour, "ttl_12h_tokens": half_day } },
             "completion_tokens_details": { "audio_tokens": sound, "image_tokens": picture } }));
@@ -307,9 +307,9 @@ proptest! {
 }
 
 #[test]
-fn output_that_only_the_total_tells_is_counted() {
+fn output_that_is_only_in_the_total_is_counted() {
     for (usage, output, suspect) in [
-        // As one vendor counts thinking: nowhere else.
+        // One vendor counts thinking only in the total.
         (
             json!({ "prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 103 }),
             94,
@@ -333,7 +333,7 @@ fn output_that_only_the_total_tells_is_counted() {
             400,
             true,
         ),
-        // A total that is less tells nothing.
+        // A total below its parts is ignored.
         (
             json!({ "prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 9 }),
             9,
@@ -355,7 +355,7 @@ fn output_that_only_the_total_tells_is_counted() {
 }
 
 #[test]
-fn the_cache_is_counted_by_whichever_name_a_chat_vendor_has() {
+fn the_cache_is_counted_under_each_chat_vendors_name() {
     for (usage, four, hour) in [
         (
             json!({ "prompt_tokens": 1500, "completion_tokens": 20, "prompt_tokens_details":
@@ -393,7 +393,7 @@ fn the_cache_is_counted_by_whichever_name_a_chat_vendor_has() {
 }
 
 #[test]
-fn what_summing_a_conversation_up_took_is_counted_beside_the_answer() {
+fn summarizing_a_conversation_is_counted_in_addition_to_the_answer() {
     let said = messages(&[
         json!({ "input_tokens": 23_000, "output_tokens": 1000, "iterations": [
         { "type": "compaction", "input_tokens": 180_000, "output_tokens": 3500, "cache_read_input_tokens": 7 },
@@ -408,7 +408,7 @@ fn what_summing_a_conversation_up_took_is_counted_beside_the_answer() {
     ] }),
     ]);
     assert!(said.unknown);
-    // What cannot be read of them takes nothing from what was counted.
+    // Iterations that cannot be read do not reduce the other counts.
     for odd in [json!(1), json!([1]), json!({ "type": "compaction" })] {
         let said =
             messages(&[json!({ "input_tokens": 100, "output_tokens": 20, "iterations": odd })]);
@@ -418,7 +418,7 @@ fn what_summing_a_conversation_up_took_is_counted_beside_the_answer() {
 }
 
 #[test]
-fn no_input_behind_some_says_nothing() {
+fn a_later_zero_of_input_is_ignored() {
     let said = messages(&[
         json!({ "input_tokens": 100, "cache_creation_input_tokens": 1000, "cache_read_input_tokens": 5,
             "cache_creation": { "ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 600 }, "output_tokens": 1 }),
@@ -428,10 +428,167 @@ fn no_input_behind_some_says_nothing() {
         read(&said),
         ([100, 5, 400, 7], vec![(Class::CacheWrite1h, 600)])
     );
-    // Input that is counted anew is counted whole: none of a class beside some of another is none.
+    // If the input is counted again, all of its counts are replaced: a zero in one class next to a count in another is
+    // real.
     let said = messages(&[
         json!({ "input_tokens": 1000, "output_tokens": 0 }),
         json!({ "input_tokens": 0, "cache_read_input_tokens": 1000, "output_tokens": 7 }),
     ]);
     assert_eq!(read(&said), ([0, 1000, 0, 7], vec![]));
+}
+
+/// Prompt, completion, total, cached, written, reasoning in the details and outside the totals, searches.
+type Said = [Option<u64>; 8];
+
+fn in_both_formats(said: Said) -> [VendorUsage; 2] {
+    let [
+        prompt,
+        completion,
+        total,
+        cached,
+        written,
+        reasoning,
+        top,
+        searches,
+    ] = said;
+    let usage = |input: &str, output: &str| {
+        let of_input = json!({ "cached_tokens": cached, "cache_write_tokens": written });
+        json!({ format!("{input}_tokens"): prompt, format!("{output}_tokens"): completion, "total_tokens": total,
+            format!("{input}_tokens_details"): of_input,
+            format!("{output}_tokens_details"): { "reasoning_tokens": reasoning },
+            "reasoning_tokens": top, "num_search_queries": searches })
+    };
+    let responses = responses_usage(&usage("input", "output").to_string()).unwrap();
+    [chat(&usage("prompt", "completion")), responses]
+}
+
+#[test]
+fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
+    let said = |counts: [u64; 3], more: &[(usize, u64)]| {
+        let mut said: Said = [None; 8];
+        for (place, count) in counts
+            .into_iter()
+            .enumerate()
+            .filter(|(_, count)| *count > 0)
+        {
+            said[place] = Some(count);
+        }
+        more.iter()
+            .for_each(|(place, count)| said[*place] = Some(*count));
+        said
+    };
+    const CACHED: usize = 3;
+    const WRITTEN: usize = 4;
+    const REASONING: usize = 5;
+    const TOP: usize = 6;
+    const SEARCHES: usize = 7;
+    // prompt, completion, total; others; input, cached, written, output by each reading; suspect
+    for (counts, more, readings, suspect) in [
+        // The cache outside the prompt, with and without a total.
+        (
+            [479, 373, 14_164],
+            &[(CACHED, 13_312)][..],
+            vec![[479, 13_312, 0, 373], [0, 479, 0, 373]],
+            true,
+        ),
+        (
+            [479, 373, 0],
+            &[(CACHED, 13_312)],
+            vec![[479, 13_312, 0, 373], [0, 479, 0, 373]],
+            true,
+        ),
+        (
+            [1000, 10, 1410],
+            &[(CACHED, 400)],
+            vec![[1000, 400, 0, 10], [600, 400, 0, 10]],
+            true,
+        ),
+        (
+            [10, 5, 4027],
+            &[(WRITTEN, 4012)],
+            vec![[10, 0, 4012, 5], [0, 0, 10, 5]],
+            true,
+        ),
+        (
+            [10, 5, 4327],
+            &[(WRITTEN, 4012), (CACHED, 300)],
+            vec![[10, 300, 4012, 5], [0, 10, 0, 5]],
+            true,
+        ),
+        // The cache within the prompt, as the format defines it.
+        (
+            [1000, 10, 1010],
+            &[(CACHED, 400)],
+            vec![[600, 400, 0, 10]],
+            false,
+        ),
+        // Reasoning outside the completion, in either field. The total shows it, or reasoning exceeds the completion.
+        (
+            [18, 30, 363],
+            &[(REASONING, 315)],
+            vec![[18, 0, 0, 345]],
+            false,
+        ),
+        ([18, 30, 363], &[(TOP, 315)], vec![[18, 0, 0, 345]], false),
+        ([18, 345, 363], &[(TOP, 315)], vec![[18, 0, 0, 345]], false),
+        (
+            [33, 7163, 7196],
+            &[(TOP, 73_995)],
+            vec![[33, 0, 0, 81_158], [33, 0, 0, 7163]],
+            true,
+        ),
+        (
+            [43, 10, 53],
+            &[(REASONING, 11)],
+            vec![[43, 0, 0, 10]],
+            false,
+        ),
+        // Both.
+        (
+            [100, 10, 730],
+            &[(CACHED, 500), (REASONING, 120)],
+            vec![[100, 500, 0, 130], [0, 100, 0, 10]],
+            true,
+        ),
+        // An unexplained rest is thinking, or input that tools have read. The latter is tried first if tools were used.
+        (
+            [9, 1, 103],
+            &[],
+            vec![[9, 0, 0, 94], [102, 0, 0, 1], [9, 0, 0, 1]],
+            true,
+        ),
+        (
+            [9, 1, 103],
+            &[(SEARCHES, 2)],
+            vec![[102, 0, 0, 1], [9, 0, 0, 94], [9, 0, 0, 1]],
+            true,
+        ),
+        // A total below its parts is ignored.
+        ([9, 5, 3], &[], vec![[9, 0, 0, 5]], true),
+    ] {
+        for read in in_both_formats(said(counts, more)) {
+            let all = std::iter::once(Some(read.usage))
+                .chain(read.others)
+                .flatten();
+            let four = |usage: Usage| {
+                [
+                    usage.input,
+                    usage.cached_input,
+                    usage.cache_write,
+                    usage.output,
+                ]
+            };
+            let found: Vec<_> = all.map(four).collect();
+            assert_eq!(
+                (found, read.suspect),
+                (readings.clone(), suspect),
+                "{counts:?} {more:?}"
+            );
+        }
+    }
+    let [read, _] = in_both_formats(said([9, 1, 10], &[(SEARCHES, 18)]));
+    assert_eq!(read.usage.classes.get(Class::WebSearchCall), 18);
+    let odd =
+        chat(&json!({ "prompt_tokens": 9, "completion_tokens": 1, "num_search_queries": "many" }));
+    assert!(odd.unknown);
 }

@@ -1,6 +1,6 @@
-//! What vendors say that calls used (`usages.jsonl`, recorded and made from their documentation, each with its source) at
-//! what they publish that it costs (`prices.json`, each with its source), against a calculator that shares no line with the
-//! code: charges are equal to the micro-ruble.
+//! Charges for usage that vendors report (`usages.jsonl`: recorded, or built from their documentation, each with its
+//! source) at the prices that they publish (`prices.json`, each with its source). The expected charge comes from a
+//! calculator that shares no code with the product, and must match to the micro-ruble.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use serde::Deserialize;
 use super::{MessagesUsage, chat_usage, embeddings_usage, responses_usage};
 use crate::price::{Class, Condition, Price, PriceList, Rate};
 
-/// By class.
+/// Values by class.
 type Numbers<T> = BTreeMap<String, T>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Published {
-    /// Where it is published, and where that was read.
+    /// Where the prices are published, and where they were read.
     source: String,
-    /// Nobody's prices.
+    /// Whether the prices are invented.
     #[serde(default)]
     made: bool,
     #[serde(default, rename = "notes")]
@@ -38,17 +38,17 @@ struct PublishedRule {
 struct Row {
     list: String,
     format: String,
-    /// Of a stream: one behind the other.
+    /// For a stream: the usage of each event, in order.
     usage: Vec<Box<serde_json::value::RawValue>>,
     service_tier: Option<String>,
-    /// As a bookkeeper reads it.
+    /// The counts as a bookkeeper would read them.
     counts: Numbers<u64>,
-    /// The condition that is met.
+    /// The condition that applies.
     #[serde(default)]
     rule: String,
     exchange_rate: String,
     multiplier: String,
-    /// Of the usage: a recording, the vendor's documentation, or nobody.
+    /// Source of the usage: a recording, the vendor's documentation, or invented.
     source: String,
 }
 
@@ -63,19 +63,19 @@ fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// A decimal text in billionths.
+/// A decimal number in billionths.
 fn billionths(text: &str) -> i128 {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     assert!(fraction.len() <= 9, "{text}");
     format!("{whole}{fraction:0<9}").parse().unwrap()
 }
 
-/// Micro-rubles for a million tokens, or for a call: rounded up, as the catalog shows them.
+/// Micro-rubles per million tokens, or per call, rounded up as in the catalog.
 fn rate(row: &Row, usd: &str) -> i128 {
     let product = billionths(usd) * billionths(&row.exchange_rate) / 1000
         * billionths(&row.multiplier)
         / 1000;
-    // 10⁻⁹ · 10⁻⁶ · 10⁻⁶ of a ruble; the divisions are of what has six digits.
+    // Units of 10⁻⁹ · 10⁻⁶ · 10⁻⁶ rubles; the divisions are exact for numbers of six digits.
     (product + 999_999_999_999_999) / 1_000_000_000_000_000
 }
 
@@ -98,7 +98,7 @@ fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
         let micro = rate(row, rates.get(class)?);
         Some(Rate::new(u64::try_from(micro).unwrap()))
     };
-    // A model for embeddings sells input alone.
+    // A model for embeddings only sells input.
     let input = of("input").unwrap();
     let other = |class: &str| match (of(class), rates.len()) {
         (None, 1) => input,
@@ -120,7 +120,7 @@ fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
 
 fn said(row: &Row) -> super::VendorUsage {
     let tier = row.service_tier.as_ref().map(|tier| format!("\"{tier}\""));
-    // The last chunk has all of it, but for messages.
+    // The last chunk has all counts, except in the messages format.
     let last = row.usage.last().unwrap().get();
     match &*row.format {
         "messages" => {
@@ -138,7 +138,7 @@ fn said(row: &Row) -> super::VendorUsage {
 }
 
 #[test]
-fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
+fn reported_usage_is_charged_at_published_prices_to_the_micro_ruble() {
     let (lists, rows) = (lists(), rows());
     assert!(rows.len() >= 60, "{}", rows.len());
     let mut met = std::collections::BTreeSet::new();
@@ -167,7 +167,7 @@ fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
             reckoned(row, rates),
             "{name}: {charge:?}"
         );
-        // And again by what the receipt keeps.
+        // The receipt's usage and price must give the same cost.
         assert_eq!(charge.price.cost(&charge.usage), charge.cost, "{name}");
         let usage = charge.usage;
         let four = [
@@ -190,7 +190,7 @@ fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
         met.extend(row.counts.keys().cloned());
         met.insert(row.rule.clone());
     }
-    // No class, and no word that a price hangs on, is missing from the table.
+    // The table must contain every class, and every condition on which a price depends.
     for class in Class::ALL {
         assert!(met.contains(class.name()), "{class}");
     }
@@ -199,7 +199,7 @@ fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
     }
 }
 
-/// A price without a source is nobody's, and says so; so is a usage.
+/// A price without a source is marked as invented; so is a usage.
 #[test]
 fn every_price_and_every_usage_has_its_source() {
     let lists = lists();
@@ -212,14 +212,14 @@ fn every_price_and_every_usage_has_its_source() {
         );
         assert_ne!(list.made, list.source.starts_with("https://"), "{name}");
     }
-    let recordings = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/gateway/");
+    let recordings = concat!(env!("CARGO_MANIFEST_DIR"), "/recordings/");
     for row in rows() {
         let Row { source, list, .. } = &row;
         match source.split(['/', ':']).next() {
             Some("fixtures") => {
-                let recorded = std::fs::read_to_string(format!("{recordings}{source}"));
+                let recorded = std::fs::read_to_string(source.replace("fixtures/", recordings));
                 let recorded = recorded.unwrap_or_else(|error| panic!("{source}: {error}"));
-                // Its counts stand there, whatever the spaces.
+                // The recording must contain these counts, whatever the spaces.
                 let digits = |text: &str| -> Vec<u64> {
                     let numbers = text.split(|it: char| !it.is_ascii_digit());
                     numbers.filter_map(|it| it.parse().ok()).collect()

@@ -1,4 +1,4 @@
-//! The file of the keys that are made here: in it before the gateway hears of their digests.
+//! The file of the keys that an import makes. A key is written to it before its digest is sent to the gateway.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use crate::cli::{
     failure::Failure,
 };
 
-/// The file of the keys that are made here, and what was in it.
+/// The file of the keys that are made here, and the keys that it had already.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Keys {
 const KEYS_HEAD: &str = "account,key_name,key\n";
 
 impl Keys {
-    /// Reads what an earlier run left.
+    /// Reads the keys that an earlier run wrote.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let mut keys = Self {
             path: path.to_owned(),
@@ -38,7 +38,7 @@ impl Keys {
         };
         let not_ours = || {
             Failure::Usage(format!(
-                "--keys-out {}: the file is there and is none of keys that were made by an import; name another",
+                "--keys-out {}: the file exists and does not contain keys created by an import; name another one",
                 path.display()
             ))
         };
@@ -63,7 +63,7 @@ impl Keys {
         self.secrets.get(&(account.to_string(), name.to_owned()))
     }
 
-    /// The key of this name: of an earlier run, or a new one, which is on the disk when it is given.
+    /// The key of this name: from an earlier run, or a new one. It is on the disk before it is returned.
     pub(super) fn secret(&mut self, account: &AccountId, name: &str) -> Result<SecretKey, Failure> {
         if let Some(secret) = self.known(account, name) {
             return Ok(secret.clone());
@@ -85,7 +85,7 @@ impl Keys {
                 #[cfg(unix)]
                 std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
                 let mut out = options.open(&self.path)?;
-                // What was there before may be for more eyes than these keys are.
+                // The file may have existed with wider permissions than keys should have.
                 #[cfg(unix)]
                 out.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
                 if out.metadata()?.len() == 0 {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_were_made_are_their_owners_alone_and_made_once() {
+    fn created_keys_are_readable_only_by_their_owner_and_created_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("made.csv");
         let account: AccountId = "acme".parse().unwrap();

@@ -1,4 +1,4 @@
-//! What the lines of the file say: each right by itself, and none against an earlier one.
+//! Parses and checks the lines of the file: each by itself, and against the earlier ones.
 
 use std::collections::HashMap;
 
@@ -6,34 +6,38 @@ use serde_json::{Map, Value};
 use tollgate_layers::{key::AccountId, money::MicroRub};
 
 use crate::{
-    admin,
+    api::{ceilings, fields},
     cli::{csv, show::counted},
     text::similar::hint,
 };
 
-/// The payment's id where the file names none.
+/// The payment's id if the file has none.
 const TOPUP_ID: &str = "import";
 
-/// What a key may be given: the columns are the API's fields.
+/// The columns of a key's limits, named as the API's fields, with their readers.
+fn limits() -> impl Iterator<Item = (&'static str, ReadCell)> {
+    let read: ReadCell = |text, _| checked(text, fields::ceiling);
+    let ceilings = ceilings::fields().map(move |field| (field, read));
+    ceilings.chain(LIMITS.iter().copied())
+}
+
+/// The columns of a key's other limits, next to its ceilings.
 const LIMITS: &[(&str, ReadCell)] = &[
-    ("ceiling_rub", |text, _| checked(text, admin::ceiling)),
-    ("models", |text, _| list(text, admin::words)),
-    ("addresses", |text, _| list(text, admin::address)),
-    ("ceiling_month_rub", |text, _| checked(text, admin::ceiling)),
-    ("ceiling_day_rub", |text, _| checked(text, admin::ceiling)),
+    ("models", |text, _| list(text, fields::words)),
+    ("addresses", |text, _| list(text, fields::address)),
     ("requests_per_second", |text, _| {
-        number(text, admin::requests)
+        number(text, fields::requests)
     }),
     ("requests_per_minute", |text, _| {
-        number(text, admin::requests)
+        number(text, fields::requests)
     }),
-    ("tokens_per_minute", |text, _| number(text, admin::tokens)),
+    ("tokens_per_minute", |text, _| number(text, fields::tokens)),
     ("expires_at", |text, now_ms| {
-        checked(text, admin::time_after(now_ms))
+        checked(text, fields::time_after(now_ms))
     }),
 ];
 
-/// Reads a cell as the API's field would be, at this time.
+/// Reads a cell as the API would read its field at the given time (ms).
 type ReadCell = fn(&str, u64) -> Result<Value, String>;
 
 const COLUMNS: &[&str] = &[
@@ -46,7 +50,7 @@ const COLUMNS: &[&str] = &[
     "key_prefix",
 ];
 
-/// One line, right by itself.
+/// One line, valid by itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) line: u64,
@@ -65,13 +69,13 @@ pub(super) struct Payment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) name: String,
-    /// The digest of a key that its caller has; without it the key is to be made.
+    /// The digest of a key that its caller already has; if `None`, the key is to be made.
     pub(super) sha256: Option<String>,
     pub(super) prefix: Option<String>,
     pub(super) limits: Map<String, Value>,
 }
 
-/// The line and what is wrong with it.
+/// A line and what is wrong with it.
 pub(super) type Mistake = (u64, String);
 
 /// All lines, or every mistake in them.
@@ -79,7 +83,7 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     let records = csv::records(text).map_err(|(line, problem)| vec![(line, problem.to_owned())])?;
     let mut records = records.into_iter();
     let Some(head) = records.next() else {
-        return Err(vec![(1, "there is no line that names the columns".into())]);
+        return Err(vec![(1, "there is no line with the columns' names".into())]);
     };
     let mut mistakes = wrong_columns(&head);
     if !mistakes.is_empty() {
@@ -114,17 +118,21 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     }
 }
 
-/// What is wrong with the line that names the columns.
+/// The mistake in the header line.
 fn wrong_columns(head: &csv::Record) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
-    let limits = || LIMITS.iter().map(|(name, _)| *name);
-    let known = || COLUMNS.iter().copied().chain(limits());
+    let known = || {
+        COLUMNS
+            .iter()
+            .copied()
+            .chain(limits().map(|(name, _)| name))
+    };
     for (index, name) in head.cells.iter().enumerate() {
         if !known().any(|column| column == name) {
             let hint = hint(name, known());
-            mistakes.push((head.line, format!("{name:?} is no column{hint}")));
+            mistakes.push((head.line, format!("{name:?} is not a column{hint}")));
         } else if head.cells[..index].contains(name) {
-            mistakes.push((head.line, format!("{name}: the column stands there twice")));
+            mistakes.push((head.line, format!("{name}: the column occurs twice")));
         }
     }
     if !head.cells.iter().any(|name| name == "account") {
@@ -133,7 +141,7 @@ fn wrong_columns(head: &csv::Record) -> Vec<Mistake> {
     mistakes
 }
 
-/// A line that is being read: its cells that are not empty, by column, and what is wrong with them.
+/// A line that is being read: its non-empty cells by column, and the mistakes found so far.
 struct Line<'a> {
     cells: HashMap<&'a str, &'a str>,
     problems: Vec<String>,
@@ -149,9 +157,9 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// What it says by itself. `None` where not even its account is known.
+    /// The row that the line describes. `None` if it has no valid account.
     fn row(&mut self, line: u64, now_ms: u64) -> Option<Row> {
-        let name = self.text("name", |cell| checked(cell, admin::line));
+        let name = self.text("name", |cell| checked(cell, fields::line));
         let payment = self.payment();
         let key = self.key(now_ms);
         self.check_what_belongs_together();
@@ -178,13 +186,13 @@ impl<'a> Line<'a> {
     }
 
     fn payment(&mut self) -> Option<Payment> {
-        let id = self.text("topup_id", |cell| checked(cell, admin::words));
+        let id = self.text("topup_id", |cell| checked(cell, fields::words));
         let amount = self.text("balance_rub", |cell| {
-            checked(cell, admin::amount).and_then(|value| match cell.parse::<MicroRub>() {
+            checked(cell, fields::amount).and_then(|value| match cell.parse::<MicroRub>() {
                 Ok(amount) if amount > MicroRub::ZERO => Ok(value),
-                _ => {
-                    Err("a payment is more than 0; leave the cell empty where there is none".into())
-                }
+                _ => Err(
+                    "a payment must be more than 0; leave the cell empty if there is none".into(),
+                ),
             })
         })?;
         Some(Payment {
@@ -194,15 +202,15 @@ impl<'a> Line<'a> {
     }
 
     fn key(&mut self, now_ms: u64) -> Option<Key> {
-        let name = self.text("key_name", |cell| checked(cell, admin::line));
+        let name = self.text("key_name", |cell| checked(cell, fields::line));
         let sha256 = self.text("key_sha256", |cell| {
-            checked(cell, admin::sha256).map(|_| cell.to_ascii_lowercase().into())
+            checked(cell, fields::sha256).map(|_| cell.to_ascii_lowercase().into())
         });
-        let prefix = self.text("key_prefix", |cell| checked(cell, admin::prefix));
+        let prefix = self.text("key_prefix", |cell| checked(cell, fields::prefix));
         let mut limits = Map::new();
-        for (column, read) in LIMITS {
+        for (column, read) in self::limits() {
             if let Some(value) = self.take(column, |cell| read(cell, now_ms)) {
-                limits.insert((*column).to_owned(), value);
+                limits.insert(column.to_owned(), value);
             }
         }
         self.has_key().then(|| Key {
@@ -214,7 +222,7 @@ impl<'a> Line<'a> {
     }
 
     fn check_what_belongs_together(&mut self) {
-        let of_key = LIMITS.iter().map(|(column, _)| *column);
+        let of_key = limits().map(|(column, _)| column);
         let stray = of_key
             .chain(["key_prefix"])
             .find(|column| self.gives(column))
@@ -225,8 +233,7 @@ impl<'a> Line<'a> {
             ));
         } else if self.gives("key_prefix") && !self.gives("key_sha256") {
             self.problems.push(
-                "key_prefix: goes with key_sha256; a key that is made has a prefix of its own"
-                    .into(),
+                "key_prefix: valid only with key_sha256; a new key has a prefix of its own".into(),
             );
         }
         if self.gives("topup_id") && !self.gives("balance_rub") {
@@ -269,7 +276,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What stood on earlier lines, by which line.
+/// Contents of earlier lines, with the line's number.
 #[derive(Debug, Default)]
 struct Before {
     names: HashMap<AccountId, String>,
@@ -295,7 +302,7 @@ impl Before {
             let id = (account(), payment.id.clone());
             if let Some(line) = self.payments.insert(id, row.line) {
                 problems.push(format!(
-                    "topup_id: {:?} is that of line {line} too; give each payment of an account one of its own",
+                    "topup_id: {:?} is also on line {line}; give each payment of an account its own id",
                     payment.id
                 ));
             }
@@ -316,7 +323,7 @@ impl Before {
     }
 }
 
-/// A cell that is right, as a JSON string.
+/// A cell that `read` accepts, as a JSON string.
 fn checked<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
     let value = Value::from(text);
     read(&value).map(|_| value)
@@ -329,7 +336,7 @@ fn number<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<V
     read(&number).map(|_| number)
 }
 
-/// Words with spaces between them.
+/// Words separated by spaces, each checked by `read`.
 fn list<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
     let words = text
         .split_whitespace()
@@ -391,17 +398,17 @@ mod tests {
         let found = mistakes(&text);
         for (line, says) in [
             (3, "account: an id is"),
-            (4, "balance_rub: a payment is more than 0"),
+            (4, "balance_rub: a payment must be more than 0"),
             (5, "balance_rub: not a decimal number"),
             (6, "topup_id: there is no balance_rub"),
             (7, "key_sha256: must be 64 hexadecimal digits"),
-            (8, "key_prefix: goes with key_sha256"),
+            (8, "key_prefix: valid only with key_sha256"),
             (9, "ceiling_rub: there is no key on this line"),
             (10, "ceiling_rub: must not be negative"),
             (11, "requests_per_second: must be a whole number"),
-            (12, "expires_at: lies in the past"),
+            (12, "expires_at: is in the past"),
             (14, "name: account b is \"B\" on an earlier line"),
-            (14, "topup_id: \"import\" is that of line 13 too"),
+            (14, "topup_id: \"import\" is also on line 13"),
             (16, "key_name: the same as on line 15"),
             (18, "key_sha256: the same as on line 17"),
             (19, "12 cells, but there are 11 columns"),
@@ -419,13 +426,10 @@ mod tests {
     #[test]
     fn the_columns_are_checked_first() {
         for (text, says) in [
-            ("", "no line that names the columns"),
+            ("", "no line with the columns' names"),
             ("name\nx\n", "there is no column account"),
             ("account,celing_rub\na,5\n", "did you mean ceiling_rub?"),
-            (
-                "account,name,name\na\n",
-                "name: the column stands there twice",
-            ),
+            ("account,name,name\na\n", "name: the column occurs twice"),
             ("account\n\"a\n", "never closed"),
         ] {
             let found = mistakes(text);

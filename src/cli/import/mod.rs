@@ -1,8 +1,8 @@
-//! `tollgate import`: accounts, payments and keys from a CSV file, by the admin API.
+//! `tollgate import`: accounts, payments and keys from a CSV file, through the admin API.
 //!
-//! All lines are read and checked, then compared with what the gateway has, and only then is anything done.
-//! Keys that are made are made here: they are in the file of keys before the gateway hears of their digests,
-//! so a broken connection loses none.
+//! All lines are read and checked, then compared with what the gateway has; only after that is anything changed. New
+//! keys are generated here and written to the file of keys before their digests are sent to the gateway, so a broken
+//! connection loses none.
 
 mod keys;
 mod lines;
@@ -30,52 +30,64 @@ use super::{
     progress::Progress,
     show::{self, Cell, counted, table},
 };
-use crate::admin;
+use crate::{api::ceilings::CEILINGS, text::time::now_ms};
 
-pub(super) const HELP: &str = "\
+const HELP_BEGIN: &str = "\
 The first line names the columns, in any order; only account is required:
-  account              its id; opened if it is not there
-  name                 its name, for people
+  account              its id; the account is created if it does not exist
+  name                 its name, for display
   balance_rub          a payment into it: decimal rubles
-  topup_id             that payment's id; by default import. The same id is booked once, ever
-  key_name             a key of the account, by a name of its own
-  key_sha256           SHA-256 of a key that its caller has already, as 64 hexadecimal digits; without it the key is made
-  key_prefix           its first characters, for people, 16 at most
-  ceiling_rub          the most the key may spend in all
-  models               models it may call, with spaces between them; none: every one
-  addresses            addresses or blocks it may be used from, with spaces between them; none: everywhere
-  ceiling_month_rub    the most it may spend in a month
-  ceiling_day_rub      the most it may spend in a day
-  requests_per_second  the most requests per second
-  requests_per_minute  the most requests per minute
-  tokens_per_minute    the most tokens per minute
+  topup_id             that payment's id; by default import. An id is booked only once
+  key_name             a new key's name, unique in the account
+  key_sha256           SHA-256 of an existing key of the caller, as 64 hexadecimal digits; if empty, a key is created
+  key_prefix           its first characters, for display, at most 16";
+const HELP_END: &str = "
+  models               models it may call, separated by spaces; empty: all
+  addresses            addresses or networks it may be used from, separated by spaces; empty: all
+  requests_per_second  maximum requests per second
+  requests_per_minute  maximum requests per minute
+  tokens_per_minute    maximum tokens per minute
   expires_at           date or time from which it is refused
-An account with several keys has several lines; its name and its payment stand on the first.
-Any key of 8 to 512 visible ASCII characters that does not begin with tg- can be taken over by its digest:
+An account with several keys has several lines; its name and its payment are on the first.
+Any key of 8 to 512 visible ASCII characters that does not begin with tg- can be imported by its digest:
   printf %s \"$KEY\" | sha256sum
 
 Examples:
   tollgate import customers.csv --dry-run
   tollgate import customers.csv --keys-out made.csv";
 
-/// What to import.
+/// The columns of the file, and examples.
+pub(super) fn help() -> String {
+    let ceilings = CEILINGS.iter().map(|ceiling| {
+        let (field, help) = (ceiling.field(), ceiling.import_help);
+        format!("\n  {field:<21}{help}")
+    });
+    [
+        HELP_BEGIN.to_owned(),
+        ceilings.collect(),
+        HELP_END.to_owned(),
+    ]
+    .concat()
+}
+
+/// The file to import, and where new keys are written.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
     /// The file; - is standard input
     file: PathBuf,
-    /// Check everything and say what would be done
+    /// Check everything and print what would be done
     #[arg(long)]
     dry_run: bool,
-    /// Where the keys that are made go, as CSV, for your eyes only (mode 0600). One that is there is gone on with
+    /// File for the keys that are made, as CSV, readable by you alone (mode 0600). An existing file is continued
     #[arg(long, value_name = "FILE")]
     keys_out: Option<PathBuf>,
 }
 
-/// The largest file that is read.
+/// Largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// So many mistakes are listed; the rest is counted.
+/// At most this many mistakes are listed; the rest are counted.
 const MISTAKES_MAX: usize = 100;
-/// What is to be done for a line.
+/// The step for a line.
 #[derive(Debug)]
 struct Step {
     row: Row,
@@ -86,11 +98,11 @@ struct Step {
 #[derive(Debug, PartialEq, Eq)]
 enum Todo {
     Nothing,
-    /// It is there already.
+    /// The key exists already.
     There,
-    /// Its caller has it.
+    /// The caller already has the secret; only its digest is sent.
     TakeOver,
-    /// It is made here.
+    /// The gateway generates the key.
     Make,
 }
 
@@ -98,11 +110,11 @@ enum Todo {
 #[derive(Clone, Copy, Debug)]
 enum Paid {
     Now,
-    /// By an earlier import, or by somebody else under the same id.
+    /// An earlier import booked the payment, or another client did under the same id.
     Before,
 }
 
-/// What came of an account.
+/// The steps done for an account.
 #[derive(Debug, Default)]
 struct Done {
     opened: bool,
@@ -116,8 +128,7 @@ struct Done {
 pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), Failure> {
     let client = Client::new(reach)?;
     let name = wish.file.display().to_string();
-    let rows =
-        rows(&read(&wish.file)?, admin::now_ms()).map_err(|mistakes| told(&name, &mistakes))?;
+    let rows = rows(&read(&wish.file)?, now_ms()).map_err(|mistakes| told(&name, &mistakes))?;
     let mut keys = match &wish.keys_out {
         Some(path) => Keys::open(path)?,
         None => Keys::default(),
@@ -127,7 +138,7 @@ pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), F
     let to_make = steps.iter().filter(|step| step.key == Todo::Make).count();
     if to_make > 0 && wish.keys_out.is_none() && !wish.dry_run {
         return Err(Failure::Usage(format!(
-            "{} would be made: say with --keys-out FILE where to write them",
+            "{} would be created: give --keys-out FILE to write the keys to",
             counted(to_make as u64, "key")
         )));
     }
@@ -139,7 +150,7 @@ pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), F
             true => step.row.payment.as_ref().map(|_| Paid::Now),
             false => apply(&client, step, &mut keys).await.map_err(|failure| {
                 failure.at(&format!(
-                    "{name}: line {} (the lines before it are done; import again when this is mended)",
+                    "{name}: line {} (earlier lines were imported; correct this line and import again)",
                     step.row.line
                 ))
             })?,
@@ -175,7 +186,7 @@ fn report(json: bool, dry_run: bool, done: &BTreeMap<AccountId, Done>) -> Result
     show::print(json, &answer, |_| {
         let mut text = table(ROW, &rows);
         if dry_run {
-            text.push_str("nothing was done: this is what would be\n");
+            text.push_str("nothing was done; without --dry-run this would be done:\n");
         }
         text
     })
@@ -197,7 +208,7 @@ fn note(done: &mut Done, step: &Step, payment: Option<Paid>) {
     *count += 1;
 }
 
-/// Does what a line asks for, and says when its payment was booked. All of it can be done again.
+/// Carries out a step, and returns when its payment was booked. Every part of it can be repeated.
 async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<Paid>, Failure> {
     let Row {
         account,
@@ -268,10 +279,7 @@ async fn plan(
         {
             mistakes.push((
                 row.line,
-                format!(
-                    "name: account {} is there already, as {known:?}",
-                    row.account
-                ),
+                format!("name: account {} exists already, as {known:?}", row.account),
             ));
         }
         let opens_account = known.is_none();
@@ -304,7 +312,7 @@ async fn plan(
     })
 }
 
-/// What is to be done for a key.
+/// The step for a key.
 async fn todo(
     client: &Client,
     account: &AccountId,
@@ -357,7 +365,7 @@ async fn todo(
     Ok(Ok(if there { Todo::There } else { Todo::Make }))
 }
 
-/// The names of an account's keys, less the deleted ones.
+/// The names of an account's keys, without the deleted ones.
 async fn key_names(client: &Client, account: &AccountId) -> Result<HashSet<String>, Failure> {
     let path = format!("/admin/v1/accounts/{account}/keys");
     let listed = client.call(Method::GET, &path, None).await?;
@@ -368,7 +376,7 @@ async fn key_names(client: &Client, account: &AccountId) -> Result<HashSet<Strin
         .collect())
 }
 
-/// Two texts of each item of a list.
+/// Two text fields of each item of a list.
 fn each(answer: &Value, list: &str, one: &str, other: &str) -> Vec<(String, String)> {
     let text = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
     let items = answer[list].as_array().map_or(&[][..], Vec::as_slice);
@@ -421,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_listed_by_line_and_nothing_is_done() {
+    fn import_with_errors_lists_them_by_line_and_changes_nothing() {
         let mistakes: Vec<Mistake> = (0..=MISTAKES_MAX as u64)
             .map(|line| (line + 3, "wrong".into()))
             .collect();

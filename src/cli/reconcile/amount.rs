@@ -1,16 +1,16 @@
-//! Dollars as vendors bill them, and how far books may lie apart: integers, no floats.
+//! Dollars as vendors bill them, and the tolerance of a comparison. Integers, no floats.
 
 use std::{fmt, ops::AddAssign, str::FromStr};
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 
-/// Vendors' money in billionths of a dollar, or of a USDT: they bill fractions of a cent.
+/// A vendor's amount in billionths of a dollar, or of a USDT: vendors bill fractions of a cent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NanoUsd(i128);
 
 impl NanoUsd {
     pub(super) const ZERO: Self = Self(0);
-    /// Two amounts that are no farther apart than this are one: vendors round each line of theirs.
+    /// Two amounts that differ by at most one cent count as equal: vendors round each of their lines.
     pub(super) const NEGLIGIBLE: Self = Self(10_000_000);
 
     const PER_DOLLAR: i64 = 1_000_000_000;
@@ -19,12 +19,12 @@ impl NanoUsd {
         self.0
     }
 
-    /// What so many tokens cost at so many nano-dollars for a million of them, added up over calls.
+    /// A cost from a sum over calls of nano-dollars per million tokens × tokens.
     pub(super) const fn of_nano_per_mtok(sum: i128) -> Self {
         Self((sum + 500_000).div_euclid(1_000_000))
     }
 
-    /// A hundredth: of an amount that was written in cents.
+    /// A hundredth, rounded: converts an amount that was parsed as dollars and is in cents.
     pub(super) const fn hundredth(self) -> Self {
         Self((self.0 + 50).div_euclid(100))
     }
@@ -34,7 +34,7 @@ impl NanoUsd {
     }
 }
 
-/// Decimal dollars, also with an exponent as JSON may write them; finer than a billionth is rounded.
+/// Parses decimal dollars, also with an exponent as JSON may have; digits beyond a billionth are rounded.
 impl FromStr for NanoUsd {
     type Err = ();
 
@@ -62,7 +62,7 @@ impl AddAssign for NanoUsd {
     }
 }
 
-/// Two to nine digits behind the point.
+/// Two to nine digits after the point.
 impl fmt::Display for NanoUsd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_dollar = u128::from(Self::PER_DOLLAR.unsigned_abs());
@@ -74,7 +74,7 @@ impl fmt::Display for NanoUsd {
     }
 }
 
-/// How far ours may lie from the vendor's, in ten-thousandths of a percent of the vendor's.
+/// How far our number may be from the vendor's, in ten-thousandths of a percent of the vendor's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tolerance(u32);
 
@@ -82,7 +82,7 @@ impl Tolerance {
     const PER_PERCENT: u32 = 10_000;
     const WHOLE: u128 = 1_000_000;
 
-    /// Whether two numbers lie farther apart.
+    /// Whether the difference exceeds the tolerance.
     pub(super) fn is_exceeded(self, ours: i128, vendors: i128) -> bool {
         let apart = ours.abs_diff(vendors);
         apart.saturating_mul(Self::WHOLE) > vendors.unsigned_abs().saturating_mul(self.0.into())
@@ -104,20 +104,20 @@ impl FromStr for Tolerance {
             .filter(|parts| *parts <= 100 * Self::PER_PERCENT)
             .map(Self)
             .ok_or_else(|| {
-                "not a percentage from 0 to 100 with up to four digits behind the point, like 0.5"
+                "not a percentage from 0 to 100 with up to four digits after the point, like 0.5"
                     .into()
             })
     }
 }
 
-/// In percent.
+/// Shown in percent.
 impl fmt::Display for Tolerance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Decimal::new(self.0.into(), 4).normalize().fmt(f)
     }
 }
 
-/// How far ours lies from the vendor's, in percent of the vendor's; `None` where the vendor's is nothing.
+/// The difference in percent of the vendor's number; `None` if the vendor's is zero.
 pub(super) fn percent_apart(ours: i128, vendors: i128) -> Option<String> {
     let hundredths = ours
         .abs_diff(vendors)
@@ -134,7 +134,7 @@ mod tests {
     fn amounts_are_read_as_vendors_write_them() {
         for (text, nano, shown) in [
             ("0.06", 60_000_000, "0.06"),
-            // OpenAI, amount.value as text.
+            // OpenAI, `amount.value` as text.
             ("0.8958740000000000", 895_874_000, "0.895874"),
             ("1e-7", 100, "0.0000001"),
             ("1.5E2", 150_000_000_000, "150.00"),
@@ -151,7 +151,7 @@ mod tests {
         for text in ["", "1,5", "$1", "1_000", "NaN", "--1"] {
             assert_eq!(text.parse::<NanoUsd>(), Err(()), "{text}");
         }
-        // Anthropic, "38.2799" cents.
+        // Anthropic: "38.2799", in cents.
         let cents: NanoUsd = "38.2799".parse().unwrap();
         assert_eq!(cents.hundredth().to_string(), "0.382799");
     }
@@ -164,7 +164,7 @@ mod tests {
             ("0.5", 1005, 1000, false),
             ("0.5", 1006, 1000, true),
             ("0.5", 994, 1000, true),
-            // Nothing is a part of nothing.
+            // If the vendor's number is zero, every other number exceeds the tolerance.
             ("100", 1, 0, true),
             ("100", 0, 100, false),
             ("0.0001", 1_000_001, 1_000_000, false),

@@ -1,4 +1,4 @@
-//! What the books say was used at some vendors: an export, added up as it comes.
+//! Usage at some vendors according to the books: an export, added up while it is read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,19 +18,19 @@ use tollgate_layers::{
 use super::{amount::NanoUsd, names::Names};
 use crate::admin::export::{FORMAT, VERSION};
 
-/// No line that is looked at is longer.
+/// Longest line of an export that is parsed, in bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// So many pairs of day and model are added up at most.
+/// At most this many pairs of day and model are added up.
 const DAYS_AND_MODELS_MAX: usize = 100_000;
-/// So many receipts are named for a day and a model.
+/// At most this many receipts are named per day and model.
 pub(super) const RECEIPTS_NAMED_MAX: usize = 10;
-/// So many names of vendors are remembered, to be told.
+/// At most this many vendors' names are remembered for the report.
 const VENDORS_MAX: usize = 1000;
-/// What is billed by the call and not by the token.
+/// Suffix of the classes that are billed per call and not per token.
 const PER_CALL: &str = "_call";
 
-/// The classes of a call's usage with their counts, of those beside the four the ones that it has. Names are those of the
-/// configuration's rates; what is listed here is compared.
+/// The classes of a call's usage with their counts: the basic four always, the others if the call has them. Names are
+/// those of the configuration's rates. Only the classes returned here are compared.
 pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     let four = [
         ("input", usage.input),
@@ -46,24 +46,24 @@ pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u
     four.into_iter().chain(others)
 }
 
-/// Why a receipt's counts may be others than the vendor's.
+/// Why a receipt's counts may differ from the vendor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The counts are ours, since the vendor's were missing or absurd.
+    /// The counts are ours, because the vendor's were missing or implausible.
     Estimated,
-    /// The vendor's were cut to what was held for.
+    /// The vendor's counts were cut to what the hold covered.
     Bounded,
     /// The vendor's answer broke off.
     VendorCut,
-    /// The vendor answered an error inside its answer.
+    /// The vendor sent an error inside its answer.
     VendorError,
-    /// The client left, and what the vendor made behind that is not known.
+    /// The client left; what the vendor generated after that is unknown.
     ClientLeft,
-    /// The gateway was killed in the middle.
+    /// The gateway was killed during the call.
     GatewayStopped,
-    /// It was in dispute, and is counted neither here nor by `tollgate usage`.
+    /// The receipt is disputed; neither this report nor `tollgate usage` counts it.
     Stale,
-    /// It began in one day and was booked in another: the vendor may have it in the first.
+    /// The call began on one day and was booked on another; the vendor may count it on the first.
     OverMidnight,
 }
 
@@ -79,7 +79,7 @@ impl Reason {
         Self::OverMidnight,
     ];
 
-    /// The word that receipts have for it.
+    /// The reason's name on receipts.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Estimated => "estimated",
@@ -112,17 +112,17 @@ impl Reason {
     }
 }
 
-/// The books of a day and a model.
+/// The books of one day and one model.
 #[derive(Debug, Default)]
 pub(super) struct DayBooks {
     pub(super) calls: u64,
     pub(super) classes: BTreeMap<&'static str, ClassBooks>,
-    /// What the receipts say that the vendor takes, where they do, beside what the classes cost by the configuration.
+    /// The vendor's costs as the receipts record them, if they do; the classes have the costs by the configuration.
     told: Told,
     pub(super) suspects: Suspects,
 }
 
-/// Costs that stand on receipts.
+/// Sum of the vendor costs that receipts record.
 #[derive(Debug, Default)]
 struct Told {
     calls: u64,
@@ -130,24 +130,24 @@ struct Told {
 }
 
 impl DayBooks {
-    /// What all calls cost by their receipts; `None` where one does not say it.
+    /// The vendor cost of all calls by their receipts; `None` if a receipt does not record it.
     pub(super) fn told_cost(&self) -> Option<NanoUsd> {
         (self.calls > 0 && self.told.calls == self.calls).then_some(self.told.cost)
     }
 }
 
-/// What was used of a class.
+/// Usage of one class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassBooks {
     pub(super) count: u64,
-    /// Nano-USDT for a million tokens × tokens.
+    /// Sum of nano-USDT per million tokens × tokens.
     nano_per_mtok: i128,
-    /// Of some of it nobody knows what it costs.
+    /// Some of the usage has no known cost.
     unpriced: bool,
 }
 
 impl ClassBooks {
-    /// With these beside it.
+    /// The sum of both.
     pub(super) const fn plus(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
@@ -156,19 +156,19 @@ impl ClassBooks {
         }
     }
 
-    /// What the vendor takes for it; `None` where that is not known of all of it.
+    /// The vendor's price for it; `None` if part of the usage has no known cost.
     pub(super) fn cost(&self) -> Option<NanoUsd> {
         (!self.unpriced).then(|| NanoUsd::of_nano_per_mtok(self.nano_per_mtok))
     }
 }
 
-/// Receipts that may explain why the vendor counts otherwise.
+/// Receipts that may explain why the vendor's counts differ.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     pub(super) calls: u64,
-    /// How many there are of each of [`Reason::ALL`].
+    /// How many receipts have each of [`Reason::ALL`].
     pub(super) by_reason: [u64; Reason::ALL.len()],
-    /// The largest of them, the largest first.
+    /// The largest of them, largest first.
     pub(super) largest: Vec<Suspect>,
 }
 
@@ -211,11 +211,11 @@ pub(super) struct Books<'a> {
     names: &'a Names,
     time: Range<u64>,
     pub(super) days: BTreeMap<(u64, String), DayBooks>,
-    /// Receipts of these vendors in that time.
+    /// Receipts of these vendors in this time.
     pub(super) calls: u64,
     /// All vendors that receipts name.
     pub(super) vendors_seen: BTreeSet<String>,
-    /// Accounts whose journals do not go back to their beginnings.
+    /// Accounts whose journals were cut and do not begin with the account.
     pub(super) journals_cut: u64,
     lines: Lines,
     stage: Stage,
@@ -228,7 +228,7 @@ enum Stage {
     End,
 }
 
-/// A line of an export, as far as it is looked at.
+/// A line of an export: only the fields that are compared.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Line {
@@ -245,7 +245,7 @@ enum Line {
 }
 
 impl<'a> Books<'a> {
-    /// The books of these vendors in a time, in Unix milliseconds.
+    /// The books of these vendors within `time`, in Unix milliseconds.
     pub(super) fn new(vendors: &'a BTreeSet<String>, names: &'a Names, time: Range<u64>) -> Self {
         Self {
             vendors,
@@ -260,15 +260,15 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// How many lines have come.
+    /// How many lines have been read.
     pub(super) const fn lines(&self) -> u64 {
         self.lines.number
     }
 
-    /// Takes the next bytes of an export.
+    /// Reads the next bytes of an export.
     ///
     /// # Errors
-    /// What is wrong with a line, and with which.
+    /// If a line is invalid: its number, and what is wrong with it.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), String> {
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             self.lines.push(part)?;
@@ -282,7 +282,7 @@ impl<'a> Books<'a> {
         Ok(())
     }
 
-    /// Whether the export came to its end.
+    /// Whether the export was complete.
     pub(super) fn is_whole(&self) -> bool {
         self.stage == Stage::End && self.lines.is_empty()
     }
@@ -292,7 +292,7 @@ impl<'a> Books<'a> {
             self.journals_cut += u64::from(contains(line, br#""journal_complete":false"#));
             return match self.stage {
                 Stage::Lines => Ok(()),
-                _ => Err("an account stands outside of the export".into()),
+                _ => Err("an account's line is outside the export".into()),
             };
         }
         let line: Line = serde_json::from_slice(line)
@@ -348,7 +348,7 @@ impl<'a> Books<'a> {
         if !reasons.is_empty() {
             books.suspects.add(receipt, &reasons);
         }
-        // It moved nothing, and may be of a call that was charged.
+        // A disputed receipt moved no money, and its call may have a charge elsewhere.
         if receipt.booked == Booked::Stale {
             return Ok(());
         }
@@ -393,14 +393,14 @@ impl<'a> Books<'a> {
             .of_receipt(&receipt.item.vendor, &receipt.item.model);
         if self.days.len() >= DAYS_AND_MODELS_MAX {
             return Err(format!(
-                "more than {DAYS_AND_MODELS_MAX} days and models; give a shorter time"
+                "more than {DAYS_AND_MODELS_MAX} days and models; give a shorter period"
             ));
         }
         Ok(self.days.entry((day, model)).or_default())
     }
 }
 
-/// What a receipt says that the vendor takes, in dollars at the exchange rate of its price.
+/// The vendor cost on a receipt, in dollars at the exchange rate of its price.
 fn cost_told(item: &Item) -> Option<NanoUsd> {
     let rate: Decimal = item.price.as_ref()?.exchange_rate.parse().ok()?;
     let rubles = Decimal::new(item.vendor_cost_rub?.micro(), 6);
@@ -408,7 +408,8 @@ fn cost_told(item: &Item) -> Option<NanoUsd> {
     dollars.round_dp(9).to_string().parse().ok()
 }
 
-/// The line that is coming. Of an account's, which may be as long as the account has keys, the end alone is kept.
+/// The line that is being received. Of an account's line, which grows with the account's keys, only the last bytes are
+/// kept.
 #[derive(Debug, Default)]
 struct Lines {
     number: u64,
@@ -438,13 +439,13 @@ impl Lines {
         Ok(())
     }
 
-    /// The whole line.
+    /// The complete line.
     fn end(&mut self) -> Vec<u8> {
         self.number += 1;
         std::mem::take(&mut self.coming)
     }
 
-    /// Takes the room of a line back, for the next one.
+    /// Takes a line's buffer back, to reuse it for the next line.
     fn give_back(&mut self, mut line: Vec<u8>) {
         line.clear();
         self.coming = line;
@@ -465,7 +466,7 @@ mod tests {
 
     use super::{super::names::Routes, *};
 
-    /// 2026-11-20, and a number that was made on it.
+    /// 2026-11-20, and a request number made on that day.
     const DAY: u64 = 20_777;
     const MS: u64 = DAY * 86_400_000;
 
@@ -505,7 +506,7 @@ mod tests {
         BTreeSet::from(["v".to_owned()])
     }
 
-    /// In pieces of this size.
+    /// Reads the export in pieces of `size` bytes.
     fn read<'a>(
         export: &str,
         size: usize,
@@ -526,7 +527,7 @@ mod tests {
             call(2, |call| call["usage"]["output"] = json!(5)),
             call(3, |call| call["vendor"] = json!("other")),
             call(4, |call| call["booked"] = json!("stale")),
-            // Of the day before and of the day after.
+            // On the day before and on the day after.
             call(5, |call| call["at_ms"] = json!(MS - 1)),
             call(6, |call| call["at_ms"] = json!(MS + 86_400_000)),
         ];
@@ -601,7 +602,7 @@ mod tests {
         let days: Vec<_> = books.days.keys().map(|(day, _)| *day).collect();
         assert_eq!(days, [DAY]);
         let day = &books.days[&(DAY, "vm".to_owned())];
-        // The first is booked in this day; of the second the vendor may say so.
+        // The first is booked on this day; the second is booked on another, and the vendor may count it on this one.
         assert_eq!((day.calls, day.suspects.calls), (1, 2));
         assert!(
             day.suspects
@@ -634,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_export_is_told() {
+    fn incomplete_export_is_rejected_with_its_line() {
         let (names, vendors) = (names(), vendors());
         let whole = export(&[call(1, |_| {})]);
         let without = |number: usize| {
@@ -647,7 +648,7 @@ mod tests {
                 .collect::<String>()
         };
         for (text, says) in [
-            (without(0), "line 1: an account stands outside"),
+            (without(0), "line 1: an account's line is outside"),
             (
                 without(2),
                 "line 4: the end counts 5 lines: lines were lost",

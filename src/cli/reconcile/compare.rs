@@ -1,4 +1,4 @@
-//! The books beside the vendor's export, row by row.
+//! Compares the books with the vendor's export, row by row.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use super::{
     vendor_files::{CALLS, CLASSES, TOTAL, VendorUsage},
 };
 
-/// A class, and the one in which vendors count its tokens that do not tell of it.
+/// Pairs of a class and the class in which a vendor counts its tokens if it does not report the first one.
 const COUNTED_IN: &[(&str, &str)] = &[
     ("cache_write_1h", "cache_write"),
     ("cache_write_12h", "cache_write"),
@@ -27,22 +27,22 @@ const COUNTED_IN: &[(&str, &str)] = &[
     ("output_image", "output"),
 ];
 
-/// A day, a model and a class: what we say and what the vendor says.
+/// Our number and the vendor's for one day, model and class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) day: u64,
-    /// The vendor's name, or all that receipts cannot tell apart.
+    /// The vendor's name of the model, or all names that receipts cannot distinguish.
     pub(super) model: String,
     pub(super) class: &'static str,
-    /// `None` of the total, which is no count.
+    /// `None` for the total, which has no count.
     pub(super) ours: Option<u64>,
-    /// `None` where its files tell no counts, or none of this.
+    /// `None` if the vendor's files have no counts, or none for this row.
     pub(super) vendors: Option<u64>,
-    /// By the configuration's prices, of the total by the receipts; `None` where it is not known.
+    /// By the configuration's prices, for the total by the receipts; `None` if unknown.
     pub(super) our_cost: Option<NanoUsd>,
-    /// `None` where its files tell no costs, or none of this.
+    /// `None` if the vendor's files have no costs, or none for this row.
     pub(super) vendors_cost: Option<NanoUsd>,
-    /// The two lie farther apart than is tolerated.
+    /// The difference exceeds the tolerance.
     pub(super) is_drift: bool,
 }
 
@@ -77,16 +77,16 @@ pub(super) fn compare(
         rows.extend(row_of_total(ours, &theirs, vendor, &empty));
     }
     for row in &mut rows {
-        // Nobody is billed by calls, and vendors count those that failed too.
+        // The number of calls is never drift: nobody is billed by it, and vendors count failed calls too.
         row.is_drift = row.class != CALLS && row.drifts(tolerance);
     }
     rows
 }
 
-/// What the vendor says of a day and a model.
+/// The vendor's numbers for a day and a model.
 type Classes = BTreeMap<&'static str, Theirs>;
 
-/// What the vendor says of a class; nothing is told of what is left empty.
+/// The vendor's numbers for a class; `None` if unknown.
 #[derive(Clone, Copy)]
 struct Theirs {
     count: Option<u64>,
@@ -94,13 +94,13 @@ struct Theirs {
 }
 
 impl Theirs {
-    /// What is not there is taken for nothing.
+    /// A class that the vendor does not list: zero.
     const NONE: Self = Self {
         count: Some(0),
         cost: Some(NanoUsd::ZERO),
     };
 
-    /// A part that is not known leaves the sum unknown.
+    /// The sum; unknown if either part is unknown.
     fn plus(self, other: Self) -> Self {
         let costs = self.cost.zip(other.cost);
         Self {
@@ -137,7 +137,7 @@ fn rows_of_classes(
     vendor: &VendorUsage,
     empty: &Row,
 ) -> Vec<Row> {
-    // Where the vendor tells but one of the two, the other one of ours stands beside it.
+    // If the vendor reports only counts or only costs, our other number is shown with the same classes.
     let (counted, costed) = match (vendor.has_counts, vendor.has_costs) {
         (true, false) => (&vendor.counted, &vendor.counted),
         (false, _) => (&vendor.costed, &vendor.costed),
@@ -155,7 +155,7 @@ fn rows_of_classes(
         if counted.is_none() && costed.is_none() && billed.is_none() {
             return None;
         }
-        // Its cost is counted in another class.
+        // The vendor counts the cost of this class in another one.
         let elsewhere = costed.is_none() && ours.classes.contains_key(class);
         let cost = costed.map_or(Some(NanoUsd::ZERO), ClassBooks::cost);
         let billed = billed.unwrap_or(Theirs::NONE);
@@ -171,7 +171,7 @@ fn rows_of_classes(
     rows.collect()
 }
 
-/// All costs of the day, where every receipt says its own and the vendor tells of every class.
+/// The total cost of the day, if every receipt records its vendor cost and the vendor reports a cost for every class.
 fn row_of_total(
     ours: &DayBooks,
     theirs: &Classes,
@@ -179,7 +179,7 @@ fn row_of_total(
     empty: &Row,
 ) -> Option<Row> {
     let told = ours.told_cost()?;
-    // Calls have no cost.
+    // The number of calls has no cost.
     let classes = theirs.iter().filter(|(class, _)| **class != CALLS);
     let billed = classes
         .fold(Theirs::NONE, |sum, (_, it)| sum.plus(*it))
@@ -193,7 +193,8 @@ fn row_of_total(
     (vendor.has_costs && calls_are_billed_here(ours, theirs)).then_some(row)
 }
 
-/// Our classes, those of which the vendor's files do not tell counted in the ones that have them there.
+/// Our classes as the vendor reports them: a class that its files do not list is added to the class that contains it
+/// there.
 fn told_apart(
     ours: &BTreeMap<&'static str, ClassBooks>,
     told: &BTreeSet<&'static str>,
@@ -211,7 +212,8 @@ fn told_apart(
     classes
 }
 
-/// Books of a model that has no price for images count them as other input.
+/// Adds the vendor's image tokens to its input, if our books have none: the books of a model without a price for images
+/// count them as other input.
 fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
     const IMAGES: &str = Class::InputImage.name();
     if !ours.classes.contains_key(IMAGES)
@@ -222,8 +224,8 @@ fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
     }
 }
 
-/// Whether the costs of the classes, by the configuration, are what the receipts say that all of it cost. Where they are
-/// not, prices have changed since, and how the cost is made up of classes is not known.
+/// Whether the classes' costs by the configuration add up to the costs on the receipts. If not, prices have changed
+/// since, and the cost per class is unknown.
 fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
     let mut sum = NanoUsd::ZERO;
     for class in ours.classes.values() {
@@ -232,15 +234,15 @@ fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
         };
         sum += cost;
     }
-    // Receipts are rounded up to a micro-ruble each.
+    // Each receipt is rounded up to a micro-ruble.
     let apart = sum.nano().abs_diff(told.nano());
     apart <= NanoUsd::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO_USD
 }
 
-/// More than what a micro-ruble is worth, in nano-dollars.
+/// Upper bound of a micro-ruble's worth, in nano-dollars.
 const ROUNDED_NANO_USD: u128 = 100;
 
-/// Whether what is billed by the call stands among the model's costs: Anthropic bills searches by themselves.
+/// Whether the model's costs include what is billed per call. Anthropic bills searches on lines of their own.
 fn calls_are_billed_here(ours: &DayBooks, theirs: &Classes) -> bool {
     let calls = Class::ALL.iter().filter(|class| class.kind() == Kind::Call);
     calls.map(|class| class.name()).all(|class| {
@@ -268,7 +270,7 @@ impl Row {
     }
 }
 
-/// What the vendor says of a class, by day, by the name that a model is compared under.
+/// The vendor's numbers for a class, by day and by the name that a model is compared under.
 type ByOurNames = BTreeMap<(u64, String), Classes>;
 
 fn by_our_names(vendor: &VendorUsage, names: &Names, time: &Range<u64>) -> ByOurNames {
@@ -303,14 +305,15 @@ mod tests {
     const CONFIG: &str = "[[model]]\nid = \"mini\"\nusdt_mtok = { input = \"2\", output = \"8\" }\n\
                           routes = [ { vendor = \"v\", model = \"gpt-mini-2026-01-01\" } ]";
 
-    /// One call of a million tokens in and a million out, a thousand written, compared with this file.
+    /// One call with a million tokens of input, a million of output and a thousand of cache write, compared with this
+    /// file.
     fn rows(file: &str, tolerance: &str) -> Vec<Row> {
         let usage =
             r#""usage":{"input":1000000,"cached_input":0,"cache_write":1000,"output":1000000}"#;
         rows_of(CONFIG, &format!("\"price\":null,{usage}"), file, tolerance)
     }
 
-    /// The same by a configuration, with more on the receipt.
+    /// The same with another configuration, and with `more` on the receipt.
     fn rows_of(config: &str, more: &str, file: &str, tolerance: &str) -> Vec<Row> {
         let vendors = BTreeSet::from(["v".to_owned()]);
         let names = Routes::read(config).unwrap().names(&vendors, &[]);
@@ -331,7 +334,7 @@ mod tests {
         compare(&books, &vendor, &names, &time, tolerance.parse().unwrap())
     }
 
-    /// Model, class, ours, the vendor's, both costs, and whether it is drift.
+    /// Each row as text: model, class, our count, the vendor's, both costs, and whether it is drift.
     fn shown(rows: &[Row]) -> Vec<String> {
         let cost = |cost: Option<NanoUsd>| cost.map_or("-".into(), |cost| cost.to_string());
         rows.iter()
@@ -387,7 +390,7 @@ mod tests {
         assert_eq!(
             shown(&rows(file, "0")),
             [
-                // A cent is no drift.
+                // A cent does not count as drift.
                 "gpt-mini-2026-01-01 input 1000000 - 2.00 2.01 ok",
                 "gpt-mini-2026-01-01 cache_write 1000 - - 77.00 ok",
                 "gpt-mini-2026-01-01 output 1000000 - 8.00 8.02 drift",
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_does_not_have_is_nothing_there() {
+    fn row_missing_on_one_side_counts_as_zero() {
         let file = "day,model,class,count\n2026-11-20,other,input,1\n2026-11-21,gpt-mini,input,5\n";
         assert_eq!(
             shown(&rows(file, "0")),
@@ -410,7 +413,7 @@ mod tests {
         );
     }
 
-    /// Of a receipt that tells classes and what the vendor takes.
+    /// The end of a receipt with classes and a vendor cost.
     fn told(vendor_cost_rub: &str, writes_1h: u64) -> String {
         let price = r#"{"input":"0","cached_input":"0","output":"0","cache_write":"0","version":1,"exchange_rate":"100"}"#;
         format!(
@@ -427,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_compared_by_itself_where_the_vendor_tells_of_it() {
+    fn class_is_compared_separately_if_the_vendor_reports_it() {
         let one = told("0.00", 400);
         let of_writes = |file: &str| {
             let rows = rows_of(CONFIG, &one, file, "0");
@@ -454,7 +457,7 @@ mod tests {
                 ("cache_write_1h", 400, 400, false)
             ]
         );
-        // The sum is right, and the vendor bills some of it at another rate.
+        // The sum is right, but the vendor bills part of it at another rate.
         assert_eq!(
             of_writes(&format!(
                 "{head}cache_write,900\n2026-11-20,gpt-mini,cache_write_1h,500\n"
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_those_of_the_receipts_where_they_tell_them() {
+    fn costs_are_taken_from_receipts_that_record_them() {
         let head = "day,model,class,cost\n";
         let line = |class: &str, cost: &str| format!("2026-11-20,gpt-mini,{class},{cost}\n");
         let file = head.to_owned()
@@ -479,7 +482,7 @@ mod tests {
             + &line("output", "6")
             + &line("cache_write", "40.4");
         let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
-        // 2 + 6 + 0.004, and ten million written for an hour at 6: by the rule for long calls.
+        // 2 + 6 + 0.004, and ten million tokens of a one-hour write at 6, by the rule for long calls.
         assert_eq!(
             shown(&rows_of(&config, &told("6800.40", 10_000_000), &file, "0")),
             [
@@ -489,7 +492,7 @@ mod tests {
                 format!("{model} total - - 68.004 48.40 drift"),
             ]
         );
-        // The prices of the configuration are others by now: the receipts know what it cost, and not by class.
+        // The configuration's prices have changed since: the receipts give the total cost, but not the cost per class.
         assert_eq!(
             shown(&rows_of(&config, &told("4840.00", 10_000_000), &file, "0")),
             [
@@ -502,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cell_is_unknown_and_not_nothing() {
+    fn empty_cell_is_unknown_and_not_zero() {
         let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
         let line = |class: &str, cells: &str| format!("2026-11-20,gpt-mini,{class},{cells}\n");
         let of = |lines: &[(&str, &str)]| {
@@ -511,7 +514,7 @@ mod tests {
             shown(&rows_of(&config, &told("800.40", 0), &file, "0"))
         };
         let written = ("cache_write", "1000,0.004");
-        // A cost of some classes: what is not told of the others is no drift, nor is the sum.
+        // Only some classes have a cost. An unknown cost of the others does not count as drift, nor does the sum.
         assert_eq!(
             of(&[
                 ("calls", "1,"),
@@ -526,7 +529,7 @@ mod tests {
                 format!("{model} output 1000000 1000000 6.00 - ok"),
             ]
         );
-        // A cost alone beside counts, in one line and as two; a count of which one line has no cost.
+        // Costs without counts, in the same line or on a line of their own; and a count of which one line has no cost.
         assert_eq!(
             of(&[
                 ("input", "1000000,"),
@@ -541,7 +544,7 @@ mod tests {
                 format!("{model} output 1000000 - 6.00 6.50 drift"),
             ]
         );
-        // A zero is told, and so is a class without a line.
+        // An explicit zero counts, and so does a class without a line.
         assert_eq!(
             of(&[("input", "1000000,2"), ("output", "1000000,0")]),
             [

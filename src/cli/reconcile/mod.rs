@@ -1,8 +1,7 @@
-//! `tollgate reconcile`: the books beside the vendor's own export of what was used.
+//! `tollgate reconcile`: compares the books with the vendor's own export of what was used.
 //!
-//! The vendor's files are read first: they say which time is compared. Then an export of the books is read as it comes,
-//! and nothing of it is kept but sums by day and model and a few receipts for each. Exit code 1 is drift and nothing
-//! else.
+//! The vendor's files are read first, because they determine the time to compare. Then an export of the books is
+//! streamed; only sums by day and model and a few receipts for each are kept of it. Exit code 1 means drift only.
 
 mod amount;
 mod books;
@@ -34,7 +33,7 @@ use super::{AdminArgs, client::Client, failure::Failure, progress::Progress, sho
 use crate::text::time::parse_rfc3339_ms;
 
 pub(super) const HELP: &str = "\
-Files, which say themselves what they are; docs/reconcile.md shows how to ask for them:
+Files, whose kind is recognised; docs/statements.md shows how to request them:
   OpenAI     answers of /v1/organization/usage/completions (group_by=model) and of /v1/organization/costs
              (group_by=line_item)
   Anthropic  answers of /v1/organizations/usage_report/messages (group_by[]=model) and of
@@ -42,10 +41,10 @@ Files, which say themselves what they are; docs/reconcile.md shows how to ask fo
   others     CSV with the columns day,model,class,count,cost: a day of UTC, the vendor's model, one of input,
              cached_input, cache_write, cache_write_1h, cache_write_12h, output, input_audio, output_audio, input_image,
              output_image, web_search_call, other, calls; the count, the cost in USD, or both
-Pages of one answer stand behind each other in one file. Ask the vendor for the gateway's keys or project alone.
+Put all pages of one answer into one file, in order. Request usage of only the gateway's keys or project.
 
-Exit codes: 0 all within the tolerance; 1 not all, and nothing else; 65 a file that is not what it should be; 74 one that
-cannot be read; the others as of all commands.
+Exit codes: 0 all within the tolerance; 1 drift, and no other error; 65 a file of another kind; 74 a file that cannot be
+read; the others as for all commands.
 
 Examples:
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
@@ -53,16 +52,16 @@ Examples:
   tollgate reconcile --vendor reseller --file bill.csv --since 2026-11-01 --until 2026-12-01 --route old-mini=gpt-4-mini
   tollgate export --output books.ndjson && tollgate reconcile --vendor openai --file usage.json --export books.ndjson";
 
-/// The largest file of a vendor's that is read.
+/// Largest file of a vendor that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// So much of an export is read at a time.
+/// Read size for an export, in bytes.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// What to compare.
+/// The vendor, its files, and how to compare them with the books.
 #[derive(Debug, Args)]
 pub(super) struct ReconcileArgs {
-    /// The vendor, by its name in the configuration; repeat for several that are one account there. With --config,
-    /// openai and anthropic stand for all vendors at these companies' addresses
+    /// The vendor, by its name in the configuration; repeat for several that share one account at the vendor. With
+    /// --config, openai and anthropic mean all vendors at these companies' addresses
     #[arg(
         long = "vendor",
         value_name = "NAME",
@@ -70,26 +69,26 @@ pub(super) struct ReconcileArgs {
         value_delimiter = ','
     )]
     vendors: Vec<String>,
-    /// What the vendor says, as JSON or CSV; - is standard input; repeat for usage and costs
+    /// The vendor's export, as JSON or CSV; - is standard input; repeat for usage and costs
     #[arg(long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// How far ours may lie from the vendor's, in percent of the vendor's
+    /// How far our numbers may be from the vendor's, in percent of the vendor's
     #[arg(long, value_name = "PERCENT", default_value = "0")]
     tolerance: Tolerance,
-    /// The gateway's configuration, for the vendor's names of models and for prices; no secret of it is read. Without
-    /// it a model is called by the vendor as it is in the catalog
+    /// The gateway's configuration, for the vendor's names of models and for prices; none of its secrets is read.
+    /// Without it, the vendor's name of a model is assumed to be its catalog name
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The vendor's name of a model that the configuration does not have any more; repeat for several
+    /// The vendor's name of a model that is no longer in the configuration; repeat for several
     #[arg(long = "route", value_name = "MODEL=NAME", value_parser = route)]
     routes: Vec<(String, String)>,
-    /// From this day of UTC on; by default from the first one that the files speak of
+    /// From this day (UTC) on; by default from the first day in the files
     #[arg(long, value_name = "DAY", value_parser = day)]
     since: Option<u64>,
-    /// Before this day; by default to the end of what the files speak of
+    /// Before this day; by default to the end of the last day in the files
     #[arg(long, value_name = "DAY", value_parser = day)]
     until: Option<u64>,
-    /// Read this export of the books instead of asking the gateway; - is standard input
+    /// Read this export of the books instead of calling the gateway; - is standard input
     #[arg(long, value_name = "FILE")]
     export: Option<PathBuf>,
 }
@@ -158,7 +157,7 @@ fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
     match read {
         Err(error) => Err(unread(path, &error)),
         Ok(size) if size as u64 > FILE_BYTES_MAX => Err(Failure::Data(format!(
-            "{}: more than {FILE_BYTES_MAX} bytes; give a shorter time",
+            "{}: more than {FILE_BYTES_MAX} bytes; give a shorter period",
             path.display()
         ))),
         Ok(_) => Ok(bytes),
@@ -176,7 +175,7 @@ fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(File::open(path)?))
 }
 
-/// The vendors that are meant, and their names for models.
+/// The vendors to compare, and their names for models.
 fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failure> {
     let Some(path) = &args.config else {
         let vendors: BTreeSet<String> = args.vendors.iter().cloned().collect();
@@ -196,7 +195,7 @@ fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failur
     Ok((vendors, names))
 }
 
-/// The time that is compared, in Unix milliseconds.
+/// The time to compare, in Unix milliseconds.
 fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failure> {
     let (since, until) = (args.since.map(day_begins_ms), args.until.map(day_begins_ms));
     let (start, end) = match (&vendor.covered, since, until) {
@@ -206,13 +205,13 @@ fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failur
         }
         (None, _, _) => {
             return Err(Failure::Data(
-                "the files speak of no day; say with --since and --until which are meant".into(),
+                "the files name no day; give --since and --until".into(),
             ));
         }
     };
     if end <= start {
         return Err(Failure::Usage(
-            "--until must lie after --since, and the files' days between them".into(),
+            "--until must be after --since, with the files' days between them".into(),
         ));
     }
     Ok(start..end)
@@ -256,13 +255,13 @@ async fn ask(reach: &AdminArgs, books: &mut Books<'_>) -> Result<(), Failure> {
     match books.is_whole() {
         true => Ok(()),
         false => Err(Failure::OutOfReach(format!(
-            "the export broke off after {} lines; the gateway's log says why; ask again",
+            "the export was cut off after {} lines; see the gateway's log and try again",
             books.lines()
         ))),
     }
 }
 
-/// What is no mistake and may be the cause of drift.
+/// Prints warnings: what is not a mistake and may be the cause of drift.
 fn warn(vendor: &VendorUsage, books: &Books<'_>, vendors: &BTreeSet<String>) {
     for field in &vendor.unknown {
         eprintln!(
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_say_which_time_is_compared_unless_somebody_else_does() {
+    fn compared_time_is_that_of_the_files_unless_options_set_it() {
         let mut vendor = VendorUsage::default();
         let error = time(&args(), &vendor).unwrap_err();
         assert_eq!(error.code(), 65);
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_74_and_one_that_is_wrong_65() {
+    fn unreadable_file_exits_with_74_and_invalid_file_with_65() {
         let folder = tempfile::tempdir().unwrap();
         let (missing, wrong) = (folder.path().join("no"), folder.path().join("wrong"));
         std::fs::write(&wrong, "nothing\n").unwrap();
@@ -362,7 +361,7 @@ mod tests {
                 (code, code, code)
             );
         }
-        // A folder is opened and cannot be read.
+        // A folder can be opened but not read.
         assert_eq!(of_export(folder.path()), 74);
     }
 

@@ -1,4 +1,4 @@
-//! Which model of the vendor's a receipt is of, and what it costs there: receipts know the catalog's name alone.
+//! Finds the vendor's model for a receipt, and what it costs there: receipts have only the catalog's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use toml::Value;
 use super::amount::NanoUsd;
 use crate::text::similar::hint;
 
-/// Of a configuration what says which vendor calls which model what. The rest is not looked at: no secret is asked for.
+/// The part of a configuration that maps models to vendors' names, with prices. Nothing else is read, so no secret is
+/// needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Routes {
@@ -38,7 +39,7 @@ struct Model {
 struct Route {
     vendor: String,
     model: Option<String>,
-    /// What this vendor takes, where it is another price than the model's.
+    /// The vendor's own prices, if they differ from the model's.
     cost_usdt_mtok: BTreeMap<String, Value>,
     cost_rules: Vec<Rule>,
 }
@@ -54,10 +55,10 @@ struct Rule {
     usdt_mtok: BTreeMap<String, Value>,
 }
 
-/// Nano-USDT for a million tokens, or for one call, by class.
+/// Nano-USDT per million tokens, or per call, by class.
 type Rates = BTreeMap<String, i128>;
 
-/// What a model costs: usually, and under conditions.
+/// Rates of a model: the usual rates, and rates under conditions.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
     usual: Rates,
@@ -65,7 +66,7 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// The rates of a call with so many input tokens of which its price says that it was served so.
+    /// The rates of a call with this many input tokens that was served in this way according to its price.
     pub(super) fn of(&self, input_tokens: u64, served: &Served) -> &Rates {
         let holds = |(condition, _): &&(Condition, Rates)| condition.holds(input_tokens, served);
         let met = self.rules.iter().filter(holds);
@@ -74,13 +75,13 @@ impl Costs {
     }
 }
 
-/// The names of some vendors' models. Those that receipts cannot tell apart are one: two models of a vendor behind one
-/// name of the catalog, and an alias beside its dated version, under which the vendor counts it.
+/// The names of some vendors' models. Names that receipts cannot distinguish form a group: two models of a vendor behind
+/// one catalog name, or an alias and its dated version, under which the vendor counts it.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// By vendor, and by the catalog's name.
+    /// Names by vendor, then by catalog name.
     known: BTreeMap<String, BTreeMap<String, Known>>,
-    /// The names that are one.
+    /// Groups of names that receipts cannot distinguish.
     groups: Vec<BTreeSet<String>>,
 }
 
@@ -97,16 +98,16 @@ impl Routes {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// Why it is none.
+    /// If the text is not a valid configuration: the parser's message.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string().trim_end().replace('\n', "; "))
     }
 
-    /// The vendors that are meant by a name: the one that is called so, or else, for `openai` and `anthropic`, all at
-    /// that company's address.
+    /// The vendors that a name means: the vendor of that name, or else, for `openai` and `anthropic`, all at that
+    /// company's address.
     ///
     /// # Errors
-    /// There is none; the text says which there are.
+    /// If there is no such vendor; the text lists the existing ones.
     pub(super) fn vendors(&self, name: &str) -> Result<Vec<String>, String> {
         let names = || self.vendor.iter().map(|vendor| vendor.name.as_str());
         if names().any(|known| known == name) {
@@ -137,7 +138,7 @@ impl Routes {
         Ok(there)
     }
 
-    /// The names that these vendors have for models; `also` adds what the configuration does not have any more.
+    /// The names that these vendors have for models; `also` adds names that are no longer in the configuration.
     pub(super) fn names(&self, vendors: &BTreeSet<String>, also: &[(String, String)]) -> Names {
         let mut names = Names::default();
         for model in &self.model {
@@ -201,7 +202,7 @@ impl Names {
         }
     }
 
-    /// The name under which a model of the vendor's is compared.
+    /// The name under which a vendor's model is compared.
     pub(super) fn of_vendor(&self, called: &str) -> String {
         let group = |name: &str| self.groups.iter().find(|group| group.contains(name));
         let group = group(called)
@@ -211,7 +212,7 @@ impl Names {
                     .groups
                     .iter()
                     .filter(|group| group.iter().any(|name| undated(name) == Some(called)));
-                // Of several versions of it, nobody knows which one is meant.
+                // With several versions, it is unknown which one the alias means.
                 of_versions.next().filter(|_| of_versions.next().is_none())
             });
         group.map_or_else(
@@ -223,7 +224,7 @@ impl Names {
         )
     }
 
-    /// What a vendor takes for a model of the catalog.
+    /// A vendor's charge for a model of the catalog.
     pub(super) fn costs(&self, vendor: &str, catalog: &str) -> Option<&Costs> {
         Some(&self.known(vendor, catalog)?.costs)
     }
@@ -244,10 +245,10 @@ impl Names {
             .known
             .get_mut(vendor)
             .and_then(|of| of.get_mut(catalog));
-        known.expect("it was put there")
+        known.expect("the name was inserted above")
     }
 
-    /// Gives what is known the names that it is compared under, once all of them are there.
+    /// Sets the name under which each model is compared, after all groups are complete.
     fn settle(&mut self) {
         let mut known = std::mem::take(&mut self.known);
         for one in known.values_mut().flat_map(BTreeMap::values_mut) {
@@ -256,7 +257,7 @@ impl Names {
         self.known = known;
     }
 
-    /// Makes two names one.
+    /// Puts two names into one group.
     fn join(&mut self, one: &str, other: &str) {
         let (joined, apart): (Vec<_>, Vec<_>) = std::mem::take(&mut self.groups)
             .into_iter()
@@ -277,7 +278,7 @@ impl Names {
     }
 }
 
-/// A name without the date behind it (`-2025-08-07`, `-20250514`, `@20250514`), if it has one.
+/// The name without its date (`-2025-08-07`, `-20250514`, `@20250514`); `None` if it has no date.
 fn undated(name: &str) -> Option<&str> {
     let date = |tail: &str, dashes: bool| {
         tail.bytes()
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_is_meant_by_its_name_or_by_its_company() {
+    fn vendor_is_found_by_its_name_or_its_company() {
         let routes = Routes::read(CONFIG).unwrap();
         assert_eq!(routes.vendors("reseller").unwrap(), ["reseller"]);
         assert_eq!(
@@ -355,22 +356,22 @@ mod tests {
     }
 
     #[test]
-    fn receipts_and_the_vendors_lines_meet_under_one_name() {
+    fn receipts_and_vendor_lines_get_the_same_name() {
         let routes = Routes::read(CONFIG).unwrap();
         let also = [("old".to_owned(), "gpt-3".to_owned())];
         let names = routes.names(&set(&["openai-eu", "openai-us"]), &also);
         for (vendor, catalog, called) in [
             ("openai-eu", "mini", "gpt-5-mini-2025-08-07"),
-            // The alias of a version that is known, and the other way round.
+            // The alias of a known version, and the other way round.
             ("openai-eu", "mini", "gpt-5-mini"),
             ("openai-us", "gpt-4o", "gpt-4o-2024-08-06"),
-            // Two models behind one name of the catalog.
+            // Two models behind one catalog name.
             ("openai-us", "gpt-4o", "gpt-4o-mini-2024-07-18"),
-            // An alias on one vendor, its version on the other.
+            // An alias at one vendor, its version at the other.
             ("openai-us", "alias", "gpt-6-2026-03-01"),
             ("openai-eu", "alias", "gpt-6-2026-05-01"),
             ("openai-us", "old", "gpt-3-20230101"),
-            // Never heard of, and the same on both sides.
+            // Unknown, and the same on both sides.
             ("openai-us", "whisper", "whisper"),
         ] {
             assert_eq!(
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_behind_a_name_is_known_for_one() {
+    fn date_suffix_of_a_model_name_is_recognised() {
         for (name, bare) in [
             ("gpt-4o-2024-08-06", Some("gpt-4o")),
             ("claude-sonnet-4-20250514", Some("claude-sonnet-4")),

@@ -1,4 +1,4 @@
-//! What came of it, as JSON and as text made of that.
+//! The result of the comparison, as JSON and as text made from that JSON.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// So many days and models are explained in the text; the rest is counted.
+/// At most this many days and models are explained in the text; the rest are counted.
 const EXPLAINED_MAX: usize = 100;
 
 const COLUMNS: &[Cell] = &[
@@ -35,11 +35,11 @@ const COST_COLUMNS: &[Cell] = &[
 ];
 const VERDICT: Cell = Cell::text("", "/verdict").or("");
 
-/// What was compared, and how.
+/// The parts compared, and how.
 #[derive(Debug)]
 pub(super) struct Compared<'a> {
     pub(super) vendors: Vec<&'a str>,
-    /// In Unix milliseconds.
+    /// Unix milliseconds.
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
     pub(super) tolerance: Tolerance,
@@ -47,12 +47,12 @@ pub(super) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// How many rows lie farther apart than is tolerated.
+    /// How many rows exceed the tolerance.
     pub(super) fn drifts(&self) -> usize {
         self.rows.iter().filter(|row| row.is_drift).count()
     }
 
-    /// The answer for programs.
+    /// The result for programs.
     pub(super) fn as_json(&self, books: &Books<'_>) -> Value {
         let mut drifted: BTreeMap<(u64, &str), Vec<&str>> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.is_drift) {
@@ -82,7 +82,7 @@ impl Compared<'_> {
 fn row(row: &Row) -> Value {
     let apart = |ours: i128, vendors: Option<i128>| {
         let percent = vendors.map(|vendors| percent_apart(ours, vendors));
-        // What is there beside nothing is no part of it.
+        // If the vendor's number is zero, a percentage cannot be computed.
         percent.map(|percent| {
             percent.unwrap_or_else(|| if ours == 0 { "0.00" } else { "all" }.to_owned())
         })
@@ -102,7 +102,7 @@ fn row(row: &Row) -> Value {
     })
 }
 
-/// A difference of two counts, as far as a number of JSON goes.
+/// A difference of two counts, clamped to what JSON's integers can hold.
 fn signed(difference: i128) -> i64 {
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }
@@ -137,14 +137,14 @@ fn explained(of_day: u64, model: &str, classes: &[&str], suspects: &Suspects) ->
     })
 }
 
-/// A day, in UTC.
+/// A day (UTC), as a date.
 fn day(day: u64) -> String {
     let mut text = rfc3339(tollgate_layers::calendar::day_begins_ms(day));
     text.truncate("2026-01-31".len());
     text
 }
 
-/// The answer for people.
+/// The result for people.
 pub(super) fn text(answer: &Value) -> String {
     let rows = list(answer, "rows");
     let tolerance = answer["tolerance_percent"].as_str().unwrap_or_default();
@@ -175,11 +175,11 @@ pub(super) fn text(answer: &Value) -> String {
     let compared = rows.iter().filter(|row| row["class"] != CALLS).count() as u64;
     text.push_str(&match drifts {
         0 => format!(
-            "ok: {}, none apart by more than {tolerance} %\n",
+            "ok: {}, no difference above {tolerance} %\n",
             counted(compared, "row")
         ),
         _ => format!(
-            "{drifts} of {} apart by more than {tolerance} %\n",
+            "{drifts} of {} differ by more than {tolerance} %\n",
             counted(compared, "row")
         ),
     });
@@ -203,7 +203,7 @@ fn explanation(one: &Value) -> String {
     let mut text = format!("{day} {model} ({}): ", words(&one["classes"]));
     let calls = one["calls"].as_u64().unwrap_or_default();
     if calls == 0 {
-        text.push_str("no receipt explains it; see docs/reconcile.md for what leaves none\n");
+        text.push_str("no receipt explains it; docs/statements.md lists usage without receipts\n");
         return text;
     }
     let by_reason = one["by_reason"].as_object().into_iter().flatten();

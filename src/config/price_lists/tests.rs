@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::testing::{SMALL, parse};
 
-/// Three models of four rates, one of them with a route of which it is known what the vendor takes.
+/// Three models with four rates; one has a route whose cost is known.
 fn with(rules: &str) -> String {
     let tariff = "[tariff]\nsell_rate_multiplier = \"2\"\n[admin]";
     let model = |id: &str, cost: &str| {
@@ -35,7 +35,7 @@ fn times(multiplier: &str) -> String {
     format!("sell_rate_multiplier = \"{multiplier}\"")
 }
 
-/// The name of the rule that decides for an account.
+/// Name of the rule that decides for an account.
 fn decides<'a>(lists: &'a PriceLists, account: &str, model: usize) -> Option<&'a str> {
     let row = lists.accounts.get(&account.parse::<AccountId>().unwrap());
     let rule = row.unwrap_or(&lists.others)[model]?;
@@ -43,7 +43,7 @@ fn decides<'a>(lists: &'a PriceLists, account: &str, model: usize) -> Option<&'a
 }
 
 #[test]
-fn what_says_more_of_the_account_and_of_the_model_decides() {
+fn the_most_specific_rule_by_account_then_model_decides() {
     let rules = [
         group("partners", "\"acme\", \"beta\""),
         rule("all", "accounts = [\"*\"]", "\"*\"", &times("3")),
@@ -80,7 +80,7 @@ fn what_says_more_of_the_account_and_of_the_model_decides() {
 }
 
 #[test]
-fn the_example_of_the_docs_is_accepted_and_decides_as_they_say() {
+fn example_of_the_docs_is_accepted_and_decides_as_documented() {
     let page = include_str!("../../../docs/prices.md");
     let section = page.split("## Prices of some customers").nth(1).unwrap();
     let example = section.split("```").nth(1).unwrap();
@@ -107,7 +107,7 @@ fn the_example_of_the_docs_is_accepted_and_decides_as_they_say() {
 }
 
 #[test]
-fn without_rules_nobody_has_a_price_of_its_own() {
+fn without_rules_no_account_has_its_own_price() {
     assert!(parse(SMALL).unwrap().live.price_lists.rules.is_empty());
 }
 
@@ -131,13 +131,9 @@ fn mistakes_of_rules_are_named() {
         (
             rule("r", "accounts = [\"a b\"]", any, &ok),
             "price_rule[0].accounts",
-            "no account's id",
+            "not an account's id",
         ),
-        (
-            rule("r", acme, "", &ok),
-            "price_rule[0].models",
-            "beginnings",
-        ),
+        (rule("r", acme, "", &ok), "price_rule[0].models", "prefixes"),
         (
             rule("r", acme, "\"*-mini\"", &ok),
             "price_rule[0].models",
@@ -193,7 +189,7 @@ fn mistakes_of_rules_are_named() {
                 &rates.replace(" }", ", web_search_call = \"1\" }"),
             ),
             "price_rule[0].usdt_mtok",
-            "model \"m\" does not sell web_search_call: take it out",
+            "model \"m\" does not sell web_search_call: remove it",
         ),
         (
             rule("r", acme, any, "sell_rate_multipler = \"1\""),
@@ -208,7 +204,7 @@ fn mistakes_of_rules_are_named() {
     }
 }
 
-/// A price that was agreed on with a customer stays, whatever is offered to everybody for one model.
+/// A price agreed on with a customer is not changed by a general offer for one model.
 #[test]
 fn the_account_decides_before_the_model() {
     let all = |models: &str, name: &str| rule(name, "accounts = [\"*\"]", models, &times("1"));
@@ -241,7 +237,7 @@ fn the_account_decides_before_the_model() {
 }
 
 #[test]
-fn two_rules_that_say_the_same_of_account_and_model_are_both_named() {
+fn equally_specific_rules_are_both_named() {
     let acme = rule("ours", "accounts = [\"acme\"]", "\"*\"", &times("1"));
     let partner = rule("partner", "groups = [\"g\"]", "\"gpt-5\"", &times("1"));
     let other = rule("other", "groups = [\"h\"]", "\"gpt-5\"", &times("1"));
@@ -262,7 +258,7 @@ fn two_rules_that_say_the_same_of_account_and_model_are_both_named() {
             assert!(told[0].problem.contains(&format!("{word:?}")), "{errors}");
         }
         assert!(!told[0].problem.contains("AccountId"), "{errors}");
-        // One that says more settles it, where it says more of all that they say.
+        // A rule that is more specific than both resolves the ambiguity.
         let more = rule("more", "accounts = [\"acme\"]", "\"gpt-5\"", &times("1"));
         if one == "partner" {
             let lists = parse(&with(&(rules + &more))).unwrap().live.price_lists;
@@ -272,7 +268,7 @@ fn two_rules_that_say_the_same_of_account_and_model_are_both_named() {
 }
 
 #[test]
-fn rates_that_are_written_out_price_what_the_model_sells_under_conditions() {
+fn explicit_rates_also_price_conditional_sales() {
     let rates =
         r#"usdt_mtok = { input = "1", cached_input = "1", output = "4", cache_write = "1" }"#;
     let long = format!("above_input_tokens = 9\n{rates}\n");
@@ -311,7 +307,7 @@ fn a_class_that_the_model_sells_and_the_rule_does_not_is_named() {
 }
 
 #[test]
-fn a_multiplier_that_is_no_text_is_one_mistake() {
+fn multiplier_of_the_wrong_type_is_reported_once() {
     let price = "sell_rate_multiplier = 1.05";
     let text = with(&rule("r", "accounts = [\"acme\"]", "\"m\"", price));
     let errors = parse(&text).unwrap_err();
@@ -319,9 +315,9 @@ fn a_multiplier_that_is_no_text_is_one_mistake() {
     assert_eq!(paths, ["price_rule[0].sell_rate_multiplier"], "{errors}");
 }
 
-/// What is said of a rule for a model of embeddings, which has a price of input alone.
+/// Rules for embedding models, which have only a price of input.
 #[test]
-fn a_rule_for_embeddings_has_a_price_of_input_alone() {
+fn rule_for_embeddings_has_only_a_price_of_input() {
     let embedding = "[[model]]\nid = \"emb\"\nfamily = \"E\"\nkind = \"embedding\"\nusdt_mtok = { input = \"0.02\" }\n\
                      routes = [ { vendor = \"v\", cost_usdt_mtok = { input = \"0.015\" }, \
                      cost_rules = [ { service_tier = \"flex\", usdt_mtok = { input = \"0.012\" } } ] } ]\n\
@@ -337,7 +333,7 @@ fn a_rule_for_embeddings_has_a_price_of_input_alone() {
     let (usual, rules) = config.live.price_lists.rules[0].base.as_ref().unwrap();
     assert_eq!(usual.input.to_string(), "0.005");
     assert_eq!(rules[0].1.input.to_string(), "0.01");
-    // Sold below cost: its one class.
+    // The single class is sold below cost.
     let warnings = config.warnings.iter().map(ToString::to_string);
     let below: Vec<_> = warnings.filter(|it| it.contains("below cost")).collect();
     assert_eq!(below.len(), 1, "{below:?}");
@@ -347,7 +343,7 @@ fn a_rule_for_embeddings_has_a_price_of_input_alone() {
     let errors = of("\"emb*\"", refused).unwrap_err();
     let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(paths, ["price_rule[0].usdt_mtok.output"], "{errors}");
-    // Of other models' too: they have four.
+    // A rule that also covers chat models needs all four classes.
     let errors = of("\"*\"", "usdt_mtok = { input = \"0.01\" }").unwrap_err();
     assert!(
         errors
@@ -355,7 +351,7 @@ fn a_rule_for_embeddings_has_a_price_of_input_alone() {
             .contains("price_rule[0].usdt_mtok.output: missing"),
         "{errors}"
     );
-    // The model's own mistake is the only one.
+    // Only the model's own mistake is reported.
     let wrong = embedding.replace("family = \"E\"\n", "");
     let rule = rule(
         "r",
@@ -369,7 +365,7 @@ fn a_rule_for_embeddings_has_a_price_of_input_alone() {
 }
 
 #[test]
-fn what_is_probably_not_meant_is_warned_of() {
+fn likely_mistakes_in_rules_are_warned_of() {
     let warnings = |rules: &str| -> Vec<String> {
         let config = parse(&with(rules)).unwrap_or_else(|errors| panic!("{rules}: {errors}"));
         let warnings = config.warnings.iter().map(ToString::to_string);
@@ -391,13 +387,13 @@ fn what_is_probably_not_meant_is_warned_of() {
         ),
         (
             rule("r", acme, "\"claude-*\"", &times("1.05")),
-            &["no model"],
+            &["not a model"],
         ),
-        (group("g", "\"acme\""), &["in no price_rule"]),
+        (group("g", "\"acme\""), &["not used by any price_rule"]),
         (
             group("g", "\"acme\", \"beta\", \"acme\"")
                 + &rule("r", "groups = [\"g\"]", "\"gpt-5\"", &times("1.05")),
-            &["account_group[0].accounts: \"acme\" stands there twice"],
+            &["account_group[0].accounts: \"acme\" occurs twice"],
         ),
         (
             rule(
@@ -406,23 +402,23 @@ fn what_is_probably_not_meant_is_warned_of() {
                 "\"gpt-5\"",
                 &times("1.05"),
             ),
-            &["price_rule[0].accounts: \"acme\" stands there twice"],
+            &["price_rule[0].accounts: \"acme\" occurs twice"],
         ),
         (
             rule("r", acme, "\"gpt-5\"", &times("0.95")),
             &[
-                "cached_input is 0.095 USDT by this rule, with the multiplier, and \"v\" takes 0.1",
+                "cached_input is 0.095 USDT by this rule, with the multiplier, and \"v\" charges 0.1",
                 "output is 3.8 USDT",
                 "cache_write is 0.95 USDT",
                 "below 1",
             ],
         ),
-        // No route of it says what it costs.
+        // No route of the model has a known cost.
         (
             rule("r", acme, "\"gpt-5-mini\"", &times("0.95")),
             &["below 1"],
         ),
-        // The tariff's multiplier, 2, is upon them.
+        // The tariff's multiplier of 2 applies.
         (rule("r", acme, "\"gpt-5\"", &rates("0.45")), &[]),
         (
             rule("r", acme, "\"gpt-5\"", &rates("0.44")),
@@ -444,7 +440,7 @@ fn what_is_probably_not_meant_is_warned_of() {
             assert!(told.contains(word), "{rules}: {told}");
         }
     }
-    // What the vendor takes under a condition.
+    // The vendor's cost under a condition.
     let dear = r#"cache_write = "1" }, cost_rules = [{ above_input_tokens = 1000, usdt_mtok = { input = "1.06", cached_input = "0.1", output = "4", cache_write = "1" } }] }"#;
     let text = with(&rule("r", acme, "\"gpt-5\"", &times("1.05")));
     let told = parse(&text.replacen(r#"cache_write = "1" } }"#, dear, 1))
@@ -457,14 +453,14 @@ fn what_is_probably_not_meant_is_warned_of() {
             .any(|it| it.contains("price_rule[0]: ") && it.contains(word)),
         "{told:?}"
     );
-    // A rule that decides for nobody sells nothing.
+    // A rule that applies to no account sells nothing.
     let exception =
         rule("r", acme, "\"*\"", &times("0.9")) + &rule("e", acme, "\"gpt-5\"", &times("1"));
     assert!(!warnings(&exception).iter().any(|it| it.contains("takes")));
 }
 
 #[test]
-fn the_fingerprint_follows_the_prices_of_rules_and_not_whose_they_are() {
+fn fingerprint_depends_on_prices_of_rules_but_not_on_their_accounts() {
     let of = |rules: &str| parse(&with(rules)).unwrap().live.fingerprint();
     let first = of(&rule(
         "r",
@@ -502,8 +498,8 @@ fn which() -> impl Strategy<Value = Which> {
 }
 
 proptest! {
-    /// A rule that decides says more of the account than every other, or as much of it and more of the model; where there
-    /// is no such rule, two are told that say the same.
+    /// The deciding rule is more specific about the account than every other rule, or equally specific and more
+    /// specific about the model; if there is no such rule, the two equally specific rules are reported.
     #[test]
     fn one_rule_decides_or_two_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
         let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
@@ -521,9 +517,9 @@ proptest! {
         }
     }
 
-    /// The file as a whole, beside what its words mean one by one: `says` is how much of an account and of a model.
+    /// Compares the whole file with a simple model; `says` is how specific a rule is about an account and a model.
     #[test]
-    fn each_account_gets_the_rule_that_says_most_or_the_file_is_refused(
+    fn each_account_gets_the_most_specific_rule_or_the_file_is_refused(
         rules in prop::collection::vec((0usize..5, 0usize..6), 0..5),
     ) {
         const WHOM: [&str; 5] = [
@@ -586,14 +582,14 @@ proptest! {
             }
             (Err(errors), None) => {
                 for error in errors.iter() {
-                    prop_assert!(error.problem.contains("say the same of account and model"), "{}", errors);
+                    prop_assert!(error.problem.contains("are equally specific"), "{}", errors);
                 }
             }
             (found, expected) => prop_assert!(false, "{:?} {:?}\n{}", found.err(), expected, text),
         }
     }
 
-    /// Whatever order the file has.
+    /// The order of rules in the file does not matter.
     #[test]
     fn the_order_of_rules_changes_nothing(
         said in prop::collection::vec((who(), which()), 1..6),
@@ -608,9 +604,9 @@ proptest! {
         prop_assert_eq!(chosen(&said), chosen(&other));
     }
 
-    /// The id of a model says more of it than any beginning, and a longer beginning more than a shorter one.
+    /// A model's id is more specific than any prefix, and a longer prefix is more specific than a shorter one.
     #[test]
-    fn of_a_models_patterns_the_longest_counts(model in "[a-c]{1,6}", cuts in prop::collection::vec(0usize..7, 0..4), exact: bool) {
+    fn longest_pattern_of_a_model_decides(model in "[a-c]{1,6}", cuts in prop::collection::vec(0usize..7, 0..4), exact: bool) {
         let lengths: Vec<_> = cuts.iter().map(|cut| (*cut).min(model.len())).collect();
         let mut patterns: Vec<_> = lengths.iter().map(|length| format!("{}*", &model[..*length])).collect();
         patterns.push("zzz*".to_owned());

@@ -1,5 +1,5 @@
-//! What a reload does with each setting. Its name, type, default and sentence stand in `raw`, its range where it is
-//! checked; `docs/settings.md` shows all of it, and tests hold the page, this table and the checks together.
+//! Effect of a reload on each setting. `raw` has a setting's name, type, default and description, and the checks have
+//! its range; `docs/settings.md` shows all of these, and tests keep the page, this table and the checks consistent.
 
 use std::{net::SocketAddr, path::Path};
 
@@ -12,19 +12,19 @@ mod page;
 #[cfg(test)]
 mod tests;
 
-/// What becomes of a setting that has changed in the file of a running gateway.
+/// Effect of changing a setting in the file of a running gateway.
 enum OnReload {
-    /// It is in force at once.
+    /// The change applies at once.
     Taken,
-    /// It is in force from the next start on, which a reload says where they differ.
+    /// The change applies at the next start. The function compares both configurations, so that a reload can report it.
     Restart(fn(started: &Config, next: &Config) -> bool),
-    /// It is of use at the start alone.
+    /// The setting is only used at the start.
     Start,
 }
 
 use OnReload::{Restart, Start, Taken};
 
-/// Each setting stands here by its name, or by the table that it is in; the longer name counts.
+/// Settings by name, or by the table that contains them; the longest match decides.
 const SETTINGS: &[(&str, OnReload)] = &[
     ("listen", Restart(|one, other| one.listen != other.listen)),
     (
@@ -41,8 +41,9 @@ const SETTINGS: &[(&str, OnReload)] = &[
         Restart(|one, other| one.language != other.language),
     ),
     ("trusted_proxies", Taken),
+    ("cors_origins", Taken),
     ("reload_poll_seconds", Taken),
-    // Another certificate is taken; TLS itself is there or not.
+    // A changed certificate applies at once; switching TLS on or off does not.
     (
         "tls",
         Restart(|one, other| one.tls.is_some() != other.tls.is_some()),
@@ -60,6 +61,14 @@ const SETTINGS: &[(&str, OnReload)] = &[
     (
         "admin.operators_file",
         Restart(|one, other| operators(&one.admin) != operators(&other.admin)),
+    ),
+    (
+        "admin.hosts",
+        Restart(|one, other| hosts(&one.admin) != hosts(&other.admin)),
+    ),
+    (
+        "admin.metrics_key",
+        Restart(|one, other| metrics_key(&one.admin) != metrics_key(&other.admin)),
     ),
     ("admin.connections_max", Taken),
     ("admin.oidc", Restart(oidc_differs)),
@@ -87,6 +96,12 @@ const SETTINGS: &[(&str, OnReload)] = &[
     (
         "ledger.image_tokens",
         Restart(|one, other| one.ledger.image_tokens != other.ledger.image_tokens),
+    ),
+    (
+        "ledger.hold_conversations_max",
+        Restart(|one, other| {
+            one.ledger.hold_conversations_max != other.ledger.hold_conversations_max
+        }),
     ),
     (
         "ledger.document_tokens",
@@ -127,7 +142,7 @@ const SETTINGS: &[(&str, OnReload)] = &[
     ("model", Taken),
 ];
 
-/// The settings that differ and are in force from the next start on; a reload takes all the others.
+/// Settings that differ and apply only after a restart; a reload applies all others.
 #[must_use]
 pub fn need_restart(started: &Config, next: &Config) -> Vec<&'static str> {
     let differs = |on_reload: &OnReload| match on_reload {
@@ -146,6 +161,14 @@ fn operators(admin: &Option<AdminConfig>) -> Option<&Path> {
     admin
         .as_ref()
         .and_then(|admin| admin.operators_file.as_deref())
+}
+
+fn hosts(admin: &Option<AdminConfig>) -> Option<&[String]> {
+    admin.as_ref().map(|admin| admin.hosts.as_slice())
+}
+
+fn metrics_key(admin: &Option<AdminConfig>) -> Option<bool> {
+    admin.as_ref().map(|admin| admin.metrics_key)
 }
 
 fn oidc_differs(one: &Config, other: &Config) -> bool {

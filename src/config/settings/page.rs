@@ -1,4 +1,4 @@
-//! Every setting, as the schema describes it and the checks take it; and `docs/settings.md`, which is made of that.
+//! Collects every setting from the schema and the checks, and renders `docs/settings.md`.
 
 use std::fmt::Write as _;
 
@@ -9,35 +9,35 @@ use crate::config::{ConfigError, schema, testing::check};
 
 const HEAD: &str = r#"# Settings
 
-Every setting of `tollgate.toml`, by table and in alphabetical order. How they go together, with examples, is told in
-[`deploy/tollgate.toml`](../deploy/tollgate.toml); editors complete and check the file by
-[its schema](../deploy/tollgate.schema.json); `tollgate check` says every mistake in it.
+Every setting of `tollgate.toml`, by table and in alphabetical order. [`deploy/tollgate.toml`](../deploy/tollgate.toml)
+shows how settings work together, with examples. Editors complete and check the file by
+[its schema](../deploy/tollgate.schema.json). `tollgate check` reports every mistake in it.
 
-- A **default** of – is told by the sentence, where there is one; *must be given*: its table is a
-  mistake without it.
-- A **range** is what whole numbers may be, bounds included. Where one depends on other settings, it is the widest.
-- **reload** is what SIGHUP, or a change of the file, does on a running gateway: what is new is in force at once, or
-  after a restart; then the log says so (`needs_restart`).
-- A secret is `"${NAME}"` of the environment or `"file:/path"`. Decimal numbers stand in quotes, as texts.
+- A **default** of – means that there is no fixed value; the description states what happens without the setting.
+  *must be given*: the table is invalid without it.
+- A **range** lists the valid whole numbers, bounds included. If it depends on other settings, the widest range is shown.
+- **reload** says when a running gateway applies a change, after SIGHUP or a change of the file: at once, or after a
+  restart; then the log reports it (`needs_restart`).
+- A secret is `"${NAME}"`, an environment variable, or `"file:/path"`. Decimal numbers are quoted, as texts.
 
-This page is made from the program: `SETTINGS_WRITE=1 cargo test --lib --all-features config::settings` writes it.
+This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-features config::settings` writes it.
 "#;
 
-/// One setting.
+/// A setting of the page.
 pub(super) struct Setting {
-    /// Its table, like `[[model.routes]]`; empty at the top.
+    /// Header of its table, like `[[model.routes]]`; empty at the top level.
     table: String,
-    /// Like `model.routes.weight`.
+    /// Full path, like `model.routes.weight`.
     pub(super) path: String,
-    /// In words.
+    /// Type in words.
     kind: &'static str,
-    /// What it is without being given, where that is a value.
+    /// Default value, if it is a value and not words.
     pub(super) default: Option<Value>,
-    /// What it is for.
+    /// Description without the default.
     sentence: String,
 }
 
-/// All of them, in the schema's order.
+/// All settings, in the schema's order.
 pub(super) fn settings() -> Vec<Setting> {
     let mut found = Vec::new();
     of_table(&schema(), "", "", &mut found);
@@ -45,7 +45,9 @@ pub(super) fn settings() -> Vec<Setting> {
 }
 
 fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
-    let fields = table["properties"].as_object().expect("a table has fields");
+    let fields = table["properties"]
+        .as_object()
+        .expect("a table of settings has fields");
     let join = |name: &str| match path {
         "" => name.to_owned(),
         path => format!("{path}.{name}"),
@@ -54,13 +56,13 @@ fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
         if kind(field).is_none() {
             continue;
         }
-        // A row is one line; a comment may be several.
+        // A row of the page is one line; a doc comment may have several.
         let described = field["description"].as_str().unwrap_or_default();
         let (sentence, default) = sentence_and_default(&described.replace('\n', " "));
         found.push(Setting {
             table: head.to_owned(),
             path: join(name),
-            kind: kind(field).expect("it was found above"),
+            kind: kind(field).expect("the field has a type"),
             default,
             sentence,
         });
@@ -91,7 +93,7 @@ fn kind(field: &Value) -> Option<&'static str> {
     }
 }
 
-/// What is behind the last semicolon is the default, where it is a value and not words.
+/// Text after the last semicolon is the default if it is a value; otherwise it belongs to the description.
 fn sentence_and_default(described: &str) -> (String, Option<Value>) {
     let described = described.trim_end_matches('.');
     let parts = described.rsplit_once("; ");
@@ -102,7 +104,7 @@ fn sentence_and_default(described: &str) -> (String, Option<Value>) {
     }
 }
 
-/// What a reload does with a setting: the row of it or of the nearest table around it.
+/// Effect of a reload on a setting: the row of the setting or of the nearest table that contains it.
 pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     let holds = |row: &str| {
         let rest = path.strip_prefix(row);
@@ -110,22 +112,23 @@ pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     };
     let rows = SETTINGS.iter().filter(|(row, _)| holds(row));
     rows.max_by_key(|(row, _)| row.len()).unwrap_or_else(|| {
-        panic!("{path} has no row in SETTINGS of src/config/settings/mod.rs: say what a reload does with it")
+        panic!("{path} has no row in SETTINGS of src/config/settings/mod.rs: add one with the effect of a reload")
     })
 }
 
-/// What need not be given, though it must be in `base()`: where a setting's name ends so, and beside what.
+/// Settings of `base()` that need not be given in every case: the end of the path, and the exception as the page shows
+/// it.
 const UNLESS: &[(&str, &str)] = &[
     ("rate.source.select", "with `url`"),
     ("vendor.format", "or `formats`"),
     ("vendor.key", "or `keys`"),
-    ("model.output_tokens_max", "but of an embedding"),
-    ("usdt_mtok.cached_input", "but of an embedding"),
-    ("usdt_mtok.output", "but of an embedding"),
-    ("usdt_mtok.cache_write", "but of an embedding"),
+    ("model.output_tokens_max", "except for embeddings"),
+    ("usdt_mtok.cached_input", "except for embeddings"),
+    ("usdt_mtok.output", "except for embeddings"),
+    ("usdt_mtok.cache_write", "except for embeddings"),
 ];
 
-/// A file that has a value for all that must be there, and each table in it.
+/// A file with a value for every required setting and at least one entry of each table.
 pub(super) fn base() -> Value {
     let prices = json!({
         "input": "1", "cached_input": "0.1", "output": "2", "cache_write": "1", "cache_write_1h": "2",
@@ -179,7 +182,7 @@ pub(super) fn base() -> Value {
     })
 }
 
-/// The table that a setting is in, and its name there. Of several tables it is the first.
+/// The table that contains a setting, and the setting's name in it. For a list of tables, the first one.
 pub(super) fn place<'a>(file: &'a mut Value, path: &'a str) -> (&'a mut Value, &'a str) {
     let (tables, name) = path.rsplit_once('.').unwrap_or(("", path));
     let mut at = file;
@@ -192,7 +195,7 @@ pub(super) fn place<'a>(file: &'a mut Value, path: &'a str) -> (&'a mut Value, &
     (at, name)
 }
 
-/// `base()` with one value given.
+/// `base()` with one value set.
 pub(super) fn given(path: &str, value: Value) -> Value {
     let mut file = base();
     let (table, name) = place(&mut file, path);
@@ -200,19 +203,19 @@ pub(super) fn given(path: &str, value: Value) -> Value {
     file
 }
 
-/// `base()` without one value.
+/// `base()` with one value removed.
 pub(super) fn without(path: &str) -> Value {
     let mut file = base();
     let (table, name) = place(&mut file, path);
     match table.as_object_mut() {
         Some(table) => table.remove(name),
-        // Its table is not in the file at all.
+        // The table is not in the file.
         None => return base(),
     };
     file
 }
 
-/// The mistake that a file has in a setting, if it has one there.
+/// The mistake reported for a setting, if there is one.
 fn mistake(file: Value, path: &str) -> Option<ConfigError> {
     let mistakes = check(file).err()?;
     let found = mistakes
@@ -221,7 +224,7 @@ fn mistake(file: Value, path: &str) -> Option<ConfigError> {
     found.cloned()
 }
 
-/// The least and the most that a whole number may be, by the words of the mistake.
+/// Bounds of a whole number, read from the text of the mistake.
 pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     let mistake = mistake(given(path, json!(i64::MAX)), path)?;
     let (least, most) = mistake
@@ -231,7 +234,7 @@ pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     Some((least.parse().ok()?, most.parse().ok()?))
 }
 
-/// Whether its table, which may be empty, is a mistake without it.
+/// Whether a missing value is a mistake when its table is present.
 fn is_required(path: &str) -> bool {
     let mut file = base();
     match place(&mut file, path) {
@@ -241,7 +244,7 @@ fn is_required(path: &str) -> bool {
     mistake(file, path).is_some_and(|mistake| mistake.problem.starts_with("missing"))
 }
 
-/// What the page says of a setting without a default.
+/// The page's text for a setting without a default.
 pub(super) fn need(path: &str) -> String {
     if !is_required(path) {
         return "–".to_owned();
@@ -253,7 +256,7 @@ pub(super) fn need(path: &str) -> String {
     }
 }
 
-/// `docs/settings.md`.
+/// Renders `docs/settings.md`.
 pub(super) fn page() -> String {
     let mut page = HEAD.to_owned();
     let mut table = None;
@@ -267,10 +270,10 @@ pub(super) fn page() -> String {
                 page,
                 "\n## {title}\n\n| setting | what it is | type | default | range | reload |\n|---|---|---|---|---|---|\n"
             )
-            .expect("a String takes all");
+            .expect("writing to a String cannot fail");
             table = Some(setting.table.clone());
         }
-        writeln!(page, "{}", line(&setting)).expect("a String takes all");
+        writeln!(page, "{}", line(&setting)).expect("writing to a String cannot fail");
     }
     page
 }

@@ -3,25 +3,27 @@ use serde_json::{Value, json};
 use super::{page::*, *};
 use crate::{
     config::testing::{SMALL, changed, check, parse},
-    node::limits::LiveLimits,
+    state::limits::LiveLimits,
 };
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/settings.md");
 
-/// For each setting that is no number and no switch: something that it is not in `base()`. An object is merged into the
-/// table that the setting is in, where it cannot change alone. `null`: a certificate would be needed; the tests of the
-/// gateway change those.
+/// A value different from `base()` for each setting that is neither a number nor a switch. An object is merged into the
+/// setting's table, for settings that cannot change alone. `null`: the change would need a certificate; gateway tests
+/// cover it.
 const OTHERS: &str = r#"{
     "listen": "127.0.0.1:7070",
     "service": "other",
     "base_url": "https://other.example/v1",
     "language": "en",
     "trusted_proxies": ["10.0.0.0/8"],
+    "cors_origins": ["https://app.example"],
     "tls.certificate_file": null,
     "tls.key_file": null,
     "admin.listen": "127.0.0.1:7071",
     "admin.key": "${VENDOR_KEY}",
     "admin.operators_file": "operators.toml",
+    "admin.hosts": ["console.example"],
     "admin.oidc.issuer": "https://other.example",
     "admin.oidc.client_id": "other",
     "admin.oidc.client_secret": "${VENDOR_KEY}",
@@ -94,6 +96,9 @@ const OTHERS: &str = r#"{
     "rate.source.min": "1",
     "rate.source.max": "1000",
     "tariff.sell_rate_multiplier": "1.5",
+    "vendor.preset": null,
+    "model.preset": null,
+    "model.routes.preset": null,
     "vendor.name": null,
     "vendor.format": "messages",
     "vendor.formats": { "format": null, "formats": ["responses", "chat"] },
@@ -125,6 +130,7 @@ const OTHERS: &str = r#"{
     "model.output_field": "max_tokens",
     "model.system_role": "developer",
     "model.thinking": "budget",
+    "model.cache_marks": "never",
     "model.price_rules.service_tier": "flex",
     "model.price_rules.speed": "fast",
     "model.price_rules.inference_geo": "us",
@@ -132,12 +138,13 @@ const OTHERS: &str = r#"{
     "model.routes.model": "other",
     "model.routes.output_field": "max_tokens",
     "model.routes.system_role": "developer",
-    "model.routes.thinking": "budget"
+    "model.routes.thinking": "budget",
+    "model.routes.cache_marks": "never"
 }"#;
 
-/// Files that differ from `base()` in a setting; none where only a certificate would.
+/// Files that differ from `base()` in a setting; empty if the change would need a certificate.
 fn others(path: &str, others: &Value) -> Vec<Value> {
-    // Read by the code that reads the models' own, and refused without those of all classes and conditions.
+    // Checked by the same code as the models' own prices, and refused without all classes and conditions.
     if ["usdt_mtok", "price_rules"]
         .iter()
         .any(|table| path.starts_with(&format!("price_rule.{table}.")))
@@ -165,7 +172,7 @@ fn others(path: &str, others: &Value) -> Vec<Value> {
     }
 }
 
-/// What [`Gateway::reload`](crate::node::Gateway::reload) and its caller read.
+/// Compares everything that [`Gateway::reload`](crate::node::Gateway::reload) and its caller apply.
 fn is_taken(one: &Config, other: &Config) -> bool {
     let shown = |config: &Config| {
         let limits = LiveLimits::new(config);
@@ -174,7 +181,7 @@ fn is_taken(one: &Config, other: &Config) -> bool {
             (&config.live, limits, &config.base_url, config.reload_poll)
         )
     };
-    // Secrets, which are not shown.
+    // Secrets are compared separately, because `Debug` does not show them.
     let keys = |config: &Config| -> Vec<_> {
         let routes = config.live.models.iter().flat_map(|model| &model.routes);
         routes
@@ -188,8 +195,7 @@ fn is_taken(one: &Config, other: &Config) -> bool {
 }
 
 #[test]
-#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
-fn a_reload_does_with_each_setting_what_its_row_says() {
+fn reload_treats_each_setting_as_its_row_states() {
     let started = check(base()).unwrap_or_else(|errors| panic!("{errors}"));
     let known: Value = serde_json::from_str(OTHERS).unwrap();
     let mut seen = 0;
@@ -224,8 +230,7 @@ fn a_reload_does_with_each_setting_what_its_row_says() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
-fn a_default_is_what_a_setting_is_without_being_given() {
+fn documented_default_is_the_value_of_an_absent_setting() {
     let mut seen = 0;
     for setting in settings() {
         let Some(default) = setting.default else {
@@ -245,7 +250,7 @@ fn a_default_is_what_a_setting_is_without_being_given() {
 }
 
 #[test]
-fn each_row_is_of_settings_that_are_there() {
+fn each_row_belongs_to_an_existing_setting() {
     let settings = settings();
     for (row, _) in SETTINGS {
         let of_row = |path: &str| path == *row || path.starts_with(&format!("{row}."));
@@ -257,8 +262,7 @@ fn each_row_is_of_settings_that_are_there() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
-fn what_must_be_given_is_said_to_be_and_nothing_else() {
+fn only_required_settings_are_marked_as_required() {
     for (path, said) in [
         ("tls.certificate_file", "must be given"),
         ("tls.key_file", "must be given"),
@@ -271,15 +275,15 @@ fn what_must_be_given_is_said_to_be_and_nothing_else() {
         ("vendor.key", "must be given, or `keys`"),
         (
             "model.output_tokens_max",
-            "must be given, but of an embedding",
+            "must be given, except for embeddings",
         ),
         (
             "model.usdt_mtok.cached_input",
-            "must be given, but of an embedding",
+            "must be given, except for embeddings",
         ),
         (
             "model.routes.cost_usdt_mtok.output",
-            "must be given, but of an embedding",
+            "must be given, except for embeddings",
         ),
         ("model.description", "–"),
         ("traces.sample", "–"),
@@ -304,7 +308,6 @@ fn what_must_be_given_is_said_to_be_and_nothing_else() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
 fn the_page_lists_every_setting() {
     let page = page();
     if std::env::var_os("SETTINGS_WRITE").is_some() {
@@ -317,7 +320,7 @@ fn the_page_lists_every_setting() {
 }
 
 #[test]
-fn a_reload_names_what_it_does_not_take() {
+fn reload_names_the_settings_that_it_does_not_apply() {
     let text = |text: &str| format!("listen = \"127.0.0.1:1\"\n{text}");
     let started = parse(&text(SMALL)).unwrap();
     let needs = |next: &str| need_restart(&started, &parse(next).unwrap());

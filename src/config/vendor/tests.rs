@@ -34,7 +34,7 @@ fn mistakes_of_vendors_and_routes_are_named() {
             "format = \"chat\"",
             "formats = [\"chat\", \"messages\", \"chat\"]",
             "vendor[0].formats[2]",
-            "\"chat\" is there already",
+            "\"chat\" is listed already",
         ),
         (
             "format = \"chat\"",
@@ -130,7 +130,7 @@ fn mistakes_of_vendors_and_routes_are_named() {
             "vendor = \"v\"",
             "vendor = \"w\"",
             "model[0].routes[0].vendor",
-            "\"w\": add it or mend the name",
+            "\"w\": add it or correct the name",
         ),
         (
             "vendor = \"v\"",
@@ -166,7 +166,7 @@ fn mistakes_of_vendors_and_routes_are_named() {
             "http://127.0.0.1:9/v1/",
             "http://127.0.0.1:9/v1/chat/completions/",
             "vendor[0].url",
-            "it is put behind it",
+            "because it is appended",
         ),
         (
             "format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
@@ -276,7 +276,7 @@ fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
         assert_eq!(vendor.credentials, [credential]);
         assert!(vendor.credentials[0].is_sensitive());
     }
-    // Beside another format, whose address has it, /v1 stands once.
+    // With another format, the base URL already has /v1, which is not repeated.
     for (formats, url, endpoint) in [
         (
             "[\"messages\", \"chat\"]",
@@ -297,13 +297,13 @@ fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
         let vendor = &route.speaking(messages).vendor;
         assert_eq!(vendor.endpoint.to_string(), endpoint, "{formats} {url}");
     }
-    // What is wrong with the list is told once.
+    // A mistake in the list is reported once.
     let bad = changed("format = \"chat\"", "formats = 1");
     assert_eq!(parse(&bad).unwrap_err().iter().count(), 1);
 }
 
 #[test]
-fn routes_stand_by_priority_and_a_route_differs_from_its_model_where_it_says_so() {
+fn routes_are_ordered_by_priority_and_may_override_their_model() {
     let text = changed(
         "routes = [ { vendor = \"v\", model = \"m-1\" } ]",
         r#"sticky = true
@@ -344,7 +344,7 @@ fn a_vendor_may_have_several_keys() {
     let vendor = &config.live.models[0].routes[0].vendor;
     assert_eq!(
         vendor.credentials,
-        ["Bearer sk-vendor-secret", "Bearer admin-secret-0123456789"]
+        ["Bearer sk-vendor-secret", "Bearer admin-7Kq2vW9xT4mZ8rB3"]
     );
     assert!(
         vendor
@@ -355,7 +355,7 @@ fn a_vendor_may_have_several_keys() {
 }
 
 #[test]
-fn how_connections_are_made_is_the_vendors() {
+fn connection_settings_are_per_vendor() {
     let of = |lines: &str, url: &str| {
         let text = changed("name = \"v\"", &format!("name = \"v\"\n{lines}"));
         let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1));

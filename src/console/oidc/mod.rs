@@ -1,8 +1,8 @@
-//! Signing in by an OpenID provider: the authorization code with PKCE (OpenID Connect Core 1.0, 3.1; RFC 7636).
+//! Sign-in through an OpenID provider: the authorization code with PKCE (OpenID Connect Core 1.0, 3.1; RFC 7636).
 //!
-//! Nothing is kept of somebody who is on the way to the provider: their browser has a random word in a cookie of this
-//! way alone, and state, nonce and the verifier of the code are made of that. So a code is worth nothing in another
-//! browser, and nobody's memory fills up.
+//! The gateway stores nothing for a sign-in under way: the browser has a random word in a cookie of its own, and state,
+//! nonce and code verifier are derived from that word. So a code is useless in another browser, and unfinished sign-ins
+//! use no memory.
 
 mod provider;
 mod token;
@@ -21,34 +21,34 @@ use super::{
     sessions::{digest, random},
     sign_in::is_tls,
 };
-use crate::{admin::Role, config::OidcConfig, text::percent::encoded};
+use crate::{config::OidcConfig, operators::Role, text::percent::encoded};
 
 const COOKIE: &str = "tollgate_console_oidc";
-/// How long somebody may take at the provider.
+/// How long a sign-in at the provider may take.
 const AGE_SECONDS: u64 = 600;
-/// What is asked of the provider at the same time.
+/// Requests to the provider at the same time, at most.
 const ASKED_AT_ONCE_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 200;
 
-/// The provider and what is configured of it.
+/// The provider and its configuration.
 pub(super) struct Oidc {
     config: OidcConfig,
     provider: Provider,
     asked: Semaphore,
 }
 
-/// Somebody whom the provider knows, and who has a role here.
+/// An operator whom the provider has authenticated, and who has a role here.
 pub(super) struct Known {
-    /// As the audit's lines have it. No file of operators can name somebody so.
+    /// As audit lines have it. No name in a file of operators can have this form.
     pub(super) name: String,
     pub(super) role: Role,
 }
 
-/// Why somebody who comes back is not let in: what they are told. The log has the rest.
+/// Why a sign-in is refused, as shown to the person. The log has the details.
 pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) text: String,
-    /// The provider was asked about somebody, and did not let them in.
+    /// The provider was called for this sign-in, so it may count as a guess.
     pub(super) asked: bool,
 }
 
@@ -61,7 +61,7 @@ impl Oidc {
         }
     }
 
-    /// Sends a browser to the provider.
+    /// Redirects a browser to the provider.
     pub(super) async fn start(&self, head: &Parts) -> Answer {
         let Ok(_permit) = self.asked.try_acquire() else {
             return busy().page();
@@ -70,10 +70,10 @@ impl Oidc {
             (Ok(ends), Ok(word)) => (ends, word),
             (Err(error), _) => return failed(&error).page(),
             (_, Err(error)) => {
-                tracing::error!(%error, "nobody can be sent to the provider");
+                tracing::error!(%error, "sign-in by the OpenID provider cannot begin");
                 return page(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    "Our own fault; the log says more.",
+                    "An error of the gateway; see its log.",
                 );
             }
         };
@@ -96,10 +96,10 @@ impl Oidc {
             ],
         );
         let Ok(to) = HeaderValue::from_str(&to) else {
-            tracing::error!("admin.oidc.issuer: its authorization_endpoint is no address");
+            tracing::error!("admin.oidc.issuer: its authorization_endpoint is not a URL");
             return page(
                 StatusCode::BAD_GATEWAY,
-                "The provider's address is none; the log says more.",
+                "The provider's address is invalid; see the gateway's log.",
             );
         };
         let mut res = see("/");
@@ -107,24 +107,24 @@ impl Oidc {
         with_cookie(res, &head.headers, &word, AGE_SECONDS)
     }
 
-    /// Who has come back. Nothing is asked of the provider for a browser that was not sent there.
+    /// The operator who returns from the provider. If the browser was not sent there by us, the provider is not called.
     pub(super) async fn back(&self, headers: &HeaderMap, form: &Form) -> Result<Known, Refused> {
         let way = cookie(headers).map(|word| Way::of(&word));
         let state = form.get("state").as_bytes();
         let Some(way) = way.filter(|way| bool::from(way.state.as_bytes().ct_eq(state))) else {
             return Err(Refused {
                 status: StatusCode::BAD_REQUEST,
-                text: "This browser was not on its way to the provider, or took longer than ten minutes. Try again."
+                text: "This browser did not start this sign-in, or it took longer than ten minutes. Try again."
                     .into(),
                 asked: false,
             });
         };
-        // RFC 9207: of another provider nothing is taken.
+        // RFC 9207: an answer of another issuer is refused.
         let issuer = form.get("iss");
         if !issuer.is_empty() && issuer != self.config.issuer {
             return Err(Refused {
                 status: StatusCode::BAD_REQUEST,
-                text: "Another provider than that of admin.oidc.issuer has sent you here.".into(),
+                text: "The sign-in came from a provider other than admin.oidc.issuer.".into(),
                 asked: false,
             });
         }
@@ -134,7 +134,7 @@ impl Oidc {
             tracing::warn!(target: "audit", what = "console.refused", by = "oidc", error = word);
             return Err(Refused {
                 status: StatusCode::FORBIDDEN,
-                text: format!("The provider did not let you in ({word})."),
+                text: format!("The provider refused the sign-in ({word})."),
                 asked: false,
             });
         }
@@ -149,7 +149,7 @@ impl Oidc {
         self.known(&claims)
     }
 
-    /// What the claims of somebody come to here.
+    /// The operator and role that the claims give.
     fn known(&self, claims: &Map<String, Value>) -> Result<Known, Refused> {
         let OidcConfig {
             name_claim,
@@ -171,14 +171,14 @@ impl Oidc {
         };
         let Some(name) = name.filter(plain) else {
             return Err(refused(format!(
-                "The provider does not say what you are called: its claim {name_claim:?} (admin.oidc.name_claim) is \
+                "The provider does not report your name: its claim {name_claim:?} (admin.oidc.name_claim) is \
                  missing, or has other characters than letters, digits, '.', '-', '_', '+' and '@'. admin.oidc.scopes \
                  may have to ask for it."
             )));
         };
-        // Some providers say it in a text.
-        let denied = |said: &Value| said == false || said == "false";
-        if name_claim == "email" && claims.get("email_verified").is_some_and(denied) {
+        // Some providers send the boolean as text.
+        let verified = |said: &Value| said == true || said == "true";
+        if name_claim == "email" && !claims.get("email_verified").is_some_and(verified) {
             return Err(refused(format!(
                 "The provider has not verified the address {name}."
             )));
@@ -190,7 +190,7 @@ impl Oidc {
         };
         let Some(role) = self.config.role_of(&groups) else {
             return Err(refused(format!(
-                "{name} has no role here: none of the groups of admin.oidc.roles stands in the provider's claim \
+                "{name} has no role here: none of the groups of admin.oidc.roles is in the provider's claim \
                  {role_claim:?} (admin.oidc.role_claim)."
             )));
         };
@@ -200,7 +200,7 @@ impl Oidc {
         })
     }
 
-    /// Sends a browser to where the provider forgets it, too.
+    /// Redirects a browser to the provider's page for signing out.
     pub(super) async fn leave(&self) -> Answer {
         let ends = match self.provider.ends(&self.config).await {
             Ok(ends) => ends,
@@ -220,7 +220,7 @@ impl Oidc {
         res
     }
 
-    /// Without the cookie of the way there.
+    /// Deletes the cookie of the sign-in.
     pub(super) fn arrived(res: Answer, headers: &HeaderMap) -> Answer {
         with_cookie(res, headers, "", 0)
     }
@@ -239,20 +239,20 @@ fn page(status: StatusCode, says: &str) -> Answer {
 fn busy() -> Refused {
     Refused {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        text: "Others are signing in right now. Try again.".into(),
+        text: "Too many sign-ins at the moment. Try again.".into(),
         asked: false,
     }
 }
 
-/// What is said of an error that the log has in full.
+/// The short text for an error that the log has in full.
 fn failed(error: &ProviderError) -> Refused {
-    tracing::error!(%error, "nobody is let in by the OpenID provider");
+    tracing::error!(%error, "sign-in by the OpenID provider failed");
     let setting = match error {
         ProviderError::Client(_) => "admin.oidc.client_id",
         ProviderError::Code(_) => "admin.oidc.redirect_url",
         _ => "admin.oidc.issuer",
     };
-    // Whoever comes with a made-up code has guessed; a provider that cannot be asked is nobody's fault here.
+    // A made-up code is the guess of a browser; an unreachable provider is not the browser's fault.
     let status = match error {
         ProviderError::Code(_) | ProviderError::Token(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::BAD_GATEWAY,
@@ -260,13 +260,13 @@ fn failed(error: &ProviderError) -> Refused {
     Refused {
         status,
         text: format!(
-            "The provider could not be asked, or was not believed; the gateway's log says why. Look at {setting}."
+            "The provider did not answer, or its answer is invalid; see the gateway's log, and check {setting}."
         ),
         asked: true,
     }
 }
 
-/// What goes with somebody to the provider and comes back, made of a random word.
+/// Values that a sign-in sends to the provider and gets back, derived from a random word.
 struct Way {
     state: String,
     nonce: String,
@@ -283,7 +283,7 @@ impl Way {
         }
     }
 
-    /// RFC 7636, 4.2.
+    /// The code challenge for this verifier (S256; RFC 7636, 4.2).
     fn challenge(&self) -> String {
         URL_SAFE_NO_PAD.encode(digest(self.verifier.as_bytes()))
     }
@@ -298,7 +298,7 @@ fn with_query(url: &str, fields: &[(&str, &str)]) -> String {
     format!("{url}{sign}{fields}")
 }
 
-/// The word of a browser that is on its way: 64 digits.
+/// The random word of a sign-in under way: 64 hexadecimal digits.
 fn cookie(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut words = cookies
@@ -312,13 +312,14 @@ fn cookie(headers: &HeaderMap) -> Option<String> {
     }
 }
 
-/// Lax: the provider's page sends the browser back, and it must bring this then.
+/// Lax: the provider redirects the browser back from another site, and the browser must send this cookie then.
 fn with_cookie(mut res: Answer, headers: &HeaderMap, word: &str, age: u64) -> Answer {
     let secure = if is_tls(headers) { "; Secure" } else { "" };
     let cookie = format!(
         "{COOKIE}={word}; Path=/console/oidc; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"
     );
-    let cookie = HeaderValue::from_str(&cookie).expect("digits and letters");
+    let cookie = HeaderValue::from_str(&cookie)
+        .expect("a cookie of letters and digits is a valid header value");
     res.headers_mut().append(header::SET_COOKIE, cookie);
     res
 }
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn claims_come_to_a_name_and_the_mightiest_role_or_to_words_that_name_the_setting() {
+    async fn claims_give_a_name_and_the_highest_role_or_an_error_with_the_setting() {
         let oidc = oidc();
         let known = |claims: Value| {
             let known = oidc.known(claims.as_object().unwrap());
@@ -355,7 +356,7 @@ mod tests {
                 .map(|known| (known.name, known.role))
                 .map_err(|refused| refused.text)
         };
-        let anna = |groups: Value| json!({ "email": "anna@example.com", "groups": groups });
+        let anna = |groups: Value| json!({ "email": "anna@example.com", "email_verified": true, "groups": groups });
         for (groups, role) in [
             (json!(["all", "ops"]), Role::Admin),
             (json!(["boss", "all"]), Role::Finance),
@@ -378,6 +379,7 @@ mod tests {
                 json!({ "email": "a@b", "email_verified": false, "groups": ["ops"] }),
                 "not verified",
             ),
+            (json!({ "email": "a@b", "groups": ["ops"] }), "not verified"),
         ] {
             let refused = known(claims).unwrap_err();
             assert!(refused.contains(says), "{refused}");
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_the_same_for_its_word_and_tells_nothing_of_it() {
+    fn state_nonce_and_verifier_are_derived_from_the_word_and_do_not_reveal_it() {
         let (one, other) = (Way::of("a"), Way::of("b"));
         assert_eq!(one.state, Way::of("a").state);
         assert_ne!(one.state, other.state);
@@ -395,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_was_not_sent_is_not_taken_in() {
+    async fn sign_in_without_a_matching_request_is_refused() {
         let oidc = oidc();
         let mut headers = HeaderMap::new();
         let form = |word: &str| Form::parse(&format!("code=x&state={}", Way::of(word).state));

@@ -1,4 +1,4 @@
-//! The provider: where its ends are, what it signs with, and what it gives for a code.
+//! The provider's HTTP client: discovers its endpoints and signing keys, and exchanges a code for a token.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,17 +19,17 @@ use tollgate_layers::error::BoxError;
 use super::token::{self, Expected, TokenError};
 use crate::{
     config::{OidcConfig, safe_address},
-    node::https::{self, HttpsClient},
+    net::https::{self, HttpsClient},
     text::percent::encoded,
 };
 
-/// Time for a whole answer.
+/// Time limit for a whole answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
-/// How long what the provider says of itself is believed.
+/// How long the discovered endpoints and keys are cached.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 
-/// Asks the provider.
+/// The client, with the cached discovery.
 pub(super) struct Provider {
     client: HttpsClient,
     known: Mutex<Option<Known>>,
@@ -42,7 +42,7 @@ struct Known {
     since: Instant,
 }
 
-/// OpenID Connect Discovery 1.0, 3.
+/// The provider's endpoints: OpenID Connect Discovery 1.0, 3.
 #[derive(Debug, Deserialize)]
 pub(super) struct Ends {
     issuer: String,
@@ -54,10 +54,10 @@ pub(super) struct Ends {
     token_endpoint_auth_methods_supported: Vec<String>,
 }
 
-/// Why somebody could not be let in: for the log. It names the setting that is to be looked at.
+/// Why a sign-in failed, for the log. Each text names the setting to check.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProviderError {
-    #[error("admin.oidc.issuer: {url} cannot be asked: {source}")]
+    #[error("admin.oidc.issuer: no answer from {url}: {source}")]
     OutOfReach { url: String, source: BoxError },
     #[error("admin.oidc.issuer: {url} answered {status}{said}")]
     Answered {
@@ -66,22 +66,20 @@ pub(super) enum ProviderError {
         said: String,
     },
     #[error(
-        "admin.oidc.issuer is {wanted:?}, and what is found there calls itself {given:?}: take that"
+        "admin.oidc.issuer is {wanted:?}, and its discovery document states {given:?}: use that"
     )]
     Issuer { wanted: String, given: String },
-    #[error(
-        "admin.oidc.client_id or admin.oidc.client_secret: the provider does not know the console by them{0}"
-    )]
+    #[error("admin.oidc.client_id or admin.oidc.client_secret: the provider rejected them{0}")]
     Client(String),
     #[error(
-        "the provider gave nothing for the code{0}; admin.oidc.redirect_url must be what it has"
+        "the provider rejected the sign-in code{0}; check that admin.oidc.redirect_url equals the one registered there"
     )]
     Code(String),
-    #[error("the provider's token is not believed: {0}")]
+    #[error("the provider's token is invalid: {0}")]
     Token(#[from] TokenError),
 }
 
-/// RFC 6749, 5.2.
+/// An error answer: RFC 6749, 5.2.
 #[derive(Default, Deserialize)]
 struct Said {
     #[serde(default)]
@@ -95,7 +93,7 @@ impl Said {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
-    /// For the log, where it is short.
+    /// The error as text for the log, shortened.
     fn text(&self) -> String {
         let parts = [&self.error, &self.error_description];
         let parts = parts.map(|part| part.chars().filter(|c| !c.is_control()).take(200));
@@ -121,12 +119,12 @@ impl Provider {
         }
     }
 
-    /// Where its ends are.
+    /// The provider's endpoints.
     pub(super) async fn ends(&self, config: &OidcConfig) -> Result<Arc<Ends>, ProviderError> {
         Ok(self.known(config, true).await?.ends)
     }
 
-    /// What it says of itself: as it is remembered, if that will do.
+    /// The provider's endpoints and keys; cached ones if `remembered` allows that and they are fresh.
     async fn known(&self, config: &OidcConfig, remembered: bool) -> Result<Known, ProviderError> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = |known: &Known| remembered && known.since.elapsed() < KNOWN_FOR;
@@ -153,7 +151,7 @@ impl Provider {
         Ok(known)
     }
 
-    /// What it says of whoever has this code.
+    /// The verified claims about the person for whom the provider issued this code.
     pub(super) async fn claims(
         &self,
         config: &OidcConfig,
@@ -169,7 +167,7 @@ impl Provider {
             nonce,
         };
         match token::claims(&token, &known.keys, expected) {
-            // It has other keys by now.
+            // The provider may have rotated its keys.
             Err(TokenError::KeyUnknown) => {
                 let known = self.known(config, false).await?;
                 Ok(token::claims(&token, &known.keys, expected)?)
@@ -178,7 +176,7 @@ impl Provider {
         }
     }
 
-    /// RFC 6749, 4.1.3, with RFC 7636, 4.5.
+    /// Exchanges a code for an id token: RFC 6749, 4.1.3, with RFC 7636, 4.5.
     async fn exchange(
         &self,
         config: &OidcConfig,
@@ -194,7 +192,7 @@ impl Provider {
         ];
         let methods = &ends.token_endpoint_auth_methods_supported;
         let takes = |name: &str| methods.iter().any(|method| method == name);
-        // Basic is what a provider takes that does not say (Discovery 1.0, 3).
+        // A provider that lists no methods accepts Basic (Discovery 1.0, 3).
         let in_body = takes("client_secret_post") && !takes("client_secret_basic");
         let mut basic = None;
         match &config.client_secret {
@@ -257,7 +255,7 @@ impl Provider {
             url: url.to_owned(),
             source,
         };
-        // What the provider says of its ends is held to what is asked of its own address.
+        // Addresses that the provider publishes must satisfy the same rules as its configured one.
         let uri = safe_address(url).map_err(|problem| out_of_reach(problem.into()))?;
         let mut req = Request::new(Full::new(Bytes::from(body)));
         let headers = req.headers_mut();
@@ -292,9 +290,9 @@ fn parsed<T: DeserializeOwned>(
     serde_json::from_slice(answer).map_err(|error| ProviderError::Answered {
         url: url.to_owned(),
         status,
-        // Where in the answer, and nothing of it: it may be a token.
+        // Only the position of the error, not the answer's text: it may contain a token.
         said: format!(
-            ", which is not understood at line {}, column {}",
+            ", which cannot be parsed at line {}, column {}",
             error.line(),
             error.column()
         ),

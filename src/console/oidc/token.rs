@@ -1,5 +1,5 @@
-//! Tokens of a provider: whether it signed them, for us, for this sign-in. `jsonwebtoken` reads and checks them; the
-//! signatures are ring's, which the gateway has for TLS.
+//! Verifies the provider's tokens: signed by the provider, for this client, for this sign-in. `jsonwebtoken` parses and
+//! checks them; signatures are verified with ring, which the gateway has for TLS anyway.
 
 use std::sync::Once;
 
@@ -15,7 +15,8 @@ use serde_json::{Map, Value};
 use signature::{Error as SignatureError, Verifier};
 use subtle::ConstantTimeEq;
 
-/// Signatures by a private key. Secrets that both sides know (HS256) are none: whoever has a client's secret could sign.
+/// Signatures by a private key. HS256 and its kind are not accepted: their key is the client secret, so everyone who
+/// has it could sign.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -28,7 +29,7 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::EdDSA,
 ];
 
-/// What a token must say.
+/// Required contents of a token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
@@ -36,15 +37,15 @@ pub(super) struct Expected<'a> {
     pub(super) nonce: &'a str,
 }
 
-/// Why a token is not believed.
+/// Why a token is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
-    /// The provider has no such key, as far as is known.
+    /// The cached keys of the provider have no such key.
     #[error("it is signed by a key that admin.oidc.issuer does not publish")]
     KeyUnknown,
-    #[error("it is signed in a way that is not taken ({0:?})")]
+    #[error("its signature algorithm is not accepted ({0:?})")]
     Algorithm(Algorithm),
-    #[error("its {0} is not what was asked for")]
+    #[error("its {0} is not the requested one")]
     Claim(&'static str),
     #[error(transparent)]
     Jwt(#[from] JwtError),
@@ -57,7 +58,7 @@ pub(super) fn claims(
     expected: Expected<'_>,
 ) -> Result<Map<String, Value>, TokenError> {
     static INSTALLED: Once = Once::new();
-    // Somebody else's would verify as well.
+    // A provider that another crate has installed would verify as well, so the result is ignored.
     INSTALLED.call_once(|| {
         let _ = RING.install_default();
     });
@@ -78,7 +79,7 @@ pub(super) fn claims(
     if !bool::from(nonce.ct_eq(expected.nonce.as_bytes())) {
         return Err(TokenError::Claim("nonce"));
     }
-    // OpenID Connect Core 1.0, 3.1.3.7: of several audiences one was meant to use it.
+    // OpenID Connect Core 1.0, 3.1.3.7: if there are several audiences, `azp` must name this client.
     let shared = claims
         .get("aud")
         .and_then(Value::as_array)
@@ -91,7 +92,7 @@ pub(super) fn claims(
     Ok(claims)
 }
 
-/// The key of this id; without an id the only one that signs.
+/// The key with this id; without an id, the signing key if there is only one.
 fn key_of<'a>(keys: &'a JwkSet, id: Option<&str>) -> Option<&'a Jwk> {
     let mut signing = keys.keys.iter().filter(|key| {
         let usage = key.common.public_key_use.as_ref();
@@ -112,7 +113,7 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Nothing is signed here.
+/// The gateway signs no tokens.
 fn no_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>, JwtError> {
     Err(ErrorKind::InvalidAlgorithm.into())
 }
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_believed_that_was_signed_for_this_client_and_this_sign_in_alone() {
+    fn token_of_another_client_or_sign_in_is_rejected() {
         let provider = Provider::new();
         let keys = provider.keys("k1");
         let header = json!({ "alg": "ES256", "kid": "k1" });

@@ -1,4 +1,4 @@
-//! The same answers in the responses format.
+//! The script's answers in the responses format.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{super::vendor::Reply, Answer, CREATED, ToolCall, cut_in_the_middle, 
 
 const ID: &str = "resp_scripted_1";
 
-/// The conversation of a responses request as turns of the chat format, which the script reads.
+/// Converts a responses request to messages of the chat format, which the script reads.
 pub(super) fn as_chat(req: &Value) -> Value {
     let mut turns = Vec::new();
     if let Some(told) = req["instructions"].as_str() {
@@ -33,7 +33,7 @@ fn turn(item: &Value) -> Option<Value> {
     }
 }
 
-/// The function of a namespace that `NAMESPACE__NAME` means, as its own two names.
+/// Splits `NAMESPACE__NAME` into the namespace and the name, if `tool` is that namespace and has that function.
 pub(super) fn grouped<'a>(tool: &'a Value, name: &'a str) -> Option<(&'a str, &'a str)> {
     let namespace = tool["name"].as_str()?;
     let name = name.strip_prefix(namespace)?.strip_prefix("__")?;
@@ -44,7 +44,8 @@ pub(super) fn grouped<'a>(tool: &'a Value, name: &'a str) -> Option<(&'a str, &'
 }
 
 impl ToolCall {
-    /// Calls the tool as this format has it, where the others have but functions.
+    /// Turns the call into the kind that the request offered: in this format a tool may be in a namespace or take free
+    /// text.
     pub(super) fn as_offered(&mut self, req: &Value) {
         let tools = || req["tools"].as_array().into_iter().flatten();
         let group = tools().find_map(|tool| grouped(tool, &self.name));
@@ -59,7 +60,7 @@ impl ToolCall {
         }
     }
 
-    /// The beginning of its item's id, the item, the events and the field that its arguments stand in.
+    /// The prefix of the item's id, the item's type, the prefix of its events, and the field of its arguments.
     const fn words(&self) -> [&'static str; 4] {
         match self.is_free {
             true => [
@@ -90,7 +91,7 @@ impl Answer {
         }
     }
 
-    /// The answer with these items, as it is at this time.
+    /// The response object with these items and this status.
     fn response(&self, status: &str, output: &[Value], usage: &Value) -> Value {
         let cut = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         json!({ "id": ID, "object": "response", "created_at": CREATED, "status": status, "error": null,
@@ -160,7 +161,7 @@ fn call_item(index: usize, call: &ToolCall, arguments: &str, status: &str) -> Va
     item
 }
 
-/// Events with their numbers.
+/// Events with their sequence numbers.
 #[derive(Default)]
 struct Events {
     written: Vec<String>,
@@ -174,7 +175,7 @@ impl Events {
             .push(format!("event: {kind}\ndata: {data}\n\n"));
     }
 
-    /// One of an item, at its place.
+    /// Adds an event of the item with this index and id.
     fn of(&mut self, kind: &str, (index, id): (usize, &str), mut data: Value) {
         data["item_id"] = id.into();
         data["output_index"] = index.into();

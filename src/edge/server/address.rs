@@ -1,12 +1,12 @@
-//! Who the client is: the socket's address, or what a trusted proxy says.
+//! Determines the client's address: the socket's, or the one that a trusted proxy reports.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 
-/// The socket's address, unless the peer is a trusted proxy: then the rightmost entry of
-/// `x-forwarded-for` that is not one.
+/// The socket's address, unless the peer is a trusted proxy: then the rightmost entry of `x-forwarded-for` that is not
+/// a trusted proxy.
 #[must_use]
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
@@ -20,13 +20,13 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
         .map(HeaderValue::as_bytes)
         .collect();
     let mut nearest = peer;
-    // Bytes and not text: one odd byte of the client's must not hide what the proxy wrote behind it.
+    // Bytes and not text: an invalid byte sent by the client must not hide the entry that the proxy appended.
     let entries = lines
         .iter()
         .rev()
         .flat_map(|line| line.rsplit(|byte| *byte == b','));
     for entry in entries {
-        // What stands left of something that is no address is hearsay.
+        // Everything to the left of an invalid entry is untrusted.
         let text = std::str::from_utf8(entry).unwrap_or_default();
         let Some(address) = parse_address(text.trim()) else {
             return nearest;
@@ -39,7 +39,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
     nearest
 }
 
-/// An address, with or without a port.
+/// An address, with an optional port.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse().ok().or_else(|| {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_trusted_proxies_are_believed_about_the_client() {
+    fn client_address_is_taken_only_from_trusted_proxies() {
         let trusted: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()];
         for (peer, forwarded, client) in [
             ("192.0.2.1", &["203.0.113.9"][..], "192.0.2.1"),

@@ -1,4 +1,4 @@
-//! What a request brings.
+//! The body of a request.
 
 use std::{
     pin::Pin,
@@ -12,21 +12,21 @@ use tollgate_layers::self_wake::suppress_wakes;
 
 use super::{supervise::Activity, unread::Unread};
 
-/// The body of a request, as it comes from the connection. What of it nobody has read when it is dropped, the
-/// connection throws away.
+/// The body of a request, as the connection delivers it. If it is dropped before its end, the connection discards the
+/// rest.
 #[derive(Debug)]
 pub struct RequestBody {
-    /// `None` behind its end.
+    /// `None` after the end of the body.
     incoming: Option<Incoming>,
-    /// On HTTP/1 the task that answers drives the connection too.
+    /// Whether the task that answers also polls the connection, as on HTTP/1.
     of_one_task: bool,
-    /// Somebody began to read it, or its client waits for that.
+    /// Whether reading has begun, or the client waits for `100 Continue`.
     begun: bool,
     activity: Activity,
 }
 
 impl RequestBody {
-    /// `awaited`: its client sends it when it is asked for.
+    /// `awaited`: the client sends the body only after `100 Continue`.
     pub(super) const fn new(
         incoming: Incoming,
         of_one_task: bool,
@@ -68,7 +68,7 @@ impl Body for RequestBody {
         let mut incoming = Pin::new(incoming);
         let frame = if this.of_one_task {
             let (frame, heard) = suppress_wakes(|| incoming.as_mut().poll_frame(cx));
-            // The connection need not be woken for more where there is no more.
+            // The connection need not be woken if there is nothing left to read.
             if let Some(connection) = heard
                 && !incoming.is_end_stream()
             {

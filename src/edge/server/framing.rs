@@ -1,9 +1,10 @@
-//! Watches where requests begin and end on an HTTP/1 connection, and notes the first one whose length is
-//! told in two ways, or in a coding that is not understood.
+//! Tracks where requests begin and end on an HTTP/1 connection, and records the first one with two lengths or an
+//! unsupported coding.
 //!
-//! hyper takes `transfer-encoding` and forgets the `content-length` beside it; of several codings it looks at the
-//! last one (RFC 9112, sections 6.1 and 6.3). Whoever stands before us may have done otherwise, and then the
-//! rest of the body is somebody else's request. Such a request is refused, and only the bytes tell which one it is.
+//! hyper uses `transfer-encoding` and drops a `content-length` next to it; of several codings it checks only the last
+//! (RFC 9112, sections 6.1 and 6.3). A proxy before the gateway may have decided differently, and would then treat the
+//! rest of the body as another client's request. Such a request is refused, and only the byte stream shows which one it
+//! is.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,43 +12,43 @@ use memchr::memchr;
 
 use crate::edge::head::FramingFault;
 
-/// Of a line, so much is kept. No honest line that matters is longer.
+/// Maximum bytes of a line that are kept. No legitimate line that matters here is longer.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Which request of a connection is the first of doubtful length, and why. Clones share it.
+/// Index of a connection's first ambiguous request, and the reason. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AmbiguousFraming(Arc<OnceLock<(usize, FramingFault)>>);
 
 impl AmbiguousFraming {
-    /// Why the `nth` request, counted from 1, is doubtful: for itself, or for one before it.
+    /// The fault of the `nth` request, counted from 1: its own, or that of an earlier one.
     pub(super) fn of(&self, nth: usize) -> Option<FramingFault> {
         let (first, fault) = self.0.get()?;
         (*first <= nth).then_some(*fault)
     }
 }
 
-/// Reads along.
+/// Parses the byte stream of a connection.
 #[derive(Debug)]
 pub(super) struct Framing {
     doubt: AmbiguousFraming,
     state: State,
-    /// The line that is not complete yet.
+    /// The incomplete line at the end of the input.
     line: Vec<u8>,
-    /// Heads that have ended.
+    /// Number of complete heads.
     heads: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
     Head(Head),
-    /// Bytes of a body, or of a chunk and its line end, to come.
+    /// Remaining bytes of a body, or of a chunk and its line end.
     Body {
         bytes: u64,
         chunked: bool,
     },
     ChunkSize,
     Trailers,
-    /// HTTP/2, or nothing that we understand: hyper does not either, and ends the connection.
+    /// HTTP/2, or input that neither this parser nor hyper understands; hyper closes the connection.
     Off,
 }
 
@@ -56,7 +57,7 @@ struct Head {
     begun: bool,
     length: Option<u64>,
     chunked: bool,
-    /// More than one coding, or another one.
+    /// Whether there is more than one coding, or an unsupported one.
     coded: bool,
     too_long: bool,
 }
@@ -71,7 +72,7 @@ impl Framing {
         }
     }
 
-    /// These bytes came next.
+    /// Parses received bytes.
     pub(super) fn saw(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
@@ -102,7 +103,7 @@ impl Framing {
                         return;
                     };
                     bytes = &bytes[end + 1..];
-                    // Most lines come whole.
+                    // Most lines arrive complete.
                     if self.line.is_empty() {
                         self.end_of_line(part);
                         continue;
@@ -117,7 +118,7 @@ impl Framing {
         }
     }
 
-    /// Whether all that came is whole requests of HTTP/1, none of them doubtful.
+    /// Whether the input so far is complete HTTP/1 requests, none of them ambiguous.
     pub(super) fn is_between_requests(&self) -> bool {
         matches!(self.state, State::Head(head) if !head.begun) && self.line.is_empty()
     }
@@ -129,7 +130,7 @@ impl Framing {
             State::ChunkSize => match chunk_size(line) {
                 None => State::Off,
                 Some(0) => State::Trailers,
-                // Its line end is part of it.
+                // Includes the line end of the chunk.
                 Some(bytes) => State::Body {
                     bytes: bytes.saturating_add(2),
                     chunked: true,
@@ -177,7 +178,7 @@ impl Framing {
             _ => None,
         };
         if let Some(fault) = fault {
-            // Nothing behind it is looked at, so it is the first.
+            // Parsing stops here, so this is the first fault.
             let _ = self.doubt.0.set((self.heads, fault));
             return State::Off;
         }
@@ -195,7 +196,7 @@ impl Framing {
     }
 }
 
-/// What stands behind this name, where it is the line's; nothing where the line ends with it.
+/// The value after this header name, if the line has it; empty if the line ends with the name.
 fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (begin, rest) = line.split_at_checked(name.len())?;
     if !begin.eq_ignore_ascii_case(name) {
@@ -220,7 +221,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The first doubtful request of these bytes, and why, however they are cut.
+    /// The first ambiguous request in these bytes, and the reason, however the bytes are split.
     fn first(bytes: &[u8]) -> Option<(usize, FramingFault)> {
         let found = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let doubt = AmbiguousFraming::default();
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_request_with_two_lengths_is_found_behind_any_others() {
+    fn first_request_with_two_lengths_is_found_after_valid_ones() {
         let both = "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n";
         let plain = "POST / HTTP/1.1\r\ncontent-length: 39\r\n\r\n\
                      content-length: 1\r\ntransfer-encoding: x";
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn chunked_is_the_only_coding_and_stands_there_once() {
+    fn only_a_single_chunked_coding_is_accepted() {
         for (lines, understood) in [
             ("transfer-encoding: chunked", true),
             ("Transfer-Encoding:\tCHUNKED ", true),
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_requests_are_told_from_what_breaks_off() {
+    fn complete_requests_are_distinguished_from_incomplete_ones() {
         let whole = "POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\nab";
         let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n";
         for bytes in [whole, chunked] {
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_what_stands_before_the_first_colon() {
+    fn header_name_is_the_text_before_the_first_colon() {
         for (line, value) in [
             ("content-length: 4", Some(" 4")),
             ("Content-LENGTH:4:5", Some("4:5")),
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubtful_request_spoils_those_behind_it() {
+    fn ambiguous_request_invalidates_later_ones() {
         let doubt = AmbiguousFraming::default();
         assert_eq!(doubt.of(1), None);
         doubt.0.set((2, FramingFault::Coding)).unwrap();

@@ -1,8 +1,8 @@
-//! A client that has said that it will send nothing more, while its answer is still under way.
+//! Detects whether a client that has closed its sending side is still there while its answer is in progress.
 //!
-//! It may have closed its sending side alone, and read on; or its socket, and be gone. What comes in is the
-//! same, so it is asked: it is sent a few bytes that mean nothing. Whoever reads on passes over them, and the
-//! kernel of one that is gone says so, with a reset.
+//! The client may have closed only its sending side and still read, or closed its socket; both look the same. It is
+//! therefore probed with a few bytes without meaning. A client that reads ignores them; if the client is gone, its
+//! kernel answers with a reset.
 
 use std::{
     io,
@@ -18,31 +18,31 @@ use tokio::{
 
 use super::{supervise::Stage, transport::Transport};
 
-/// Before it is asked. Most answers have come by then, and nothing is sent beside them.
+/// Delay before the first probe. Most answers have been sent by then, without a probe.
 const FIRST_CHECK: Duration = Duration::from_millis(250);
-/// The wait between the first and the second probe; doubled each time. A proxy in between may learn only from a second
+/// Delay between the first and the second probe; doubled each time. A proxy in between may only notice at a second
 /// write that the client is gone.
 const CHECK_MIN: Duration = Duration::from_millis(100);
-/// The longest wait between two probes: a client that reads on may still leave later.
+/// Maximum delay between two probes: a client that still reads may disconnect later.
 const CHECK_MAX: Duration = Duration::from_secs(10);
 
-/// Before an answer: a client passes over it where it did not wait for it (RFC 9110, section 15.2).
+/// Sent before an answer: a client that does not expect it ignores it (RFC 9110, section 15.2).
 const BEFORE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Between two chunks: the next one's size begins with it (RFC 9112, section 7.1).
+/// Sent between two chunks: a leading zero of the next chunk's size (RFC 9112, section 7.1).
 const BETWEEN: &[u8] = b"0";
-/// Leading zeros per chunk size: with eight digits behind them that makes sixteen, which every client accepts.
+/// Maximum leading zeros per chunk size: with eight more digits that makes sixteen, which every client accepts.
 const BETWEEN_MAX: usize = 8;
 
-/// Looks whether such a client is there.
+/// Probes a half-closed client.
 #[derive(Debug)]
 pub(super) struct HalfClosed {
     next_check: Pin<Box<Sleep>>,
     wait: Duration,
-    /// Something of the answer was written since the last check: that asks as well.
+    /// Whether a part of the answer was written since the last check, which is as good as a probe.
     written: bool,
-    /// How often it was asked since then.
+    /// Number of probes since the last write.
     asked: usize,
-    /// Whoever waits for what comes in: nothing, and the end of it once the answer is sent.
+    /// Task that waits for input, which is only the end of the stream once the answer is sent.
     reader: Option<Waker>,
 }
 
@@ -59,21 +59,21 @@ impl Default for HalfClosed {
 }
 
 impl HalfClosed {
-    /// Something of the answer was written.
+    /// Records that a part of the answer was written.
     pub(super) const fn wrote(&mut self) {
         self.written = true;
         self.asked = 0;
     }
 
-    /// The answer is sent.
+    /// Wakes the reader when the answer has been sent.
     pub(super) fn answered(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }
     }
 
-    /// Looks when it is time to. Resolves when the client is gone. Nothing is sent where the answer is at no
-    /// `stage` for it, or some of it waits to be written.
+    /// Probes when it is due. Resolves when the client is gone. Sends nothing if the answer's `stage` does not allow it
+    /// or data waits to be written.
     pub(super) fn poll_gone(
         &mut self,
         cx: &mut Context<'_>,
@@ -105,11 +105,11 @@ impl HalfClosed {
     }
 }
 
-/// Sends these few bytes, unless there is no room for them: then the client is seen by what waits already.
+/// Sends a probe, unless the send buffer is full: then the data in it serves as a probe.
 fn ask(cx: &mut Context<'_>, client: &mut Transport, bytes: &[u8]) -> io::Result<()> {
     match Pin::new(&mut *client).poll_write(cx, bytes) {
         Poll::Ready(Ok(count)) if count == bytes.len() => {}
-        // Half of it would spoil what comes next.
+        // A partial probe would corrupt the next chunk.
         Poll::Ready(Ok(_)) => return Err(io::ErrorKind::WriteZero.into()),
         Poll::Ready(Err(error)) => return Err(error),
         Poll::Pending => return Ok(()),

@@ -1,25 +1,25 @@
-//! Sockets that whoever started this process has opened for it: systemd's protocol (`sd_listen_fds(3)`).
+//! Sockets passed by the process that started this one: systemd's protocol (`sd_listen_fds(3)`).
 
 use std::net::TcpListener;
 
 use anyhow::{Context as _, bail, ensure};
 use listenfd::ListenFd;
 
-/// Listening sockets that were there before this process, and stay open when it has ended.
+/// Listening sockets that existed before this process and stay open after it.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
-    /// Where callers connect.
+    /// Socket for callers.
     pub public: Option<TcpListener>,
-    /// Where operators connect.
+    /// Socket for operators.
     pub admin: Option<TcpListener>,
 }
 
 impl InheritedSockets {
-    /// Those that `LISTEN_FDS` counts, if it was meant for this process (`LISTEN_PID`). `LISTEN_FDNAMES` says
-    /// which is which: `public`, `admin`; a single one of any other name is the public one.
+    /// Takes the sockets counted by `LISTEN_FDS`, if they are for this process (`LISTEN_PID`). `LISTEN_FDNAMES` assigns
+    /// them: `public`, `admin`; a single socket with any other name is the public one.
     ///
     /// # Errors
-    /// A name is unknown or there twice, or what was passed is no TCP socket.
+    /// If a name is unknown or repeated, or a descriptor is not a TCP socket.
     pub fn from_env() -> anyhow::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut sockets = ListenFd::from_env();
@@ -43,7 +43,7 @@ enum Role {
     Admin,
 }
 
-/// What each of so many sockets is for.
+/// The purpose of each socket.
 fn roles(count: usize, names: &str) -> anyhow::Result<Vec<Role>> {
     let names: Vec<&str> = names.split(':').collect();
     if count == 1 && names != ["admin"] {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_told_apart_by_their_names() {
+    fn sockets_are_distinguished_by_their_names() {
         use Role::{Admin, Public};
         for (count, names, expected) in [
             (0, "", Some(vec![])),

@@ -1,4 +1,4 @@
-//! Where connections come in.
+//! Listening sockets.
 
 use std::{
     io,
@@ -7,23 +7,23 @@ use std::{
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// Connections that may wait to be accepted.
+/// Maximum number of connections waiting to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
-    /// Somebody else listens on it when we have ended.
+    /// Whether another process will listen on it after this one.
     passed: bool,
 }
 
 impl Listener {
-    /// Binds an address. With `reuse_port` another process of the same user may listen there too, if it says
-    /// so as well: the kernel shares new connections out among them.
+    /// Binds an address. With `reuse_port` another process of the same user may also listen on it, if it sets the same
+    /// option; the kernel distributes new connections among them.
     ///
     /// # Errors
-    /// It is taken, or not this machine's.
+    /// If the address is in use or not one of this machine's.
     pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Self> {
         let socket = if address.is_ipv4() {
             TcpSocket::new_v4()?
@@ -38,10 +38,10 @@ impl Listener {
         Ok(Self::from(socket.listen(BACKLOG)?))
     }
 
-    /// A socket that whoever started this process has opened, and keeps open.
+    /// Uses a socket that the parent process opened and keeps open.
     ///
     /// # Errors
-    /// It cannot be used without blocking.
+    /// If the socket cannot be made non-blocking.
     pub fn passed(socket: StdListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
@@ -50,10 +50,10 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Address of the socket.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// If the kernel does not return it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -62,15 +62,15 @@ impl Listener {
         self.socket.accept().await
     }
 
-    /// Stops listening. What waits to be accepted would be reset, so it is returned; on a socket that was passed
-    /// it is left to whoever listens next.
+    /// Stops listening. Connections waiting to be accepted would be reset, so they are returned. On an inherited socket
+    /// they are left to the next process.
     pub(super) fn close(self) -> io::Result<Vec<(TcpStream, SocketAddr)>> {
         let mut waiting = Vec::new();
         if self.passed {
             return Ok(waiting);
         }
         let socket = self.socket.into_std()?;
-        // Others may come meanwhile, and there is an end to it all the same.
+        // Bounded, because further connections may arrive meanwhile.
         for _ in 0..BACKLOG * 2 {
             match socket.accept() {
                 Ok((stream, peer)) => {
@@ -78,7 +78,7 @@ impl Listener {
                     waiting.push((TcpStream::from_std(stream)?, peer));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // A client that has left again, or no more file descriptors: nothing to be done for it.
+                // The client has disconnected, or there are no file descriptors left: nothing can be done for it.
                 Err(error) => tracing::debug!(%error, "cannot accept a connection"),
             }
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_that_wait_are_taken_before_the_socket_is_closed() {
+    async fn pending_connections_are_accepted_before_the_socket_closes() {
         let listener = Listener::bind(any(), false).unwrap();
         let address = listener.local_addr().unwrap();
         let mut clients = Vec::new();
@@ -118,13 +118,13 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
         drop(waiting);
         for mut client in clients {
-            // Closed in order, not reset.
+            // Closed with FIN, not reset.
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         }
     }
 
     #[tokio::test]
-    async fn two_may_listen_on_one_port_if_both_say_so() {
+    async fn two_processes_may_listen_on_one_port_if_both_opt_in() {
         let first = Listener::bind(any(), true).unwrap();
         let address = first.local_addr().unwrap();
         assert!(Listener::bind(address, false).is_err());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_on_a_socket_that_was_passed_is_left_to_the_next() {
+    async fn pending_connections_of_an_inherited_socket_are_left_to_the_next_process() {
         let kept = StdListener::bind(any()).unwrap();
         let passed = Listener::passed(kept.try_clone().unwrap()).unwrap();
         let address = passed.local_addr().unwrap();

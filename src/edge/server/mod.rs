@@ -1,14 +1,16 @@
-//! Sockets: accepts connections, tells each request its client's address, speaks HTTP/1.1 and h2, in TLS or
-//! without, and drains.
+//! Server: accepts connections, adds the client's address to each request, speaks HTTP/1.1 and HTTP/2 with or without
+//! TLS, and drains.
 
 mod address;
 mod body;
+mod control_frames;
 mod framing;
 mod half_closed;
 mod inherited;
 mod listen;
 mod open;
 mod peers;
+mod seats;
 mod socket;
 mod supervise;
 mod transport;
@@ -16,7 +18,7 @@ mod unread;
 
 use std::{
     convert::Infallible,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, LazyLock},
     task::{Context, Poll, Waker},
     time::Duration,
@@ -38,32 +40,33 @@ use tower::{Service, ServiceExt, util::Oneshot};
 
 pub use self::{
     address::client_address, body::RequestBody, inherited::InheritedSockets, listen::Listener,
-    open::OpenConnections,
+    open::OpenConnections, seats::Seat,
 };
 use self::{
     framing::{AmbiguousFraming, Framing},
-    peers::Peers,
+    open::Open,
+    peers::{ConnectionPermit, Peers},
+    seats::{SeatPermit, Seats},
     socket::Socket,
     supervise::{Activity, supervise},
     transport::Transport,
 };
 use crate::{
     edge::{panics::catch_round, tls::Tls},
-    node::files::Shares,
+    net::files::Shares,
 };
 
-/// With the usual limit these make a hundred, for which hyper allocates nothing.
+/// Together with the default limit this makes a hundred, for which hyper does not allocate.
 const HEADERS_SPARE: usize = 36;
-/// So much is read from a connection at a time, where there is so much: a body of a coding tool then is one frame,
-/// which is not copied.
+/// Lower bound of hyper's read buffer. The body of a typical coding tool is then a single frame, which is not copied.
 const BUFFER_BYTES_MIN: usize = 128 * 1024;
-/// After a failed accept (out of file descriptors, say) there is a pause, or the loop would spin.
+/// Pause after a failed accept (for example, without file descriptors), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A request's extensions, with room for all that we insert: their table need not grow on the way.
+/// Extensions with room for everything that the gateway inserts, so that their table does not grow later.
 static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
     let mut extensions = Extensions::new();
-    // The first table has room for three.
+    // The initial table has room for three entries.
     extensions.insert(1_u8);
     extensions.insert(2_u16);
     extensions.insert(3_u32);
@@ -72,16 +75,18 @@ static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
     extensions
 });
 
-/// What a server needs beside a listener and a service. Changed, it holds for connections from then on.
+/// Settings of a server besides its listener and service. Changes apply to new connections.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// Peers whose `x-forwarded-for` is believed.
+    /// Networks whose `x-forwarded-for` header is trusted.
     pub trusted_proxies: Setting<Arc<[IpNet]>>,
-    /// How patient it is with connections.
+    /// Limits and timeouts of connections.
     pub connections: Setting<ConnectionLimits>,
-    /// How many there are.
+    /// Counts open connections.
     pub open: OpenConnections,
-    /// Speaks TLS, and nothing without it.
+    /// Treatment of a connection if no place is free.
+    pub when_full: WhenFull,
+    /// TLS, if configured; then plain HTTP is not served.
     pub tls: Option<Tls>,
 }
 
@@ -92,50 +97,103 @@ impl Default for ServerSettings {
             trusted_proxies: nobody.into(),
             connections: ConnectionLimits::default().into(),
             open: OpenConnections::default(),
+            when_full: WhenFull::Refuse,
             tls: None,
         }
     }
 }
 
-/// How patient a server is with connections.
+/// A server's treatment of a connection if no place is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Refuses it. Connections above an address's own limit are refused, too.
+    Refuse,
+    /// Closes another connection that has not signed in. Each request carries its connection's [`Seat`].
+    ReplaceStrangers,
+}
+
+/// Counts connections and decides which are admitted.
+enum Admission {
+    Counted(Peers),
+    Seats(Seats),
+}
+
+/// A connection's place, which is freed when dropped.
+enum AdmissionPermit {
+    Counted(
+        #[expect(dead_code, reason = "dropping it frees the connection's slot")] ConnectionPermit,
+    ),
+    Seat(SeatPermit),
+}
+
+impl Admission {
+    fn new(settings: &ServerSettings) -> Self {
+        let (limits, proxies) = (
+            settings.connections.clone(),
+            settings.trusted_proxies.clone(),
+        );
+        match settings.when_full {
+            WhenFull::Refuse => Self::Counted(Peers::new(limits, proxies)),
+            WhenFull::ReplaceStrangers => Self::Seats(Seats::new(limits, proxies)),
+        }
+    }
+
+    fn admit(&self, peer: IpAddr) -> Option<AdmissionPermit> {
+        match self {
+            Self::Counted(peers) => peers.admit(peer).map(AdmissionPermit::Counted),
+            Self::Seats(seats) => seats.admit(peer).map(AdmissionPermit::Seat),
+        }
+    }
+}
+
+impl AdmissionPermit {
+    fn seat(&self) -> Option<Arc<Seat>> {
+        match self {
+            Self::Counted(_) => None,
+            Self::Seat(permit) => Some(Arc::clone(&permit.seat)),
+        }
+    }
+}
+
+/// Limits and timeouts of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections in all.
+    /// Maximum number of connections.
     pub max: usize,
-    /// Connections from one address block; a trusted proxy has as many as there are.
+    /// Maximum number of connections per address block; does not apply to trusted proxies.
     pub per_address_max: usize,
-    /// Time for the first byte.
+    /// Timeout for the first byte.
     pub first_byte_timeout: Duration,
-    /// Time for a request's head.
+    /// Timeout for receiving a request's head.
     pub head_timeout: Duration,
-    /// Time without a request.
+    /// Maximum time without a request.
     pub idle_timeout: Duration,
-    /// Age at which a connection is closed after its running answers; up to a tenth more.
+    /// Age at which a connection is closed once its running answers have ended; up to a tenth is added.
     pub age_max: Duration,
-    /// Time for a request and all of its answer.
+    /// Maximum time for a request and its whole answer.
     pub request_timeout: Duration,
-    /// Time for the client to take what is written.
+    /// How long the client may accept no data.
     pub write_timeout: Duration,
-    /// Lines of a request's head.
+    /// Maximum number of header lines.
     pub headers_max: usize,
-    /// Bytes of a request's head. What is beyond twice that, and beyond 128 KB, is not read.
+    /// Maximum bytes of a request's head. The server reads at most twice as many, or 128 KB if that is more.
     pub head_bytes_max: usize,
-    /// What holds on HTTP/2 alone.
+    /// Limits of HTTP/2.
     pub h2: H2Limits,
 }
 
-/// How much a client may do at a time on one HTTP/2 connection.
+/// Limits of an HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct H2Limits {
-    /// Requests at a time.
+    /// Maximum number of concurrent requests.
     pub streams_max: u32,
-    /// Bytes of one request's body that may be under way.
+    /// Flow-control window per stream, in bytes.
     pub stream_window_bytes: u32,
-    /// Bytes of all bodies that may be under way.
+    /// Flow-control window per connection, in bytes.
     pub connection_window_bytes: u32,
-    /// Time between two pings of ours.
+    /// Interval between the gateway's pings.
     pub ping_interval: Duration,
-    /// Time for the answer to one.
+    /// Timeout for the answer to a ping.
     pub ping_timeout: Duration,
 }
 
@@ -151,10 +209,11 @@ impl Default for H2Limits {
     }
 }
 
-/// Streams that a client opened and reset before we looked at them; more end the connection
-/// (CVE-2023-44487).
+/// Maximum number of streams that a client has opened and reset before the gateway handled them; beyond it the
+/// connection is closed (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 20;
-/// Streams that we had to reset for what the client did on them; more end the connection.
+/// Maximum number of streams that the gateway had to reset because of the client's errors; beyond it the connection is
+/// closed.
 const LOCAL_RESETS_MAX: usize = 1024;
 
 impl Default for ConnectionLimits {
@@ -175,8 +234,8 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Serves until `draining` turns true; then takes no more connections than have come already, and lets running
-/// answers finish. Dropped, it cuts what is left.
+/// Serves until `draining` becomes true; then accepts only connections that have already arrived, and lets running
+/// answers finish. When dropped, aborts everything that is left.
 pub async fn serve<S, A>(
     listener: impl Into<Listener>,
     service: S,
@@ -192,20 +251,27 @@ pub async fn serve<S, A>(
     A::Error: Into<BoxError>,
 {
     let listener = listener.into();
-    let peers = Peers::new(
-        settings.connections.clone(),
-        settings.trusted_proxies.clone(),
-    );
+    let admission = Admission::new(&settings);
     let mut connections = JoinSet::new();
     let begin = |connections: &mut JoinSet<()>, (socket, peer): (TcpStream, SocketAddr)| {
-        // The socket is closed by being dropped: a full server has no time for words.
-        if let Some(permit) = peers.admit(peer.ip()) {
-            let kept = (permit, settings.open.another());
+        // Dropping the socket closes it; a full server does not spend time on an answer.
+        if let Some(place) = admission.admit(peer.ip()) {
+            let seat = place.seat();
+            let kept = (place, seat.clone(), settings.open.another());
             let (service, draining) = (service.clone(), draining.clone());
-            connections.spawn(connection(socket, peer, service, &settings, draining, kept));
+            let run = connection(socket, peer, service, &settings, draining, kept);
+            match seat {
+                None => connections.spawn(run),
+                Some(seat) => connections.spawn(async move {
+                    tokio::select! {
+                        () = seat.replaced() => {}
+                        () = run => {}
+                    }
+                }),
+            };
         }
     };
-    // With this task all connections would be cut.
+    // A panic here would otherwise end the task, and with it all connections.
     let part = "the beginning of a connection";
     let mut drains = std::pin::pin!(drain_begins(draining.clone()));
     loop {
@@ -235,22 +301,21 @@ pub async fn serve<S, A>(
 }
 
 async fn drain_begins(mut draining: watch::Receiver<bool>) {
-    // A sender that is gone has nothing to say any more.
+    // If the sender is gone, the server drains.
     drop(draining.wait_for(|draining| *draining).await);
 }
 
-/// One connection to its end. What it is to keep is dropped behind it; not by a future around this one, which
-/// would have room for it twice.
-fn connection<S, A, K>(
+/// Serves one connection to its end. Guards are dropped after it; a future around this one would need room for it
+/// twice.
+fn connection<S, A>(
     socket: TcpStream,
     peer: SocketAddr,
     service: S,
     settings: &ServerSettings,
     draining: watch::Receiver<bool>,
-    kept: K,
-) -> impl Future<Output = ()> + Send + use<S, A, K>
+    kept: (AdmissionPermit, Option<Arc<Seat>>, Open),
+) -> impl Future<Output = ()> + Send + use<S, A>
 where
-    K: Send,
     S: Service<Request<RequestBody>, Response = Response<A>, Error = Infallible, Future: Send>
         + Clone
         + Send
@@ -259,12 +324,12 @@ where
     A: Body<Data = Bytes> + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    // Small frames leave at once.
+    // Small frames are sent immediately.
     let _ = socket.set_nodelay(true);
     let trusted = settings.trusted_proxies.get();
     let (limits, tls) = (settings.connections.get(), settings.tls.clone());
     async move {
-        let _kept = kept;
+        let (_place, seat, _open) = kept;
         let Some(transport) = transport(socket, tls.as_ref(), limits.first_byte_timeout).await
         else {
             return;
@@ -278,6 +343,10 @@ where
             let there = std::mem::replace(req.extensions_mut(), ROOMY.clone());
             req.extensions_mut().extend(there);
             req.extensions_mut().insert(ClientAddr(address));
+            if let Some(seat) = &seat {
+                seat.touch();
+                req.extensions_mut().insert(Arc::clone(seat));
+            }
             let (running, nth) = seen.begin(req.version());
             if let Some(fault) = doubt.of(nth) {
                 req.extensions_mut().insert(fault);
@@ -298,7 +367,8 @@ where
     }
 }
 
-/// [`ServiceExt::oneshot`], but without its states for a service that is ready, as ours always are.
+/// Like [`ServiceExt::oneshot`], but without its states for a service that is already ready, as the gateway's always
+/// are.
 fn call_ready<S, R>(mut service: S, req: R) -> Either<S::Future, Oneshot<S, R>>
 where
     S: Service<R>,
@@ -309,7 +379,8 @@ where
     }
 }
 
-/// Agrees on TLS, if it is spoken here, within the time for the first byte. `None`: the client did not.
+/// Performs the TLS handshake, if TLS is configured, within the timeout for the first byte. `None`: the client did not
+/// complete it.
 async fn transport(socket: TcpStream, tls: Option<&Tls>, patience: Duration) -> Option<Transport> {
     let Some(tls) = tls else {
         return Some(Transport::Plain(socket));
@@ -317,11 +388,11 @@ async fn transport(socket: TcpStream, tls: Option<&Tls>, patience: Duration) -> 
     match timeout(patience, tls.acceptor().accept(socket)).await {
         Ok(Ok(stream)) => Some(Transport::Tls(Box::new(stream))),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "no TLS agreed on");
+            tracing::debug!(%error, "TLS handshake failed");
             None
         }
         Err(_) => {
-            tracing::debug!("no TLS agreed on in time: limits.first_byte_seconds");
+            tracing::debug!("TLS handshake too slow: limits.first_byte_seconds");
             None
         }
     }
@@ -335,15 +406,15 @@ fn builder(limits: ConnectionLimits) -> auto::Builder<TokioExecutor> {
         ..
     } = limits;
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // Somewhat more than is allowed reaches `head`, which refuses in the shape of all refusals; hyper's own
-    // refusal has no body.
+    // hyper's limit is somewhat larger, so that `head` refuses in the form of all refusals; hyper's own refusal has no
+    // body.
     builder
         .http1()
-        // Heads are timed by `supervise`, which needs no timer for each of them.
+        // `supervise` times heads, without a timer for each of them.
         .header_read_timeout(None::<Duration>)
         .max_headers(headers_max + HEADERS_SPARE)
-        // Frames that are there leave in one write. Each has three parts in chunked encoding, and the
-        // parts of five are as many as hyper hands to the system at a time; copied, they are one.
+        // All available frames are sent in one write. With chunked encoding a frame has three parts, and hyper passes
+        // at most the parts of five frames to the system; copied, they are one part.
         .writev(false)
         .max_buf_size((head_bytes_max * 2).max(BUFFER_BYTES_MIN));
     builder

@@ -1,4 +1,4 @@
-//! How many connections are open, for whoever watches.
+//! Counts open connections, for metrics and shutdown.
 
 use std::sync::{
     Arc,
@@ -10,13 +10,13 @@ use std::sync::{
 pub struct OpenConnections(Arc<AtomicUsize>);
 
 impl OpenConnections {
-    /// How many there are.
+    /// Number of open connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One more, until what is returned is dropped.
+    /// Counts one more until the returned value is dropped.
     pub(super) fn another(&self) -> Open {
         self.0.fetch_add(1, Ordering::Relaxed);
         Open(self.clone())

@@ -1,24 +1,29 @@
-//! How many connections there are, in all and from each address block.
+//! Limits connections in total and per address block.
 
 use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use ipnet::IpNet;
+use tokio::time::Instant;
 use tollgate_layers::{facts::ClientAddr, setting::Setting};
 
 use super::ConnectionLimits;
 
-/// Counts connections. The table has a row for each block that has one, so the limit of all bounds it.
+/// Interval between two warnings that no place is free.
+const WARN_EVERY: Duration = Duration::from_secs(1);
+
+/// Counts connections. The table has a row per block with a connection, so the total limit bounds it.
 #[derive(Clone, Debug)]
 pub(super) struct Peers(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// Proxies speak for many clients.
+    /// A proxy carries the connections of many clients.
     unlimited: Setting<Arc<[IpNet]>>,
     counts: Mutex<Counts>,
 }
@@ -26,10 +31,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
+    /// When the last warning that no place is free was logged.
+    warned: Option<Instant>,
     by_block: HashMap<IpAddr, usize>,
 }
 
-/// A connection's place; dropped, it is free again.
+/// A connection's place, which is freed when dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     peers: Peers,
@@ -45,7 +52,7 @@ impl Peers {
         }))
     }
 
-    /// A place, if there is one.
+    /// Takes a place, if one is free.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         let peer = peer.to_canonical();
         let ConnectionLimits {
@@ -58,7 +65,12 @@ impl Peers {
         let block = ClientAddr(peer).block();
         let mut counts = self.lock();
         if counts.all >= max {
-            tracing::warn!(max, "connection refused: limits.connections_max");
+            // Rate-limited, so that a flood does not flood the log.
+            let now = Instant::now();
+            if counts.warned.is_none_or(|at| now >= at + WARN_EVERY) {
+                counts.warned = Some(now);
+                tracing::warn!(max, "connection refused: limits.connections_max");
+            }
             return None;
         }
         let count = counts.by_block.entry(block).or_default();
@@ -97,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_block_has_so_many_places_and_all_together_have_so_many() {
+    fn connections_are_limited_per_address_block_and_in_total() {
         let limits = ConnectionLimits {
             max: 4,
             per_address_max: 2,
@@ -109,7 +121,7 @@ mod tests {
         let first = admit("192.0.2.1").unwrap();
         let _second = admit("::ffff:192.0.2.1").unwrap();
         assert!(admit("192.0.2.1").is_none());
-        // Two addresses of one /64 are one block.
+        // Two addresses of the same /64 are one block.
         let _third = admit("2001:db8::1").unwrap();
         let _fourth = admit("2001:db8::2").unwrap();
         assert!(admit("198.51.100.7").is_none());
@@ -119,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_has_as_many_as_there_are() {
+    fn trusted_proxy_may_use_all_connections() {
         let limits = ConnectionLimits {
             max: 3,
             per_address_max: 1,

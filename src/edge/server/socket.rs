@@ -1,5 +1,5 @@
-//! A client's socket that does not wait for ever: a client that takes nothing is cut. One that sends nothing
-//! more is told from one that has gone.
+//! A client's socket with timeouts: a client that accepts no data is disconnected. Distinguishes a client that sends
+//! nothing more from one that is gone.
 
 use std::{
     io,
@@ -13,22 +13,27 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use super::{framing::Framing, half_closed::HalfClosed, supervise::Activity, transport::Transport};
+use super::{
+    control_frames::ControlFrames, framing::Framing, half_closed::HalfClosed, supervise::Activity,
+    transport::Transport,
+};
 
-/// A socket with a limit on how long a write may stall, that tells what comes in. On HTTP/1 its end comes in
-/// when what runs is answered: hyper takes it for the client's leave.
+/// A socket that limits how long a write may stall and reports what arrives. On HTTP/1 the end of the input is withheld
+/// until running requests are answered, because hyper takes it for a disconnect.
 #[derive(Debug)]
 pub(super) struct Socket {
     inner: Transport,
     write_timeout: Duration,
-    /// Running while a write waits. Made at the first stall, then used again.
+    /// Runs while a write waits. Created at the first stall and then reused.
     stall: Option<Pin<Box<Sleep>>>,
     stalled: bool,
     activity: Activity,
     framing: Framing,
-    /// It has been looked which HTTP comes in.
+    /// Whether the HTTP version has been determined.
     is_told: bool,
-    /// The end has come, and is kept back.
+    /// Present if the connection may be HTTP/2.
+    control_frames: Option<Box<ControlFrames>>,
+    /// Present once the end of the input has arrived and is withheld.
     half_closed: Option<Box<HalfClosed>>,
 }
 
@@ -47,27 +52,33 @@ impl Socket {
             activity,
             framing,
             is_told: false,
+            control_frames: None,
             half_closed: None,
         }
     }
 
-    /// Whether something of an answer is still to be made or to be written.
+    /// Whether a part of an answer is still to be produced or written.
     fn is_answering(&self) -> bool {
         self.stalled || self.activity.is_running()
     }
 
-    /// Keeps the end of what comes in back until all is answered, or the client is seen to be gone.
+    /// Withholds the end of the input until all requests are answered or the client is gone.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_answering() {
             return Poll::Ready(Ok(()));
         }
-        // hyper has written all that it has where no write has stalled, to the end of a head or of a chunk.
+        // If no write has stalled, hyper has written everything it has, up to the end of a head or a chunk.
         let stage = (!self.stalled).then(|| self.activity.stage());
         let half_closed = self.half_closed.get_or_insert_with(Box::default);
         half_closed.poll_gone(cx, &mut self.inner, stage).map(Err)
     }
 
     fn wrote(&mut self, written: &Poll<io::Result<usize>>) {
+        if let Some(frames) = &mut self.control_frames
+            && let Poll::Ready(Ok(bytes)) = written
+        {
+            frames.wrote(*bytes);
+        }
         if let Some(half_closed) = &mut self.half_closed
             && matches!(written, Poll::Ready(Ok(1..)))
         {
@@ -75,7 +86,7 @@ impl Socket {
         }
     }
 
-    /// What came of a write, unless it has stalled for too long.
+    /// Result of a write; an error if it has stalled for too long.
     fn within_time<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -110,10 +121,11 @@ impl AsyncRead for Socket {
             let is_http1 = ready!(self.inner.poll_is_http1(cx))?;
             self.is_told = true;
             if is_http1 {
-                // `auto` asks first, with a buffer for the preface of HTTP/2 alone: one that stays empty is HTTP/1 for it. Filled,
-                // it would go before all else into hyper's own buffer, which would have to grow by another page for the rest.
+                // `auto` first reads into a buffer for the HTTP/2 preface; an empty read means HTTP/1. If it were
+                // filled, hyper would put it before everything else into its own buffer, which would grow by a page.
                 return Poll::Ready(Ok(()));
             }
+            self.control_frames = Some(Box::new(ControlFrames::new()));
         }
         if self.half_closed.is_some() {
             return self.poll_end(cx);
@@ -124,6 +136,9 @@ impl AsyncRead for Socket {
             let bytes = &buf.filled()[before..];
             self.activity.has_read(bytes);
             self.framing.saw(bytes);
+            if let Some(frames) = &mut self.control_frames {
+                frames.saw(bytes)?;
+            }
         } else if matches!(read, Poll::Ready(Ok(())))
             && buf.remaining() > 0
             && self.framing.is_between_requests()
@@ -170,7 +185,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TLS says good-bye, which has to be taken too.
+        // The close notification of TLS must be written, too.
         let closed = Pin::new(&mut self.inner).poll_shutdown(cx);
         self.within_time(cx, closed)
     }

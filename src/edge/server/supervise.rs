@@ -1,5 +1,5 @@
-//! Sees a connection to its end: it must say something soon, must take what it is given, must not idle
-//! long, and ends gently when it is old or the server drains.
+//! Supervises a connection to its end: it must send its first bytes soon, must accept answers, must not idle for long,
+//! and is closed gracefully when it is old or the server drains.
 
 use std::{
     convert::Infallible,
@@ -31,17 +31,20 @@ use tollgate_layers::{error::BoxError, self_wake::SelfWake};
 
 use super::{ConnectionLimits, socket::Socket, transport::PREFACE, unread::Unread};
 
-/// After a gentle end was asked for, a connection without running answers has so long to be gone.
+/// How long a connection without running answers may stay open after a graceful close was requested.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// In a drain, a connection that has said nothing yet has so long to begin: its client may have been let in just
-/// before, and would take a closed door for a refusal.
+/// In a drain, how long a connection without a request may take to send one: it may have been accepted just before, and
+/// its client would take the close for a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Of an answer h2 is given so much at a time. As soon as one byte fits into the client's window it takes
-/// all that it is given and keeps what does not fit: whole answers, for a client that opens a byte.
+/// Maximum bytes of an answer passed to h2 at once. As soon as one byte fits into the client's window, h2 takes
+/// everything it is given and buffers the rest: whole answers, for a client that opens one byte.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
-/// What happens on a connection. Clones share it.
+/// Maximum bytes of an answer passed to HTTP/1 at once, because hyper copies them.
+const HTTP1_PIECE_BYTES_MAX: usize = 256 * 1024;
+
+/// Activity on a connection. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Activity(Arc<Inner>);
 
@@ -49,39 +52,39 @@ pub(super) struct Activity(Arc<Inner>);
 struct Inner {
     began: Instant,
     read: AtomicBool,
-    /// What has come begins as HTTP/2 does.
+    /// Whether the input begins like HTTP/2.
     http2: AtomicBool,
-    /// Told of the first request.
+    /// Notified at the first request.
     first: Notify,
-    /// How far the answer is that runs on HTTP/1: a [`Stage`].
+    /// [`Stage`] of the running answer on HTTP/1.
     stage: AtomicU8,
     requests: Mutex<Requests>,
-    /// Of bodies that nobody wants any more; on HTTP/1 of one.
+    /// Bodies that are no longer wanted; on HTTP/1 at most one.
     unread: Mutex<Vec<Unread<Incoming>>>,
-    /// Whoever throws those away.
+    /// Task that discards them.
     discards: AtomicWaker,
 }
 
-/// How far the answer is that runs on HTTP/1. It decides what may be sent beside it.
+/// Stage of the running answer on HTTP/1. It decides what may be sent in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing of it is sent, and its client knows that something may come before it: HTTP/1.1.
+    /// Nothing has been sent, and the client speaks HTTP/1.1 and so accepts an interim answer.
     Awaited = 0,
-    /// It is sent in chunks.
+    /// The answer is sent in chunks.
     InChunks = 1,
-    /// It is sent in another way.
+    /// The answer is sent in another way.
     Other = 2,
 }
 
 #[derive(Debug)]
 struct Requests {
-    /// When each of those that run began.
+    /// When each running request began.
     running: Vec<Instant>,
-    /// How many there were.
+    /// Total number of requests.
     begun: usize,
-    /// Of the running ones on HTTP/2.
+    /// Deliveries of the running answers on HTTP/2.
     hands: Vec<Weak<Delivery>>,
-    /// When the last one ended.
+    /// When the last request ended.
     idle_since: Instant,
 }
 
@@ -106,7 +109,7 @@ impl Activity {
         }))
     }
 
-    /// These bytes have come.
+    /// Records received bytes.
     pub(super) fn has_read(&self, bytes: &[u8]) {
         if !self.0.read.load(Ordering::Relaxed) {
             let http2 = bytes.starts_with(PREFACE);
@@ -115,8 +118,8 @@ impl Activity {
         }
     }
 
-    /// A request begins; it runs until what is returned is dropped. Its place among the connection's
-    /// requests, counted from 1, is returned too.
+    /// Begins a request, which runs until the returned value is dropped. Also returns its index among the connection's
+    /// requests, counted from 1.
     pub(super) fn begin(&self, version: Version) -> (Running, usize) {
         let began = Instant::now();
         self.is_at(match version {
@@ -142,13 +145,13 @@ impl Activity {
         (running, nth)
     }
 
-    /// This is read by nobody else any more.
+    /// Takes a body that is no longer read, to discard its rest.
     pub(super) fn discard(&self, rest: Unread<Incoming>) {
         self.unread().push(rest);
         self.0.discards.wake();
     }
 
-    /// Throws away what is left of bodies.
+    /// Discards the rests of bodies.
     fn poll_discards(&self, cx: &mut Context<'_>) -> Poll<Infallible> {
         self.0.discards.register(cx.waker());
         self.unread()
@@ -156,7 +159,7 @@ impl Activity {
         Poll::Pending
     }
 
-    /// Whether, on HTTP/1, the connection is to end for what is left of a body.
+    /// Whether, on HTTP/1, the connection must be closed because of an unread body.
     fn is_spoilt(&self) -> bool {
         self.unread().iter().any(Unread::ends_connection)
     }
@@ -169,7 +172,7 @@ impl Activity {
         self.0.stage.store(stage as u8, Ordering::Relaxed);
     }
 
-    /// How far the answer is that runs on HTTP/1, or ran last.
+    /// Stage of the running or last answer on HTTP/1.
     pub(super) fn stage(&self) -> Stage {
         match self.0.stage.load(Ordering::Relaxed) {
             0 => Stage::Awaited,
@@ -178,18 +181,18 @@ impl Activity {
         }
     }
 
-    /// Whether an answer runs.
+    /// Whether an answer is in progress.
     pub(super) fn is_running(&self) -> bool {
         !self.lock().running.is_empty()
     }
 
-    /// When the oldest of those that run began.
+    /// When the oldest running request began.
     fn oldest(&self) -> Option<Instant> {
         self.lock().running.iter().min().copied()
     }
 
-    /// Whether an answer has been held out for so long and nobody asked for more of it. A client of h2
-    /// that opens no window takes nothing over a healthy socket; on HTTP/1 it is the socket that stalls.
+    /// Whether a part of an answer has been offered for this long without a request for more. An h2 client that opens
+    /// no window accepts nothing over a healthy socket; on HTTP/1 the socket itself stalls.
     fn holds_out(&self, patience: Duration) -> bool {
         let now = self.now_ms();
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
@@ -200,7 +203,7 @@ impl Activity {
         })
     }
 
-    /// Since the connection began; never 0.
+    /// Milliseconds since the connection began; never zero.
     fn now_ms(&self) -> u64 {
         u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
@@ -212,17 +215,18 @@ impl Activity {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing has come but some of a first head of HTTP/1.
+    /// Whether only a part of the first HTTP/1 head has arrived.
     fn has_no_head(&self) -> bool {
         !self.has_begun() && !self.0.http2.load(Ordering::Relaxed)
     }
 
-    /// Whether there was a request.
+    /// Whether there has been a request.
     fn has_begun(&self) -> bool {
         self.lock().begun > 0
     }
 
-    /// How long it may stay so that no answer runs, where a drain began at `drained`; `None` while one does.
+    /// How long the connection may stay without a running answer, given that a drain began at `drained`; `None` while
+    /// an answer runs.
     fn idle(&self, limits: &ConnectionLimits, drained: Option<Instant>) -> Option<Idle> {
         let requests = self.lock();
         if !requests.running.is_empty() {
@@ -241,16 +245,16 @@ impl Activity {
     }
 }
 
-/// No answer runs.
+/// A connection without a running answer.
 struct Idle {
     since: Instant,
     until: Instant,
 }
 
-/// Whether a frame of an answer was given and the next one not asked for yet.
+/// Whether a frame of an answer was passed on and the next one not requested yet.
 #[derive(Debug, Default)]
 struct Delivery {
-    /// When it was given, on the connection's clock; 0 while we are the ones who are asked.
+    /// When it was passed on, by the connection's clock; zero while the body is being polled.
     given_ms: AtomicU64,
 }
 
@@ -259,19 +263,19 @@ struct Delivery {
 pub(super) struct Running {
     activity: Activity,
     began: Instant,
-    /// On HTTP/2, where an answer is given in pieces.
+    /// Present on HTTP/2, where answers are passed on in pieces.
     hand: Option<Arc<Delivery>>,
 }
 
 impl Running {
-    /// Keeps it until the answer's body has ended.
+    /// Keeps the request running until the answer's body has ended.
     pub(super) fn until_end_of<A: Body>(self, mut res: Response<A>) -> Response<TrackedBody<A>> {
         if self.hand.is_none() && self.activity.is_spoilt() {
-            // Whoever kept it would lose the next request with it (RFC 9112, section 9.6).
+            // If a client kept the connection, its next request would be lost (RFC 9112, section 9.6).
             let close = HeaderValue::from_static("close");
             res.headers_mut().insert(CONNECTION, close);
         }
-        // On HTTP/1.1 hyper sends in chunks what it knows no length of.
+        // On HTTP/1.1 hyper sends answers of unknown length in chunks.
         let in_chunks = self.activity.stage() == Stage::Awaited
             && res.body().size_hint().exact().is_none()
             && !res.headers().contains_key(CONTENT_LENGTH);
@@ -304,7 +308,7 @@ pin_project! {
     pub(super) struct TrackedBody<A> {
         #[pin]
         inner: A,
-        // Of a frame that is given in pieces, what is still to be given.
+        // The rest of a frame that is passed on in pieces.
         rest: Bytes,
         running: Running,
     }
@@ -320,7 +324,14 @@ impl<A: Body<Data = Bytes>> Body for TrackedBody<A> {
     ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
         let mut this = self.project();
         let Some(hand) = &this.running.hand else {
-            return this.inner.poll_frame(cx);
+            if !this.rest.is_empty() {
+                let data = first_of(std::mem::take(this.rest), HTTP1_PIECE_BYTES_MAX, this.rest);
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            let frame = ready!(this.inner.poll_frame(cx));
+            return Poll::Ready(frame.map(|frame| {
+                Ok(frame?.map_data(|data| first_of(data, HTTP1_PIECE_BYTES_MAX, this.rest)))
+            }));
         };
         hand.given_ms.store(0, Ordering::Relaxed);
         let frame = if this.rest.is_empty() {
@@ -357,20 +368,27 @@ impl<A: Body<Data = Bytes>> Body for TrackedBody<A> {
     }
 }
 
-/// What of `data` is given now; `rest` is given next.
+/// The part of `data` that is passed on now; `rest` follows.
 ///
-/// The last byte of an answer is given alone: it is asked for when all before it fits into the client's
-/// window, so that an answer runs until then and a client that does not take it is seen.
-fn first_piece(mut data: Bytes, is_last: bool, rest: &mut Bytes) -> Bytes {
-    if data.len() > PIECE_BYTES_MAX {
-        *rest = data.split_off(PIECE_BYTES_MAX);
-    } else if is_last && data.len() > 1 {
+/// The last byte of an answer is passed on separately. It is requested only when everything before it fits into the
+/// client's window, so that the request runs until then and a client that does not accept it is noticed.
+fn first_piece(data: Bytes, is_last: bool, rest: &mut Bytes) -> Bytes {
+    let mut data = first_of(data, PIECE_BYTES_MAX, rest);
+    if rest.is_empty() && is_last && data.len() > 1 {
         *rest = data.split_off(data.len() - 1);
     }
     data
 }
 
-/// Runs the connection; asks it to end when its time is up, or when `draining` resolves.
+/// The first `bytes_max` of `data`; `rest` is the remainder.
+fn first_of(mut data: Bytes, bytes_max: usize, rest: &mut Bytes) -> Bytes {
+    if data.len() > bytes_max {
+        *rest = data.split_off(bytes_max);
+    }
+    data
+}
+
+/// Runs the connection; requests a graceful close when its time is up or `draining` resolves.
 pub(super) async fn supervise<S, A>(
     mut connection: Pin<&mut Connection<'_, TokioIo<Socket>, S, TokioExecutor>>,
     activity: &Activity,
@@ -392,7 +410,7 @@ where
     let mut drained: Option<Instant> = None;
     loop {
         let look_again = match (ending, activity.idle(limits, drained)) {
-            // Answers run: whether they have ended is looked at now and then.
+            // Checked from time to time whether the running answers have ended.
             (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
             (Some(asked), Some(idle)) => asked.max(idle.since) + farewell,
             (None, Some(idle)) => old.min(idle.until),
@@ -415,7 +433,7 @@ where
                 if let Poll::Ready(served) = served {
                     return Poll::Ready(Event::Served(served));
                 }
-                // Not with each poll of the connection.
+                // Timeouts are checked at intervals, not at every poll of the connection.
                 seldom.poll(cx, next.as_mut())
             })
             .await
@@ -439,21 +457,22 @@ where
                     return Ok(());
                 }
                 let now = Instant::now();
-                // No call takes so long. Where a client grants no window, its body is never asked for
-                // the end that it would tell: being dropped is all that ends it.
+                // No call takes this long. If a client grants no window, its body is never polled to its end, and only
+                // dropping it ends the request.
                 let too_long = |began: Instant| began + limits.request_timeout <= now;
                 if activity.oldest().is_some_and(too_long) {
                     return Ok(());
                 }
                 match (ending, activity.idle(limits, drained)) {
-                    // It was asked and has nothing to do: whoever is there does not listen.
+                    // The connection should close and is idle, but the client does not react.
                     (Some(asked), Some(idle)) if asked.max(idle.since) + farewell <= now => {
                         return Ok(());
                     }
                     (None, Some(idle)) if idle.until <= now => {
                         connection.as_mut().graceful_shutdown();
                         ending = Some(now);
-                        // On HTTP/1 a later head is not waited for either: it is closed when it is asked.
+                        // On HTTP/1 an incomplete later head is not waited for either: hyper closes the connection on
+                        // request.
                         if activity.has_no_head() {
                             farewell = Duration::ZERO;
                         }
@@ -469,19 +488,19 @@ where
     }
 }
 
-/// What may happen on a connection.
+/// Events of a connection.
 enum Event {
-    /// It has ended.
+    /// The connection has ended.
     Served(Result<(), BoxError>),
     /// The server begins to drain.
     Drain,
-    /// The first request came in a drain, and its connection was let in before: this one is served.
+    /// The first request arrived during a drain, on a connection accepted before it: this request is served.
     LastRequest,
-    /// Something may be too late.
+    /// A timeout may have expired.
     Time,
 }
 
-/// Up to a tenth more, so that connections that began together do not end together.
+/// Up to a tenth is added, so that connections that began together do not end together.
 fn jittered(age: Duration, activity: &Activity) -> Duration {
     let random = Arc::as_ptr(&activity.0) as usize / 64 % 256;
     age + age / 10 * u32::try_from(random).unwrap_or_default() / 256
@@ -494,9 +513,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn h2_is_given_small_pieces_and_the_last_byte_alone() {
+    async fn h2_gets_small_pieces_and_the_last_byte_separately() {
         for (version, bytes, pieces) in [
             (Version::HTTP_11, 40_000, &[40_000_usize][..]),
+            (Version::HTTP_11, 600_000, &[262_144, 262_144, 75_712]),
             (Version::HTTP_2, 40_000, &[16_384, 16_384, 7231, 1]),
             (Version::HTTP_2, 16_385, &[16_384, 1]),
             (Version::HTTP_2, 16_384, &[16_383, 1]),

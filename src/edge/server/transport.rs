@@ -1,4 +1,4 @@
-//! What carries a client's bytes: TCP, or TLS over it.
+//! Transport of a client's bytes: TCP, or TLS over TCP.
 
 use std::{
     io,
@@ -12,10 +12,10 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// No method of HTTP/1 begins so (RFC 9113, section 3.4).
+/// No HTTP/1 method begins like this (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI";
 
-/// A connection on which bytes can be sent; TLS has been agreed on.
+/// A connection ready for data; the TLS handshake is complete.
 #[derive(Debug)]
 pub(super) enum Transport {
     Plain(TcpStream),
@@ -23,8 +23,8 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Whether HTTP/1 is spoken here: TLS has agreed on it, or what comes first cannot be HTTP/2 (RFC 9113, section 3.4). Takes
-    /// nothing of it. `false` where that is not known yet.
+    /// Whether the connection speaks HTTP/1: negotiated by TLS, or the first bytes cannot be HTTP/2 (RFC 9113, section
+    /// 3.4). Consumes no bytes. `false` if it is not known yet.
     pub(super) fn poll_is_http1(&self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(match self {
             Self::Plain(socket) => {
@@ -37,7 +37,7 @@ impl Transport {
         }))
     }
 
-    /// What has befallen the socket since it was asked last.
+    /// Error of the socket since the last call.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         match self {
             Self::Plain(socket) => socket.take_error(),
@@ -46,7 +46,7 @@ impl Transport {
     }
 }
 
-/// The same call of whichever it is.
+/// Forwards a call to either variant.
 macro_rules! carry {
     ($transport:expr, $io:ident => $call:expr) => {
         match $transport.get_mut() {

@@ -1,7 +1,7 @@
-//! What is left of a request's body when nobody wants it any more: read on for a while, and thrown away.
+//! Reads and discards the rest of a request's body that is no longer wanted, within limits.
 //!
-//! Whoever still sends it does not read the answer yet. Were the connection closed under it, its next write
-//! would fail, and with what the kernel throws away then the answer would be lost (RFC 9112, section 9.6).
+//! A client that is still sending does not read the answer yet. If the connection were closed, its next write would
+//! fail, and the kernel would discard the unread answer (RFC 9112, section 9.6).
 
 use std::{
     pin::Pin,
@@ -13,13 +13,14 @@ use bytes::Buf;
 use http_body::Body;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// So much is thrown away: twice what a body may usually have, so that one that is refused for its size is told.
+/// Maximum bytes discarded: twice the default limit of a body, so that a client whose body is refused for its size gets
+/// the answer.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// For so long. An idle connection may stay longer, so nothing is gained by sending slowly.
+/// Maximum time for discarding. An idle connection may stay open longer, so sending slowly gains nothing.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// The longest wait for more of it.
+/// Maximum time between two pieces.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// Of a body that nobody has begun to read: so much comes soon, and its connection is good for another request.
+/// A body this short that nobody has begun to read arrives soon, and its connection can be reused.
 const SHORT_BYTES_MAX: u64 = 256 * 1024;
 
 /// The rest of a body.
@@ -33,7 +34,7 @@ pub(super) struct Unread<B> {
 }
 
 impl<B: Body + Unpin> Unread<B> {
-    /// Of a body that was `begun`, or is only sent when it is asked for, the rest may never come.
+    /// The rest may never arrive if reading has `begun` or the client waits for `100 Continue`.
     pub(super) fn new(body: B, begun: bool) -> Self {
         let is_short = body
             .size_hint()
@@ -48,12 +49,12 @@ impl<B: Body + Unpin> Unread<B> {
         }
     }
 
-    /// Whether its connection is to end: then the answer says so.
+    /// Whether the connection must be closed; the answer then contains `connection: close`.
     pub(super) const fn ends_connection(&self) -> bool {
         self.ends_connection
     }
 
-    /// Reads on. Resolves at its end, or when it is too much or takes too long.
+    /// Reads on. Resolves at the end of the body, or when a limit is reached.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             let Some(Ok(frame)) = frame else {
@@ -95,7 +96,7 @@ mod tests {
         }))
     }
 
-    /// How long it took, and how many bytes were taken.
+    /// Elapsed time, and number of bytes discarded.
     async fn discarded<B: Body + Unpin>(body: B) -> (Duration, u64) {
         let begun = Instant::now();
         let mut unread = Unread::new(body, true);
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_rest_is_thrown_away_within_its_bounds_of_bytes_of_time_and_of_silence() {
+    async fn unread_body_is_discarded_within_limits_of_bytes_time_and_silence() {
         let endless = StreamBody::new(pieces(Duration::ZERO));
         let (took, bytes) = discarded(endless).await;
         assert_eq!(bytes, BYTES_MAX);
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_goes_on_behind_a_short_rest_that_nobody_has_begun_to_read() {
+    async fn connection_continues_after_a_short_unread_rest() {
         let of = |bytes: u64| Full::new(Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]));
         for (bytes, begun, ends) in [
             (SHORT_BYTES_MAX, false, false),

@@ -1,7 +1,7 @@
-//! What a key has spent, for its holder: `GET /usage`.
+//! A page with a key's spending, for its holder: `GET /usage`.
 //!
-//! The page knows nothing. Its script, a file of its own, asks the callers' endpoints with a key that somebody types,
-//! and keeps that in its memory alone: not in the address, not in a cookie, not in the browser's storage.
+//! The page itself contains no data. Its script, a separate file, calls the callers' endpoints with a key that the user
+//! enters. The key stays in the script's memory: it is not written to the URL, a cookie, or the browser's storage.
 
 use askama::Template;
 use http::{
@@ -13,23 +13,23 @@ use http::{
 use tollgate_layers::{Error, body::AnswerBody, respond::Language};
 
 use crate::{
+    api::ceilings::CEILINGS,
     catalog::{
         documents::{ByLanguage, Document, PublicUrls},
         snapshot::Live,
     },
+    edge::routes::Matched,
     endpoints::{
         catalog::document,
         page::{HTML, say},
-        router::is_or_has_one,
     },
 };
 
-const PATH: &str = "/usage";
-/// Its own script and styles, its own endpoints, its own empty icon, and nothing else; no form goes anywhere.
+/// Allows only the page's own script, styles, endpoints and empty icon; forms cannot be submitted.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The page's parts: name, kind and text.
+/// Files of the page: name, type and content.
 const FILES: [(&str, &str, &str); 2] = [
     (
         "page.js",
@@ -43,15 +43,10 @@ const FILES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Whether a path is the page's, or one of a part of it.
-pub(crate) fn is_of_it(path: &str) -> bool {
-    is_or_has_one(PATH, path)
-}
-
-/// Answers the page in the browser's language, or a part of it.
+/// Answers with the page in the browser's language, or with one of its files.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
-    let Some(name) = req.uri().path().splitn(3, '/').nth(2) else {
+    let Some(name) = Matched::from_request(req)?.parameter.as_deref() else {
         let pages = snapshot.usage_page();
         let language = asked_for(req.headers()).unwrap_or(snapshot.language());
         let page = match language {
@@ -68,7 +63,7 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
     document(&Document::new(text.as_bytes().into()), kind, true, req).map(for_its_reader)
 }
 
-/// What keeps the page to itself.
+/// Adds the headers that isolate the page from other sites.
 fn for_its_reader(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
     for (name, value) in [
         (CONTENT_SECURITY_POLICY, POLICY),
@@ -90,7 +85,7 @@ pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
             own_url: format!("{}/{}", urls.base_url, urls.service),
             pays: urls.pays,
         };
-        Document::new(page.render().expect("text is all that is written").into())
+        Document::new(page.render().expect("only text is written").into())
     };
     ByLanguage {
         ru: page(Language::Ru),
@@ -103,19 +98,30 @@ pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
 struct UsageHtml<'a> {
     language: Language,
     service: &'a str,
-    /// Where a key's own endpoints are.
+    /// Base URL of the key's own endpoints.
     own_url: String,
-    /// Whether it has a button for a payment.
+    /// Whether the page has a button for payments.
     pays: bool,
 }
 
 impl UsageHtml<'_> {
+    /// Label and name of the input of each ceiling, the shortest period first.
+    fn ceilings(&self) -> Vec<(&'static str, &'static str)> {
+        let ceilings = CEILINGS.iter().rev();
+        ceilings
+            .map(|ceiling| {
+                let (ru, en) = ceiling.holder_label;
+                (self.say(ru, en), ceiling.field())
+            })
+            .collect()
+    }
+
     fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
         say(self.language, ru, en)
     }
 }
 
-/// The one of our languages that a browser likes best (RFC 9110, 12.5.4); of two that it likes as much, the first.
+/// The language that the browser prefers (RFC 9110, 12.5.4); the first one if two are equal.
 fn asked_for(headers: &HeaderMap) -> Option<Language> {
     let lists = headers.get_all(ACCEPT_LANGUAGE).iter();
     let ranges = lists
@@ -140,7 +146,7 @@ fn asked_for(headers: &HeaderMap) -> Option<Language> {
     best.map(|(_, language)| language)
 }
 
-/// A weight like `0.85`; 0 for what is none.
+/// A weight like `0.85` in thousandths; 0 if it is invalid.
 fn thousandths(weight: &str) -> u16 {
     let (whole, fraction) = weight.split_once('.').unwrap_or((weight, ""));
     let digits = format!("{fraction:0<3}");
@@ -156,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_browser_gets_the_language_that_it_likes_best() {
+    fn browser_gets_its_preferred_language() {
         for (accept, language) in [
             ("ru-RU,ru;q=0.9,en-US;q=0.8,en;q=0.7", Some(Language::Ru)),
             ("en-GB, en;q=0.9, ru;q=0.8", Some(Language::En)),

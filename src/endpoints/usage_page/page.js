@@ -47,11 +47,12 @@
 
   function failed(error) {
     if (!(error instanceof Refused)) console.error(error);
-    at('failed').textContent = error instanceof Refused ? error.message : say('Страница ошиблась.', 'The page is at fault.');
+    at('failed').textContent = error instanceof Refused ? error.message : say('На странице произошла ошибка. Обновите её и попробуйте ещё раз.', 'The page has failed. Reload it and try again.');
     at('failed').hidden = false;
-    // Whoever has sent a form far down sees it, too.
-    at('failed').scrollIntoView({ block: 'nearest' });
+    // The former result is above the error: without it the page is as high as it stays.
     at('said').textContent = '';
+    // The form may be far below.
+    at('failed').scrollIntoView({ block: 'nearest' });
   }
 
   // --- writing ---
@@ -112,34 +113,34 @@
     const tile = (name, value) => element('div', {}, element('dt', {}, name), element('dd', {}, value));
     at('money').replaceChildren(
       tile(say('Можно потратить', 'Free to spend'), rubles(books.free_rub)),
-      tile(say('Потрачено ключом', 'Spent by the key'), rubles(books.spent_rub)),
-      tile(say('Занято вызовами сейчас', 'Held by running calls'), rubles(books.held_rub)),
+      tile(say('Списано по ключу', 'Charged to the key'), rubles(books.spent_rub)),
+      tile(say('В резерве у текущих запросов', 'Held by running requests'), rubles(books.held_rub)),
       tile(say('Ключ', 'Key'), books.name ? `${books.name} (${books.prefix})` : books.prefix));
     const ceilings = [
-      [say('за всё время', 'in all'), { ceiling_rub: books.ceiling_rub, spent_rub: books.spent_rub }],
-      [say('за месяц', 'of the month'), books.month],
-      [say('за день', 'of the day'), books.day],
+      [say('за всё время', 'in total'), { ceiling_rub: books.ceiling_rub, spent_rub: books.spent_rub }],
+      [say('за месяц', 'this month'), books.month],
+      [say('за день', 'today'), books.day],
     ].filter(([, period]) => period.ceiling_rub !== null);
     at('ceilings').replaceChildren(ceilings.length === 0
-      ? element('p', { class: 'note' }, say('У ключа нет своих лимитов: он ограничен балансом.', 'The key has no ceilings of its own: the balance bounds it.'))
+      ? element('p', { class: 'note' }, say('У ключа нет своих лимитов: он ограничен балансом.', 'The key has no ceilings of its own: only the balance limits it.'))
       : table(say('Лимиты ключа', 'Ceilings of the key'), [
         [say('Лимит', 'Ceiling'), ([name]) => name],
-        [say('Потрачено', 'Spent'), ([, period]) => rubles(period.spent_rub)],
+        [say('Списано', 'Charged'), ([, period]) => rubles(period.spent_rub)],
         [say('Из', 'Of'), ([, period]) => rubles(period.ceiling_rub)],
         [say('Доля', 'Share'), ([, period]) => share(size(period.spent_rub), size(period.ceiling_rub), size(period.spent_rub) >= size(period.ceiling_rub)), 'share'],
-        [say('Обновится', 'Begins anew'), ([, period]) => (period.resets_at ? moment(period.resets_at) : '—')],
+        [say('Обновится', 'Resets'), ([, period]) => (period.resets_at ? moment(period.resets_at) : '—')],
       ], ceilings));
   }
 
   // --- prices ---
 
   const classWords = {
-    cache_write_1h: ['запись в кеш на час', 'cache write, an hour'],
-    cache_write_12h: ['запись в кеш на 12 часов', 'cache write, 12 hours'],
-    input_audio: ['звук на входе', 'input, sound'],
-    input_image: ['картинки на входе', 'input, images'],
-    output_audio: ['звук в ответе', 'output, sound'],
-    output_image: ['картинки в ответе', 'output, images'],
+    cache_write_1h: ['запись в кэш на час', 'cache write, one hour'],
+    cache_write_12h: ['запись в кэш на 12 часов', 'cache write, 12 hours'],
+    input_audio: ['звук на входе', 'audio input'],
+    input_image: ['изображения на входе', 'image input'],
+    output_audio: ['звук в ответе', 'audio output'],
+    output_image: ['изображения в ответе', 'image output'],
     web_search_call: ['поиск в интернете, за один', 'web search, each'],
   };
   const conditionWords = {
@@ -175,14 +176,14 @@
       return found.filter((price) => price.input).map((price) => ({ ...price, id, alone, special: Boolean(prices) }));
     });
     const rate = (name) => (row) => (row[name] && !row.alone ? rubles(row[name]) : '—');
-    at('prices').replaceChildren(table(say('За миллион токенов', 'For a million tokens'), [
+    at('prices').replaceChildren(table(say('За миллион токенов', 'Per million tokens'), [
       [say('Модель', 'Model'), (row) => [row.id, inWords(row.condition)].filter(Boolean).join(' · ')],
       [say('Вход', 'Input'), (row) => rubles(row.input)],
-      [say('Из кеша', 'From the cache'), rate('cached_input')],
-      [say('Запись в кеш', 'Cache write'), rate('cache_write')],
+      [say('Вход из кэша', 'Cached input'), rate('cached_input')],
+      [say('Запись в кэш', 'Cache write'), rate('cache_write')],
       [say('Выход', 'Output'), rate('output')],
-      [say('Ещё', 'Beside these'), (row) => othersInWords(row.classes) || '—', 'text'],
-      [say('Чья цена', 'Whose price'), (row) => (row.special ? say('ваша', 'yours') : say('общая', 'everybody’s')), 'text'],
+      [say('Ещё', 'Also'), (row) => othersInWords(row.classes) || '—', 'text'],
+      [say('Чья цена', 'Whose price'), (row) => (row.special ? say('ваша', 'yours') : say('общая', 'everyone’s')), 'text'],
     ], rows));
     at('prices-part').hidden = rows.length === 0;
   }
@@ -191,11 +192,11 @@
 
   function showPayments({ payments: waiting, debt_rub: debt }) {
     const owed = size(debt) > 0 ? [element('p', { class: 'note' }, say(`Долг по возвратам: ${rubles(debt)}.`, `Owed for refunds: ${rubles(debt)}.`))] : [];
-    at('payments').replaceChildren(...owed, ...(waiting.length === 0 ? [] : [table(say('Ждут оплаты', 'Waiting for their money'), [
+    at('payments').replaceChildren(...owed, ...(waiting.length === 0 ? [] : [table(say('Ждут оплаты', 'Awaiting payment'), [
       [say('Когда', 'When'), (row) => moment(row.created_at)],
       [say('Сумма', 'Amount'), (row) => rubles(row.amount_rub)],
       [say('Оплатить', 'Pay'), (row) => (/^https:/.test(row.url ?? '')
-        ? element('a', { href: row.url, target: '_blank', rel: 'noopener noreferrer' }, say('Перейти к оплате', 'To the payment'))
+        ? element('a', { href: row.url, target: '_blank', rel: 'noopener noreferrer' }, say('Перейти к оплате', 'Go to payment'))
         : '—'), 'text'],
     ], waiting)]));
   }
@@ -216,7 +217,7 @@
     await send(`${own}/payments`, 'POST', wish);
     at('amount').value = '';
     await payments();
-    at('said').textContent = say('Ссылка на оплату готова.', 'The link to pay by is there.');
+    at('said').textContent = say('Ссылка на оплату готова.', 'The payment link is ready.');
   }
 
   // --- the rule by which a card is charged ---
@@ -224,14 +225,14 @@
   const TERMS = ['below_rub', 'amount_rub', 'month_max_rub'];
 
   function showAuto(rule, mayChange) {
-    const status = { waiting: ['ждёт первого платежа', 'waits for the first payment'], on: ['включено', 'on'], off: ['выключено', 'off'] };
+    const status = { waiting: ['ждёт первого платежа', 'awaits the first payment'], on: ['включено', 'on'], off: ['выключено', 'off'] };
     const card = rule?.card ? ` ${rule.card}` : '';
     const terms = rule && say(
-      `${say(...status[rule.status])}: когда свободно меньше ${rubles(rule.below_rub)}, с карты${card} списывается ${rubles(rule.amount_rub)}, в месяц не больше ${rubles(rule.month_max_rub)} (в этом месяце: ${rubles(rule.month_rub)}).`,
-      `${say(...status[rule.status])}: when less than ${rubles(rule.below_rub)} is free, the card${card} is charged ${rubles(rule.amount_rub)}, ${rubles(rule.month_max_rub)} in a month at most (this month: ${rubles(rule.month_rub)}).`);
+      `${say(...status[rule.status])}: когда на балансе меньше ${rubles(rule.below_rub)}, он пополняется с карты${card} на ${rubles(rule.amount_rub)}, в месяц не больше чем на ${rubles(rule.month_max_rub)} (в этом месяце: ${rubles(rule.month_rub)}).`,
+      `${say(...status[rule.status])}: when the balance is below ${rubles(rule.below_rub)}, the card${card} is charged ${rubles(rule.amount_rub)}, at most ${rubles(rule.month_max_rub)} a month (this month: ${rubles(rule.month_rub)}).`);
     const why = rule?.reason ? [` ${rule.reason}.`] : [];
     const link = /^https:/.test(rule?.url ?? '')
-      ? [' ', element('a', { href: rule.url, target: '_blank', rel: 'noopener noreferrer' }, say('Перейти к первому платежу', 'To the first payment'))]
+      ? [' ', element('a', { href: rule.url, target: '_blank', rel: 'noopener noreferrer' }, say('Перейти к первому платежу', 'Go to the first payment'))]
       : [];
     at('auto').replaceChildren(...(rule ? [terms, ...why, ...link] : [say('Не настроено.', 'Not set up.')]));
     at('auto-part').hidden = !rule && !mayChange;
@@ -260,7 +261,7 @@
 
   // --- an owner's keys ---
 
-  const LIMITS = ['ceiling_day_rub', 'ceiling_month_rub', 'ceiling_rub'];
+  const LIMITS = [...document.querySelectorAll('#key-change .limit')].map(({ id }) => id);
   let owned = [];
   const chosenKey = () => owned.find(({ id }) => id === at('key-chosen').value);
 
@@ -283,8 +284,8 @@
       [say('Начинается с', 'Begins with'), (row) => element('code', {}, row.prefix), 'text'],
       [say('Состояние', 'Status'), (row) => (row.kind === 'owner' ? say('ключ владельца', 'owner key') : say(...words[row.status])), 'text'],
       [say('Сегодня', 'Today'), (row) => rubles(row.spent_day_rub)],
-      [say('За всё время', 'In all'), (row) => rubles(row.spent_rub)],
-      [say('Лимит дня', 'Ceiling of a day'), (row) => (row.ceiling_day_rub === null ? '—' : rubles(row.ceiling_day_rub))],
+      [say('За всё время', 'In total'), (row) => rubles(row.spent_rub)],
+      [say('Лимит за день', 'Daily ceiling'), (row) => (row.ceiling_day_rub === null ? '—' : rubles(row.ceiling_day_rub))],
     ], keys));
     owned = keys.filter(({ kind, status }) => kind === 'caller' && status !== 'deleted');
     at('key-chosen').replaceChildren(at('key-chosen').options[0], ...owned.map((row) => element('option', { value: row.id }, `${row.name || row.id} (${row.prefix})`)));
@@ -302,7 +303,7 @@
     const made = await answer.json();
     if (mine !== asked) return;
     at('made').hidden = !made.key;
-    at('made').replaceChildren(...(made.key ? [say('Новый ключ показан один раз, сохраните его: ', 'The new key is shown this once, store it: '), element('code', {}, made.key)] : []));
+    at('made').replaceChildren(...(made.key ? [say('Новый ключ показан один раз, сохраните его: ', 'The new key is shown only once, store it: '), element('code', {}, made.key)] : []));
     await showKeys(method === 'DELETE' ? '' : made.id);
   }
 
@@ -346,7 +347,7 @@
       : []));
     const top = days.find((row) => size(row.charged_rub) === most);
     const label = say(`Расход по дням, всего ${total}; больше всего ${dayName(top.day)}: ${rubles(top.charged_rub)}`,
-      `Spending by day, ${total} in all; most on ${dayName(top.day)}: ${rubles(top.charged_rub)}`);
+      `Spending by day, ${total} in total; most on ${dayName(top.day)}: ${rubles(top.charged_rub)}`);
     return drawn('svg', { viewBox: `0 0 ${wide} ${high}`, role: 'img', 'aria-label': label },
       drawn('line', { class: 'axis', x1: left, x2: wide - left, y1: high - below, y2: high - below }),
       ...(most > 0 ? [drawn('text', { class: 'tick', x: left, y: 12 }, rubles(top.charged_rub))] : []),
@@ -354,7 +355,7 @@
   }
 
   const sums = () => [
-    [say('Вызовы', 'Calls'), (row) => grouped(row.calls)],
+    [say('Запросы', 'Requests'), (row) => grouped(row.calls)],
     [say('Токены: вход', 'Tokens in'), (row) => grouped(tokensIn(row))],
     [say('выход', 'out'), (row) => grouped(row.usage.output)],
     [say('Списано', 'Charged'), (row) => rubles(row.charged_rub)],
@@ -363,23 +364,23 @@
   function showSpending(report, days) {
     const rows = daysOf(report, days);
     const total = rubles(report.total.charged_rub);
-    at('spent').textContent = `${total} · ${grouped(report.total.calls)} ${say('вызовов', 'calls')}`;
+    at('spent').textContent = `${total} · ${say('запросов', 'requests')}: ${grouped(report.total.calls)}`;
     at('cut').hidden = report.sessions_complete;
     at('cut').textContent = report.sessions_complete ? '' : say(
-      `Вызовов у счёта столько, что сессии посчитаны только с ${moment(report.sessions_since)}.`,
-      `The account has so many calls that the sums of sessions begin at ${moment(report.sessions_since)}.`);
+      `У счёта очень много запросов, поэтому сессии посчитаны только с ${moment(report.sessions_since)}.`,
+      `The account has very many requests, so sessions are counted only from ${moment(report.sessions_since)}.`);
     const numbers = element('details', {}, element('summary', {}, say('Числами', 'In numbers')),
       table(say('Расход по дням', 'Spending by day'), [[say('День', 'Day'), (row) => dayName(row.day)], ...sums()],
         rows.filter((row) => row.calls > 0).reverse()));
     at('by-day').replaceChildren(plot(rows, total), numbers);
-    const most = (list) => Math.max(0, ...list.map((row) => size(row.charged_rub)));
+    const whole = size(report.total.charged_rub);
     const ranked = (list, caption, title, name) => (list.length === 0
-      ? element('p', { class: 'note' }, say('За это время вызовов не было.', 'There were no calls in this time.'))
-      : table(caption, [[title, name], ...sums(), [say('Доля', 'Share'), (row) => share(size(row.charged_rub), most(list)), 'share']], list));
-    at('by-model').replaceChildren(ranked(report.models, say('Дороже — выше', 'Dearest first'), say('Модель', 'Model'), (row) => row.model));
-    at('by-session').replaceChildren(ranked(report.sessions, say('Дороже — выше', 'Dearest first'), say('Сессия', 'Session'), (row) => row.session ?? say('без сессии', 'none')));
+      ? element('p', { class: 'note' }, say('За это время запросов не было.', 'No requests in this period.'))
+      : table(caption, [[title, name], ...sums(), [say('Доля', 'Share'), (row) => share(size(row.charged_rub), whole), 'share']], list));
+    at('by-model').replaceChildren(ranked(report.models, say('Сначала дорогие', 'Most expensive first'), say('Модель', 'Model'), (row) => row.model));
+    at('by-session').replaceChildren(ranked(report.sessions, say('Сначала дорогие', 'Most expensive first'), say('Сессия', 'Session'), (row) => row.session ?? say('без сессии', 'none')));
     if (report.sessions_left_out > 0) {
-      at('by-session').append(element('p', { class: 'note' }, say(`И ещё сессий: ${grouped(report.sessions_left_out)}.`, `And ${grouped(report.sessions_left_out)} sessions more.`)));
+      at('by-session').append(element('p', { class: 'note' }, say(`И ещё сессий: ${grouped(report.sessions_left_out)}.`, `And ${grouped(report.sessions_left_out)} more sessions.`)));
     }
     const chosen = at('model').value;
     at('model').replaceChildren(at('model').options[0], ...report.models.map(({ model }) => element('option', { value: model }, model)));
@@ -390,10 +391,10 @@
 
   const ends = {
     finished: ['завершён', 'finished'],
-    client_left: ['клиент ушёл', 'client left'],
+    client_left: ['прерван клиентом', 'client left'],
     vendor_cut: ['оборван поставщиком', 'cut by the vendor'],
     vendor_error: ['ошибка поставщика', 'vendor error'],
-    gateway_stopped: ['шлюз остановлен', 'gateway stopped'],
+    gateway_stopped: ['прерван остановкой шлюза', 'gateway stopped'],
   };
   const ended = ({ end }) => (ends[end] ? say(...ends[end]) : end);
 
@@ -418,7 +419,7 @@
       [say('Сессия', 'Session'), (row) => row.session ?? '—', 'text'],
       [say('Токены: вход', 'Tokens in'), (row) => grouped(tokensIn(row))],
       [say('выход', 'out'), (row) => grouped(row.usage.output)],
-      [say('Конец', 'End'), ended, 'text'],
+      [say('Итог', 'End'), ended, 'text'],
       [say('Списано', 'Charged'), (row) => rubles(row.charged_rub)],
       [say('Номер', 'Number'), (row) => element('code', {}, row.number), 'text'],
     ], rows);
@@ -433,11 +434,11 @@
     const made = receiptTable(page.receipts);
     const shown = at('receipts').querySelector('tbody');
     if (after && shown) shown.append(...made.querySelectorAll('tbody tr'));
-    else if (page.receipts.length === 0 && !next) at('receipts').replaceChildren(element('p', { class: 'note' }, say('Ничего не нашлось.', 'Nothing was found.')));
+    else if (page.receipts.length === 0 && !next) at('receipts').replaceChildren(element('p', { class: 'note' }, say('Ничего не нашлось. Измените условия поиска.', 'Nothing found. Change the search.')));
     else at('receipts').replaceChildren(made);
     at('more').hidden = !next;
     at('more').disabled = false;
-    at('said').textContent = say(`Показано чеков: ${at('receipts').querySelectorAll('tbody tr').length}`, `Receipts shown: ${at('receipts').querySelectorAll('tbody tr').length}`);
+    at('said').textContent = say(`Показано списаний: ${at('receipts').querySelectorAll('tbody tr').length}`, `Receipts shown: ${at('receipts').querySelectorAll('tbody tr').length}`);
   }
 
   // What a spreadsheet would take for a formula gets an apostrophe.
@@ -460,14 +461,14 @@
         lines.push([row.number, row.at, row.model, row.session, row.end, usage.input, usage.cached_input, usage.cache_write, usage.output, row.charged_rub].map(cell).join(','));
       }
       after = page.next;
-      at('said').textContent = say(`Собрано чеков: ${lines.length - 1}`, `Receipts gathered: ${lines.length - 1}`);
+      at('said').textContent = say(`Собрано списаний: ${lines.length - 1}`, `Receipts collected: ${lines.length - 1}`);
     } while (after && lines.length <= CSV_ROWS_MAX);
     const url = URL.createObjectURL(new Blob([`${lines.join('\r\n')}\r\n`], { type: 'text/csv' }));
     element('a', { href: url, download: 'receipts.csv' }).click();
     URL.revokeObjectURL(url);
     at('said').textContent = after
-      ? say(`В файле последние ${lines.length - 1} чеков: остальное — за другие дни.`, `The file has the latest ${lines.length - 1} receipts: ask for other days to get more.`)
-      : say(`В файле чеков: ${lines.length - 1}`, `Receipts in the file: ${lines.length - 1}`);
+      ? say(`В файле только последние списания (${lines.length - 1}). Чтобы получить остальные, выберите другие даты.`, `The file has only the latest receipts (${lines.length - 1}). To get the rest, choose other dates.`)
+      : say(`Списаний в файле: ${lines.length - 1}`, `Receipts in the file: ${lines.length - 1}`);
   }
 
   // --- set-up of clients ---
@@ -501,7 +502,7 @@
     asked += 1;
     const mine = asked;
     at('failed').hidden = true;
-    at('said').textContent = say('Спрашиваем…', 'Asking…');
+    at('said').textContent = say('Загружаем…', 'Loading…');
     const books = await getJson(`${own}/key`);
     if (mine !== asked) return;
     showMoney(books);
@@ -542,7 +543,7 @@
     at('report').hidden = true;
     at('forget').hidden = true;
     at('failed').hidden = true;
-    at('said').textContent = say('Ключ забыт.', 'The key is forgotten.');
+    at('said').textContent = say('Ключ удалён из этой вкладки.', 'The key is removed from this tab.');
     at('key').focus();
   }
 
@@ -582,7 +583,13 @@
     const status = chosenKey()?.status === 'disabled' ? 'active' : 'disabled';
     changeKey('PATCH', { status }).catch(failed);
   });
-  at('key-delete').addEventListener('click', () => changeKey('DELETE').catch(failed));
+  at('key-delete').addEventListener('click', () => {
+    const { name, prefix } = chosenKey();
+    const asked = say(
+      `Удалить ключ «${name || prefix}» навсегда? Программы с этим ключом сразу перестанут работать, вернуть его нельзя.`,
+      `Delete the key “${name || prefix}” for ever? Programs that use it stop working at once; it cannot be restored.`);
+    if (confirm(asked)) changeKey('DELETE').catch(failed);
+  });
   at('forget').addEventListener('click', forget);
   at('days').addEventListener('change', () => spending().catch(failed));
   at('more').addEventListener('click', () => showReceipts(next).catch((error) => {

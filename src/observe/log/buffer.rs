@@ -1,10 +1,13 @@
-//! Lines on their way out. Who logs puts a line into memory and goes on; one thread writes what has
-//! gathered. A process that is killed loses what was logged in the last [`Bounds::gather`].
+//! Buffered log lines. A caller appends its line to a buffer and continues; one thread writes the collected lines. A
+//! killed process loses the lines of the last [`Bounds::gather`].
 //!
-//! Not `tracing_appender::non_blocking`: a write for each line where this makes one for some hundred, and half as much
-//! CPU again (5000 lines a second into a pipe: 2.5 to 3.1 µs a line of the process, here 1.7 to 2.0). Lossy, it drops
-//! lines at once where this waits for room; otherwise a log that nobody reads stops the gateway. Its count of lost
-//! lines is nowhere in the log, its guard waits a second at most, and what is logged later is not written.
+//! Lines wait in three bounded queues, so that a flood of one kind does not displace lines of another: audit lines,
+//! lines of charges, and all others. Audit lines are written first, charges next, and the others a chunk at a time.
+//!
+//! Not `tracing_appender::non_blocking`, which makes a write per line instead of one for some hundred lines and uses
+//! half as much CPU again (5000 lines per second into a pipe: 2.5 to 3.1 µs of the process per line, here 1.7 to 2.0).
+//! It has one queue for all lines, does not log its count of lost lines, waits at most a second when its guard is
+//! dropped, and does not write lines logged later.
 
 use std::{
     fmt,
@@ -20,21 +23,24 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::json::Stamp;
+use crate::observe::record;
 
-/// So much is written without waiting for more.
+/// Size in bytes at which lines are written without waiting for more. Also the maximum size of other lines between two
+/// checks for audit lines.
 const GATHERED_BYTES_ENOUGH: usize = 64 << 10;
 
 /// How long the end of the process waits for a standard error that nobody reads.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What lines may wait for, and how many of them.
+/// How long lines may wait, and how many of them.
 #[derive(Clone, Copy)]
 struct Bounds {
-    /// The longest that a line waits for others.
+    /// Maximum time that a line waits to be written with others.
     gather: Duration,
-    /// From here on who logs waits for room. As much again may be on its way out.
+    /// Maximum bytes of each queue. The same number of bytes of other lines may be in the process of being written.
     bytes_max: usize,
-    /// The longest that they do so: a log that nobody reads must not stop the gateway.
+    /// Maximum time that an audit line or a charge waits for room in its queue: a log that nobody reads must not stop
+    /// the gateway. Other lines are dropped immediately.
     room: Duration,
 }
 
@@ -44,18 +50,41 @@ const USUAL: Bounds = Bounds {
     room: Duration::from_secs(1),
 };
 
-/// Where lines go. Clones share it.
+/// Queue of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    /// Changes by operators and owners.
+    Audit,
+    /// Charges of calls.
+    Charges,
+    /// All other lines, whose number anybody can drive up.
+    Others,
+}
+
+impl Queue {
+    const COUNT: usize = 3;
+
+    fn for_event(metadata: &Metadata<'_>) -> Self {
+        match metadata.target() {
+            "audit" => Self::Audit,
+            record::TARGET if metadata.name() == record::CHARGE => Self::Charges,
+            _ => Self::Others,
+        }
+    }
+}
+
+/// The queues. Clones share them.
 #[derive(Clone)]
 pub(super) struct Lines(Arc<Shared>);
 
-/// Writes what waits when it is dropped; later lines are written at once.
-#[must_use = "what was logged last is written when this is dropped"]
+/// Writes all waiting lines when dropped; later lines are written immediately.
+#[must_use = "the last lines are written when this is dropped"]
 pub struct Flush(Arc<Shared>);
 
 /// Starts the thread that writes to `out`.
 ///
 /// # Panics
-/// There can be no further thread.
+/// If the thread cannot be spawned.
 pub(super) fn start(out: impl Write + Send + 'static) -> (Lines, Flush) {
     start_with(USUAL, out)
 }
@@ -83,6 +112,7 @@ impl<'a> MakeWriter<'a> for Lines {
     fn make_writer(&'a self) -> Entry<'a> {
         Entry {
             shared: &self.0,
+            queue: Queue::Others,
             urgent: false,
         }
     }
@@ -90,20 +120,22 @@ impl<'a> MakeWriter<'a> for Lines {
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Entry<'a> {
         Entry {
             shared: &self.0,
+            queue: Queue::for_event(metadata),
             urgent: *metadata.level() <= Level::WARN,
         }
     }
 }
 
-/// Takes one line, whole.
+/// Collects one line and queues it as a whole.
 pub(super) struct Entry<'a> {
     shared: &'a Shared,
+    queue: Queue,
     urgent: bool,
 }
 
 impl Write for Entry<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.shared.push(line, self.urgent);
+        self.shared.push(line, self.queue, self.urgent);
         Ok(line.len())
     }
 
@@ -136,50 +168,84 @@ struct Shared {
     bounds: Bounds,
     state: Mutex<State>,
     out: Mutex<Box<dyn Write + Send>>,
-    /// The thread may have something to write.
+    /// Signals that the thread may have something to write.
     wake: Condvar,
-    /// It has taken what filled the buffer.
+    /// Signals that the thread has emptied a full queue.
     room: Condvar,
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    lines: Vec<u8>,
-    /// One of them must not wait.
+    queues: [Vec<u8>; Queue::COUNT],
+    /// Whether a line must be written immediately.
     urgent: bool,
-    /// Somebody has waited for room in vain: nobody else does until there is some.
+    /// Whether a line has waited for room in vain; then no other line waits until there is room.
     stuck: bool,
-    /// Lines that were not written, since that was last said.
+    /// Number of lines dropped since the last report.
     lost: usize,
     closed: bool,
     ended: bool,
 }
 
+impl State {
+    fn bytes(&self) -> usize {
+        self.queues.iter().map(Vec::len).sum()
+    }
+}
+
+/// Other lines that the thread has taken and not yet written.
+#[derive(Default)]
+struct Taken {
+    lines: Vec<u8>,
+    written: usize,
+}
+
+impl Taken {
+    fn is_empty(&self) -> bool {
+        self.written == self.lines.len()
+    }
+
+    /// Moves whole lines to the end of `batch`, up to a chunk, or all.
+    fn move_to(&mut self, batch: &mut Vec<u8>) {
+        let rest = &self.lines[self.written..];
+        let enough = rest.get(GATHERED_BYTES_ENOUGH..).unwrap_or_default();
+        let line_end = enough.iter().position(|byte| *byte == b'\n');
+        let end = line_end.map_or(rest.len(), |at| GATHERED_BYTES_ENOUGH + at + 1);
+        batch.extend_from_slice(&rest[..end]);
+        self.written += end;
+        if self.is_empty() {
+            self.lines.clear();
+            self.lines.shrink_to(2 * GATHERED_BYTES_ENOUGH);
+            self.written = 0;
+        }
+    }
+}
+
 impl Shared {
-    fn push(&self, line: &[u8], urgent: bool) {
+    fn push(&self, line: &[u8], queue: Queue, urgent: bool) {
         let mut state = self.lock();
-        if self.is_full(&state) && !state.stuck {
-            let waits = |state: &mut State| self.is_full(state) && !state.closed;
+        if queue != Queue::Others && self.is_full(&state, queue) && !state.stuck {
+            let waits = |state: &mut State| self.is_full(state, queue) && !state.closed;
             (state, _) = self
                 .room
                 .wait_timeout_while(state, self.bounds.room, waits)
                 .unwrap_or_else(PoisonError::into_inner);
-            state.stuck = self.is_full(&state);
+            state.stuck = self.is_full(&state, queue);
         }
         if state.closed {
             drop(state);
             self.write(line);
             return;
         }
-        if self.is_full(&state) {
+        if self.is_full(&state, queue) {
             state.lost += 1;
             return;
         }
-        let (first, gathering) = (state.lines.is_empty(), self.waits_for_more(&state));
-        state.lines.extend_from_slice(line);
+        let (first, gathering) = (state.bytes() == 0, self.waits_for_more(&state));
+        state.queues[queue as usize].extend_from_slice(line);
         state.urgent |= urgent;
-        // A wake is a system call: only where the thread would sleep on.
+        // Waking the thread is a system call, so it is done only if the thread would continue to sleep.
         let wakes = first || (gathering && !self.waits_for_more(&state));
         drop(state);
         if wakes {
@@ -188,9 +254,9 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut batch = Vec::new();
-        while self.next(&mut batch) {
-            // What it panics over is printed, and without this thread the log would end.
+        let (mut batch, mut taken) = (Vec::new(), Taken::default());
+        while self.next(&mut batch, &mut taken) {
+            // A panic is printed and caught: without this thread the log would stop.
             let written = catch_unwind(AssertUnwindSafe(|| self.write(&batch)));
             let lost = written.unwrap_or_else(|_| lines_in(&batch));
             batch.clear();
@@ -203,27 +269,34 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// Takes what has gathered into an empty `batch`. Whether there is anything, or will be.
-    fn next(&self, batch: &mut Vec<u8>) -> bool {
-        let state = self
-            .wake
-            .wait_while(self.lock(), |state| state.lines.is_empty() && !state.closed)
-            .unwrap_or_else(PoisonError::into_inner);
-        let (mut state, _) = self
-            .wake
-            .wait_timeout_while(state, self.bounds.gather, |state| {
-                self.waits_for_more(state)
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        let was_full = self.is_full(&state);
-        mem::swap(batch, &mut state.lines);
-        state.urgent = false;
+    /// Fills an empty `batch` with the next lines to write: all audit lines and charges, then a chunk of the others.
+    /// Returns whether there is anything to write, now or later.
+    fn next(&self, batch: &mut Vec<u8>, taken: &mut Taken) -> bool {
+        let mut state = self.lock();
+        if taken.is_empty() {
+            state = self
+                .wake
+                .wait_while(state, |state| state.bytes() == 0 && !state.closed)
+                .unwrap_or_else(PoisonError::into_inner);
+            (state, _) = self
+                .wake
+                .wait_timeout_while(state, self.bounds.gather, |state| {
+                    self.waits_for_more(state)
+                })
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        for queue in [Queue::Audit, Queue::Charges] {
+            batch.append(&mut state.queues[queue as usize]);
+        }
+        if taken.is_empty() {
+            mem::swap(&mut taken.lines, &mut state.queues[Queue::Others as usize]);
+            state.urgent = false;
+        }
         state.stuck = false;
         let lost = mem::take(&mut state.lost);
         drop(state);
-        if was_full {
-            self.room.notify_all();
-        }
+        self.room.notify_all();
+        taken.move_to(batch);
         if batch.is_empty() {
             return false;
         }
@@ -233,7 +306,7 @@ impl Shared {
         true
     }
 
-    /// Writes it all. How many lines could not be.
+    /// Writes all bytes. Returns how many lines could not be written.
     fn write(&self, mut bytes: &[u8]) -> usize {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         while !bytes.is_empty() {
@@ -241,7 +314,7 @@ impl Shared {
                 Ok(0) => break,
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Whoever has the other end may have asked not to be waited for.
+                // The reader may have made the pipe non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     thread::sleep(self.bounds.gather);
                 }
@@ -251,12 +324,12 @@ impl Shared {
         lines_in(bytes)
     }
 
-    fn is_full(&self, state: &State) -> bool {
-        state.lines.len() >= self.bounds.bytes_max
+    fn is_full(&self, state: &State, queue: Queue) -> bool {
+        state.queues[queue as usize].len() >= self.bounds.bytes_max
     }
 
     fn waits_for_more(&self, state: &State) -> bool {
-        state.lines.len() < GATHERED_BYTES_ENOUGH && !state.urgent && !state.closed
+        state.bytes() < GATHERED_BYTES_ENOUGH && !state.urgent && !state.closed
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -268,14 +341,14 @@ fn lines_in(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Written here: whoever logs in this thread would wait for itself.
+/// Formatted here, because logging on this thread would deadlock.
 fn push_lost(lines: &mut Vec<u8>, lost: usize) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut stamp = String::new();
     Stamp::default().write(&mut stamp, now.unwrap_or_default());
     let line = format!(
         "{{\"timestamp\":\"{stamp}\",\"level\":\"ERROR\",\
-         \"message\":\"lines of the log are lost: they were not taken in time\",\
+         \"message\":\"lines of the log are lost: they could not be written in time\",\
          \"lines\":{lost},\"target\":\"crate::observe::log\"}}\n"
     );
     lines.extend_from_slice(line.as_bytes());
@@ -293,7 +366,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
     const NEVER: Duration = Duration::from_secs(3600);
 
-    /// Tells each write, and is answered how it ends: well, once nobody answers any more.
+    /// Reports each write to the test, which decides its result; succeeds once the test no longer answers.
     struct Out {
         writes: SyncSender<Vec<u8>>,
         answers: Receiver<io::Result<()>>,
@@ -311,7 +384,7 @@ mod tests {
         }
     }
 
-    /// A log whose writes are told, and end as they are answered.
+    /// A log whose writes are reported to the test.
     struct Log {
         lines: Lines,
         flush: Flush,
@@ -337,16 +410,20 @@ mod tests {
         }
 
         fn push_urgently(&self, line: &str) {
-            self.lines.0.push(line.as_bytes(), true);
+            self.lines.0.push(line.as_bytes(), Queue::Others, true);
         }
 
-        /// What is written next.
+        fn charge(&self, line: &str) {
+            self.lines.0.push(line.as_bytes(), Queue::Charges, false);
+        }
+
+        /// The next write.
         fn next(&self) -> String {
             let bytes = self.written.recv_timeout(PATIENCE).unwrap();
             String::from_utf8(bytes).unwrap()
         }
 
-        /// Lets all writes end well, ends, and gives what was not looked at.
+        /// Lets all writes succeed, ends the log, and returns the writes that were not checked.
         fn end(self) -> Vec<String> {
             drop(self.answer);
             drop(self.flush);
@@ -399,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_goes_out_by_itself() {
+    fn single_line_is_written_after_the_wait() {
         let log = Log::start(USUAL);
         log.push("alone\n");
         assert_eq!(log.next(), "alone\n");
@@ -407,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_warns_does_not_wait_and_takes_along_what_came_before() {
+    fn warnings_are_written_at_once_with_all_earlier_lines() {
         let log = Log::start(Bounds {
             gather: NEVER,
             ..USUAL
@@ -437,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn much_does_not_wait() {
+    fn large_batch_is_written_without_waiting() {
         let log = Log::start(Bounds {
             gather: NEVER,
             ..USUAL
@@ -450,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_written_at_the_end_and_what_comes_later_at_once() {
+    fn waiting_lines_are_written_at_the_end_and_later_ones_at_once() {
         let log = Log::start(Bounds {
             gather: NEVER,
             ..USUAL
@@ -464,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_waits_for_it() {
+    fn charge_line_waits_for_room_in_the_buffer() {
         let log = Log::start(Bounds {
             bytes_max: 5,
             room: NEVER,
@@ -472,10 +549,10 @@ mod tests {
         });
         log.push_urgently("first\n");
         assert_eq!(log.next(), "first\n");
-        log.push("second\n");
+        log.charge("second\n");
         thread::scope(|scope| {
-            let lines = &log.lines;
-            let waiting = scope.spawn(move || push(lines, "third\n"));
+            let lines = &log.lines.0;
+            let waiting = scope.spawn(move || lines.push(b"third\n", Queue::Charges, false));
             log.answer.send(Ok(())).unwrap();
             waiting.join().unwrap();
         });
@@ -483,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_nobody_reads_stops_nobody_and_says_what_is_lost() {
+    fn unread_log_blocks_nothing_and_reports_lost_lines() {
         let log = Log::start(Bounds {
             bytes_max: 5,
             room: Duration::from_millis(1),
@@ -491,17 +568,73 @@ mod tests {
         });
         log.push_urgently("first\n");
         assert_eq!(log.next(), "first\n");
-        log.push("second\n");
-        log.push("third\n");
+        log.charge("second\n");
+        log.charge("third\n");
         assert!(log.lines.0.lock().stuck);
-        log.push("fourth\n");
+        log.charge("fourth\n");
         let rest = log.end().concat();
         let (second, notice) = rest.split_once('\n').unwrap();
         assert_eq!(second, "second");
         assert_eq!(lost(notice), 2);
     }
 
-    /// Tells each write, and panics over the first.
+    #[test]
+    fn a_flood_of_other_lines_costs_no_audit_line_and_no_charge() {
+        const KEPT: usize = 57;
+        let log = Log::start(Bounds {
+            bytes_max: 1 << 20,
+            room: NEVER,
+            ..USUAL
+        });
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .event_format(JsonLines::default())
+            .with_writer(log.lines.clone())
+            .finish();
+        log.push_urgently("first\n");
+        assert_eq!(log.next(), "first\n");
+        let flood = format!("{}\n", "x".repeat(300));
+        let lines = with_default(subscriber, || {
+            for nth in 0..KEPT {
+                // More than the queue can hold while the reader is blocked: its lines are dropped without waiting.
+                (0..10_000).for_each(|_| log.push(&flood));
+                tracing::info!(target: "audit", nth, "changed");
+                tracing::info!(name: record::CHARGE, target: record::TARGET, nth, "charged");
+            }
+            log.end().concat()
+        });
+        let at = |message: &str| {
+            let places = lines.lines().enumerate();
+            let places = places.filter(|(_, line)| line.contains(message));
+            places.map(|(place, _)| place).collect::<Vec<_>>()
+        };
+        // Nothing else is written before them.
+        assert_eq!(at("\"changed\""), (0..KEPT).collect::<Vec<_>>());
+        assert_eq!(at("\"charged\""), (KEPT..2 * KEPT).collect::<Vec<_>>());
+        let notice = lines
+            .lines()
+            .find(|line| line.contains("are lost"))
+            .unwrap();
+        assert!(lost(notice) > 560_000, "{notice}");
+    }
+
+    #[test]
+    fn audit_lines_do_not_wait_for_a_backlog_of_others() {
+        let log = Log::start(USUAL);
+        log.push_urgently("first\n");
+        assert_eq!(log.next(), "first\n");
+        let line = format!("{}\n", "x".repeat(1023));
+        (0..1024).for_each(|_| log.push(&line));
+        log.answer.send(Ok(())).unwrap();
+        assert!(log.next().len() <= GATHERED_BYTES_ENOUGH + line.len());
+        log.lines.0.push(b"audit\n", Queue::Audit, false);
+        log.answer.send(Ok(())).unwrap();
+        assert!(log.next().starts_with("audit\n"));
+        let rest: usize = log.end().iter().map(String::len).sum();
+        assert!(rest > 800 << 10, "{rest}");
+    }
+
+    /// Reports each write, and panics at the first one.
     struct Brittle {
         writes: SyncSender<Vec<u8>>,
         whole: bool,
@@ -520,11 +653,11 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_panics_costs_its_own_lines_and_the_next_ones_say_how_many() {
+    fn panicked_write_loses_only_its_lines_and_their_number_is_reported() {
         let (writes, written) = sync_channel(10);
         let whole = false;
         let (lines, flush) = start_with(USUAL, Brittle { writes, whole });
-        lines.0.push(b"first\nsecond\n", true);
+        lines.0.push(b"first\nsecond\n", Queue::Others, true);
         assert_eq!(written.recv_timeout(PATIENCE).unwrap(), b"first\nsecond\n");
         push(&lines, "third\n");
         let next = String::from_utf8(written.recv_timeout(PATIENCE).unwrap()).unwrap();
@@ -535,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
+    fn lines_that_cannot_be_written_are_counted() {
         let log = Log::start(USUAL);
         log.push_urgently("first\nsecond\n");
         assert_eq!(log.next(), "first\nsecond\n");
@@ -546,7 +679,7 @@ mod tests {
         let (third, notice) = tried.split_once('\n').unwrap();
         assert_eq!(third, "third");
         assert_eq!(lost(notice), 2);
-        // Tried again.
+        // The write is retried.
         assert_eq!(log.end(), [tried]);
     }
 }

@@ -13,43 +13,44 @@ use tracing::{
     field::{Field, Visit},
 };
 use tracing_subscriber::{
-    EnvFilter,
-    filter::{Directive, LevelFilter},
+    filter::{LevelFilter, Targets},
     fmt::{
         FmtContext,
         format::{Format, FormatEvent, FormatFields, Writer},
         time::{FormatTime, SystemTime},
     },
+    layer::SubscriberExt as _,
     registry::LookupSpan,
+    util::SubscriberInitExt as _,
 };
 
 pub use self::buffer::Flush;
 use self::json::JsonLines;
 use crate::observe::record::TARGET;
 
-/// Logs to the standard error, each line at once. `RUST_LOG` chooses what; the audit lines cannot be
-/// switched off. Where `calls` have lines elsewhere, only those that went wrong have one here.
+/// Logs to standard error, each line immediately. `RUST_LOG` selects the lines; audit lines cannot be switched off. If
+/// `calls` are logged elsewhere, only failed calls are logged here.
 ///
 /// # Panics
-/// Another log was set up before.
+/// If a log was already set up.
 pub fn to_stderr(calls: Calls) {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter(calls))
-        .with_writer(io::stderr);
+    let log = tracing_subscriber::registry().with(filter(calls));
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     if io::stderr().is_terminal() {
         let format = Terminal(tracing_subscriber::fmt::format());
-        log.with_ansi(true).event_format(format).init();
+        log.with(lines.with_ansi(true).event_format(format)).init();
     } else {
-        log.json().event_format(JsonLines::default()).init();
+        log.with(lines.json().event_format(JsonLines::default()))
+            .init();
     }
 }
 
-/// Logs to the standard error as a gateway does, [`to`] it, calls and all. A person at a terminal has each
-/// line at once.
+/// Logs to standard error as a gateway does, with [`to`], including calls. On a terminal, each line is written
+/// immediately.
 ///
 /// # Panics
-/// See [`to`].
-#[must_use = "what was logged last is written when this is dropped"]
+/// If a log was already set up, or a thread cannot be spawned.
+#[must_use = "the last lines are written when this is dropped"]
 pub fn to_stderr_buffered() -> Option<Flush> {
     if io::stderr().is_terminal() {
         to_stderr(Calls::Here);
@@ -58,47 +59,54 @@ pub fn to_stderr_buffered() -> Option<Flush> {
     Some(to(io::stderr()))
 }
 
-/// Logs JSON lines off the way of the calls: `out` has them within 20 ms, warnings and errors at once,
-/// whatever is left when the answer is dropped. What is logged is chosen as for [`to_stderr`].
+/// Logs JSON lines without delaying calls: `out` gets them within 20 ms, warnings and errors immediately, and all
+/// remaining lines when the returned value is dropped. Lines are selected as for [`to_stderr`].
 ///
 /// # Panics
-/// Another log was set up before, or there can be no further thread.
+/// If a log was already set up, or a thread cannot be spawned.
 pub fn to(out: impl Write + Send + 'static) -> Flush {
     let (lines, flush) = buffer::start(out);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter(Calls::Here))
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(lines)
         .json()
-        .event_format(JsonLines::default())
+        .event_format(JsonLines::default());
+    tracing_subscriber::registry()
+        .with(filter(Calls::Here))
+        .with(lines)
         .init();
     flush
 }
 
-/// Where each call has its line.
+/// Where each call is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// In this log.
+    /// The gateway's log has a line for each call.
     Here,
-    /// What runs the gateway prints them itself.
+    /// The program that embeds the gateway logs calls itself.
     Elsewhere,
 }
 
-fn filter(calls: Calls) -> EnvFilter {
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .from_env_lossy()
-        .add_directive(directive("audit=info"));
+fn filter(calls: Calls) -> Targets {
+    let chosen = std::env::var("RUST_LOG").unwrap_or_default();
+    let filter = targets(&chosen).with_target("audit", LevelFilter::INFO);
     match calls {
         Calls::Here => filter,
-        Calls::Elsewhere => filter.add_directive(directive("call=warn")),
+        Calls::Elsewhere => filter.with_target("call", LevelFilter::WARN),
     }
 }
 
-fn directive(text: &str) -> Directive {
-    text.parse().expect("a fixed directive")
+/// Levels by target, like `warn,call=info`. An invalid part is ignored; the default is `info`.
+fn targets(text: &str) -> Targets {
+    let parts = text.split(',').map(str::trim);
+    let readable = parts.filter(|part| !part.is_empty() && part.parse::<Targets>().is_ok());
+    let readable: Vec<&str> = readable.collect();
+    match readable.join(",").parse() {
+        Ok(targets) if !readable.is_empty() => targets,
+        _ => Targets::new().with_default(LevelFilter::INFO),
+    }
 }
 
-/// Calls in words, and the rest as `tracing_subscriber` has it.
+/// Writes calls as sentences, and other events as `tracing_subscriber` does.
 struct Terminal(Format);
 
 impl<S, N> FormatEvent<S, N> for Terminal
@@ -187,7 +195,7 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        // What a caller sent must not look like another line.
+        // Control characters are replaced, so that a caller's text cannot look like another line.
         let value = value.chars().map(|c| if c.is_control() { ' ' } else { c });
         self.0.push((field.name(), value.collect()));
     }

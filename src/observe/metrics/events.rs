@@ -1,4 +1,4 @@
-//! What is sent of events, by receiver.
+//! Counters of event deliveries, by receiver.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -22,7 +22,7 @@ struct Label {
     result: &'static str,
 }
 
-/// What became of an attempt, or of an event.
+/// Outcome of an attempt, or of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Delivered,
@@ -55,13 +55,13 @@ impl Deliveries {
         );
         registry.register(
             "tollgate_event_lag_seconds",
-            "Age of the oldest event that a receiver has still to take; 0 on gateways that do not send to it",
+            "Age of the oldest event that a receiver has not accepted yet; 0 on gateways that do not send to it",
             deliveries.lag.clone(),
         );
         deliveries
     }
 
-    /// The counters of one.
+    /// The counters of one receiver.
     pub(crate) fn of(&self, receiver: &str) -> Outgoing {
         let receiver: Arc<str> = receiver.into();
         let counter = |(_, result)| {

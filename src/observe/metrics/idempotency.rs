@@ -1,4 +1,4 @@
-//! Calls with an idempotency key.
+//! Counters of calls with an idempotency key.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -7,7 +7,7 @@ use prometheus_client::{
 };
 use tollgate_layers::idempotency::Event;
 
-/// What became of such calls; clones count together.
+/// Outcomes of such calls. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Idempotency {
     calls: Family<Came, Counter>,
@@ -39,7 +39,7 @@ impl Idempotency {
         }
         registry.register(
             "tollgate_idempotent_calls",
-            "What became of calls with an idempotency key, on this node",
+            "Calls with an idempotency key on this node, by outcome",
             idempotency.calls.clone(),
         );
         registry.register_with_unit(

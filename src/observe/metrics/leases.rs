@@ -1,4 +1,4 @@
-//! Money that this gateway holds by itself, and how it tells Redis of it.
+//! Counters of this gateway's leases and of its reports to Redis.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ struct Side {
     side: &'static str,
 }
 
-/// What the ledger counts; a scrape copies it.
+/// Counts kept by the ledger; a scrape copies them.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     open: Gauge,
@@ -42,12 +42,12 @@ impl Leases {
         };
         registry.register(
             "tollgate_leases_open",
-            "Leases that this gateway has; 0 where ledger.lease_ms_max is",
+            "Leases that this gateway has; 0 if ledger.lease_ms_max is 0",
             leases.open.clone(),
         );
         registry.register(
             "tollgate_leased_rubles",
-            "What they have, as far as Redis has answered",
+            "Money in these leases, as last confirmed by Redis",
             leases.leased.clone(),
         );
         registry.register(
@@ -57,22 +57,22 @@ impl Leases {
         );
         registry.register(
             "tollgate_lease_turns",
-            "Turns that Redis has answered: each is one script",
+            "Lease turns (one script each) answered by Redis",
             leases.turns.clone(),
         );
         registry.register(
             "tollgate_lease_ends",
-            "Ends of calls that it was told in them",
+            "Ends of calls reported in turns",
             leases.ends.clone(),
         );
         registry.register(
             "tollgate_lease_ends_waited_seconds",
-            "How long the oldest end of each turn had waited for the turn's answer, together",
+            "Sum over turns of the time from a turn's oldest end of a call to the turn's answer",
             leases.ends_waited.clone(),
         );
         registry.register(
             "tollgate_lease_recalls",
-            "Leases that were asked for by this gateway before a refusal, and its own that heard so from another",
+            "Leases recalled by this gateway before a refusal, and its own leases recalled by others",
             recalls,
         );
         registry.register(
@@ -82,7 +82,7 @@ impl Leases {
         );
         registry.register(
             "tollgate_leases_lost",
-            "Leases that turned out to be another's, or none's: fenced",
+            "Leases lost to another gateway or removed, found by fencing",
             leases.lost.clone(),
         );
         leases

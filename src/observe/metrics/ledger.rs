@@ -1,4 +1,4 @@
-//! The ledger, with a clock: how long it takes to answer, and how often it does not.
+//! Measures the ledger: how long it takes to answer, and how often it fails.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,19 +11,21 @@ use tokio::time::Instant;
 use tollgate_ledger::{
     BoxError,
     account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
-    contract::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
+    contract::{
+        Adjusted, Adjustment, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
+    },
     number::RequestNumber,
 };
 
-use super::{Metrics, histograms};
+use super::{Metrics, histograms::histograms};
 
-/// From a map in memory to a server that is away.
+/// Buckets from a map in memory to a server that does not answer.
 const SECONDS: [f64; 14] = [
     0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
     1.0,
 ];
 
-/// What a call asks of the ledger.
+/// Operations of a call on the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     FindKey,
@@ -32,18 +34,20 @@ enum Operation {
     Settle,
     Release,
     Extend,
+    Adjust,
     Expire,
     Checkpoint,
 }
 
 impl Operation {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::FindKey,
         Self::Probe,
         Self::Reserve,
         Self::Settle,
         Self::Release,
         Self::Extend,
+        Self::Adjust,
         Self::Expire,
         Self::Checkpoint,
     ];
@@ -56,6 +60,7 @@ impl Operation {
             Self::Settle => "settle",
             Self::Release => "release",
             Self::Extend => "extend",
+            Self::Adjust => "adjust",
             Self::Expire => "expire",
             Self::Checkpoint => "checkpoint",
         }
@@ -67,11 +72,12 @@ struct Label {
     operation: &'static str,
 }
 
-/// The counters of the ledger.
+/// Counters of the ledger's operations.
 #[derive(Debug)]
 pub(crate) struct LedgerTimes {
     /// In the order of [`Operation::ALL`].
     operations: [(Histogram, Counter); Operation::ALL.len()],
+    refused_by_holds: Counter,
 }
 
 impl LedgerTimes {
@@ -94,10 +100,19 @@ impl LedgerTimes {
         );
         registry.register(
             "tollgate_ledger_errors",
-            "Questions that the ledger did not answer",
+            "Requests to the ledger that failed",
             errors,
         );
-        Self { operations }
+        let refused_by_holds = Counter::default();
+        registry.register(
+            "tollgate_hold_refusals",
+            "Calls that did not fit only because running calls held the money",
+            refused_by_holds.clone(),
+        );
+        Self {
+            operations,
+            refused_by_holds,
+        }
     }
 
     fn answered(&self, operation: Operation, time: Duration, failed: bool) {
@@ -109,7 +124,7 @@ impl LedgerTimes {
     }
 }
 
-/// A ledger whose answers are timed.
+/// A ledger whose operations are timed.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured<L> {
     ledger: L,
@@ -130,7 +145,7 @@ impl<L> Measured<L> {
     }
 }
 
-/// A question that is under way.
+/// An operation in progress.
 struct Asked<'a> {
     times: &'a LedgerTimes,
     operation: Operation,
@@ -138,7 +153,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Passes the answer on. The future of it does not come here: it may be large, and would be moved.
+    /// Records the operation and returns its result. Takes the result and not the future, which may be large and would
+    /// be moved.
     fn answered<T, E>(
         self,
         answer: Result<T, E>,
@@ -151,7 +167,7 @@ impl Asked<'_> {
     }
 }
 
-/// A refusal is an answer.
+/// Whether the ledger failed; a refusal is an answer.
 const fn is_away(error: &LedgerError) -> bool {
     !matches!(error, LedgerError::Refused(_))
 }
@@ -159,7 +175,13 @@ const fn is_away(error: &LedgerError) -> bool {
 impl<L: Ledger> Ledger for Measured<L> {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let asked = self.ask(Operation::Reserve);
-        asked.answered(self.ledger.reserve(hold).await, is_away)
+        let answer = self.ledger.reserve(hold).await;
+        if let Err(LedgerError::Refused(Refusal::DoesNotFit { free, held, .. })) = &answer
+            && hold.least <= free.plus_or_max(*held)
+        {
+            self.metrics.ledger.refused_by_holds.inc();
+        }
+        asked.answered(answer, is_away)
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
@@ -167,7 +189,7 @@ impl<L: Ledger> Ledger for Measured<L> {
         asked.answered(self.ledger.settle(settlement).await, is_away)
     }
 
-    /// Each is answered when all are.
+    /// All settlements of a batch are answered together.
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
         let began = Instant::now();
         let answers = self.ledger.settle_all(settlements).await;
@@ -199,6 +221,11 @@ impl<L: Ledger> Ledger for Measured<L> {
     ) -> Result<bool, LedgerError> {
         let asked = self.ask(Operation::Extend);
         asked.answered(self.ledger.extend(number, account, ttl).await, is_away)
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        let asked = self.ask(Operation::Adjust);
+        asked.answered(self.ledger.adjust(adjustment).await, is_away)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {

@@ -1,14 +1,15 @@
-//! What the gateway counts, and how a scrape shows it: `GET /metrics` on the operator's listener.
+//! Metrics of the gateway: `GET /metrics` on the operators' listener.
 //!
-//! Counters are added to where things happen: a request's end, an attempt's, an answer of the ledger, a
-//! settled call. What merely *is* (open holds, breakers, the outbox) a scrape finds out, and gives as `Readings`. Nothing here
-//! knows a call, or whom to ask. Labels are
-//! paths, statuses, codes and the names in the config, so there are no more series than these, whatever
-//! callers send. There is no global registry: [`Metrics`] is made with its gateway.
+//! Counters are incremented where something happens: at the end of a request or an attempt, when the ledger answers,
+//! when a call is settled. Current state (open holds, breakers, the outbox) is read at a scrape and passed as
+//! `Readings`. Nothing in this module depends on calls or on where state comes from. Labels are paths, statuses, codes
+//! and names from the configuration, so callers cannot create series. There is no global registry: [`Metrics`] is
+//! created with its gateway.
 //!
-//! `docs/metrics.md` lists them all; a test holds it to what a scrape shows.
+//! `docs/metrics.md` lists all metrics; a test compares it with a scrape.
 
 pub(crate) mod events;
+mod histograms;
 pub(crate) mod idempotency;
 mod leases;
 pub(crate) mod ledger;
@@ -24,18 +25,17 @@ pub(crate) mod vendors;
 
 use std::{
     fmt,
-    hash::Hash,
     sync::{Mutex, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
-pub(super) use self::state::Readings;
+pub(crate) use self::state::Readings;
 use self::{
     events::Deliveries, idempotency::Idempotency, leases::Leases, ledger::LedgerTimes,
     payments::Payments, process::Process, rates::Rates, requests::Requests, sales::Sales,
@@ -43,7 +43,7 @@ use self::{
 };
 use crate::catalog::snapshot::Snapshot;
 
-/// All counters of a gateway.
+/// All metrics of a gateway.
 pub struct Metrics {
     registry: Registry,
     pub(crate) requests: Requests,
@@ -53,11 +53,11 @@ pub struct Metrics {
     pub(crate) events: Deliveries,
     pub(crate) payments: Payments,
     pub(crate) idempotency: Idempotency,
-    /// Traced calls whose spans were lost.
+    /// Traced calls whose spans were dropped.
     pub(crate) traces_dropped: Counter,
     reloads: Family<ReloadResult, Counter>,
     loaded: Gauge,
-    /// One scrape at a time sets them and reads them.
+    /// Set and read by one scrape at a time.
     scraped: Mutex<(State, Leases, Rates, Process)>,
 }
 
@@ -72,7 +72,7 @@ struct Version {
 }
 
 impl Metrics {
-    /// Counters at zero. `service` is the path segment that names the service.
+    /// Counters at zero. `service` is the service's path segment.
     #[must_use]
     pub fn new(service: &str) -> Self {
         let mut registry = Registry::default();
@@ -90,7 +90,7 @@ impl Metrics {
         let traces_dropped = Counter::default();
         registry.register(
             "tollgate_traces_dropped",
-            "Traced calls whose spans the collector did not take, or that found the queue to it full",
+            "Traced calls whose spans the collector did not accept, or that were dropped because its queue was full",
             traces_dropped.clone(),
         );
         let reloads = Family::<ReloadResult, Counter>::default();
@@ -99,19 +99,23 @@ impl Metrics {
         }
         registry.register(
             "tollgate_config_reloads",
-            "Reloads of the config; a failed one has changed nothing",
+            "Reloads of the configuration; a failed one changes nothing",
             reloads.clone(),
         );
         let loaded: Gauge = Gauge::default();
         registry.register(
             "tollgate_config_loaded_timestamp_seconds",
-            "When the config in force was loaded, in Unix time",
+            "Time at which the configuration in force was loaded, in Unix time",
             loaded.clone(),
         );
         let build = Family::<Version, Gauge>::default();
         let version = env!("CARGO_PKG_VERSION");
         build.get_or_create(&Version { version }).set(1);
-        registry.register("tollgate_build_info", "1, with the version", build);
+        registry.register(
+            "tollgate_build_info",
+            "Always 1; the label is the version",
+            build,
+        );
         Self {
             registry,
             requests,
@@ -128,7 +132,7 @@ impl Metrics {
         }
     }
 
-    /// A config is in force: its models and vendors get their series. Those of earlier ones stay.
+    /// Creates the series for the models and vendors of a new snapshot. Series of earlier ones stay.
     pub fn follow(&self, snapshot: &Snapshot) {
         self.sales.follow(snapshot);
         self.vendors.follow(snapshot);
@@ -137,20 +141,20 @@ impl Metrics {
         self.loaded.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
-    /// The config was read again; whether it is in force now.
+    /// Counts a reload of the configuration, and whether it succeeded.
     pub fn reloaded(&self, is_in_force: bool) {
         let result = if is_in_force { "ok" } else { "failed" };
         self.reloads.get_or_create(&ReloadResult { result }).inc();
     }
 
-    /// The certificate of the callers' listener ends at this Unix time.
+    /// Sets the expiry of the callers' certificate, in Unix seconds.
     pub fn certificate_expires(&self, unix_seconds: u64) {
         let scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
         scraped.0.certificate_expires(unix_seconds);
     }
 
-    /// All of it as text. Waits for nothing but another scrape.
-    pub(super) fn text(&self, now: Readings, format: Format) -> Result<String, fmt::Error> {
+    /// All metrics as text. Waits only for another scrape.
+    pub(crate) fn text(&self, now: Readings, format: Format) -> Result<String, fmt::Error> {
         let mut text = String::new();
         {
             let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,9 +176,4 @@ impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
     }
-}
-
-/// A family of histograms with the buckets that `constructor` gives them.
-fn histograms<S: Clone + Hash + Eq>(constructor: fn() -> Histogram) -> Family<S, Histogram> {
-    Family::new_with_constructor(constructor)
 }

@@ -1,13 +1,13 @@
-//! Counters of fractions that are kept whole.
+//! Counters of fractional values, stored as integers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::{Atomic, Counter};
 
-/// Rubles, kept in micro-rubles: sums have no rounding, what is shown has one.
+/// Rubles, stored as micro-rubles: sums are exact, and only the displayed value is rounded.
 pub(super) type Rubles = Counter<f64, Parts<1_000_000>>;
 
-/// Whole parts, shown in units of which `PER_UNIT` parts make one.
+/// A whole number of parts, displayed in units of `PER_UNIT` parts.
 #[derive(Debug, Default)]
 pub(super) struct Parts<const PER_UNIT: u32>(AtomicU64);
 
@@ -16,7 +16,7 @@ impl<const PER_UNIT: u32> Parts<PER_UNIT> {
         self.0.fetch_add(parts, Ordering::Relaxed);
     }
 
-    /// For counts that somebody else keeps.
+    /// Sets a count that is kept elsewhere.
     pub(super) fn set(&self, parts: u64) {
         self.0.store(parts, Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_micro_rubles_are_a_ruble_and_nothing_beside() {
+    fn million_micro_rubles_are_exactly_a_ruble() {
         let rubles = Rubles::default();
         for _ in 0..1_000_000 {
             rubles.inner().add(1);

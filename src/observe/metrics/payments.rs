@@ -1,4 +1,4 @@
-//! Payments that customers make at providers.
+//! Counters of payments at providers.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -6,7 +6,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What came of payments; clones count together.
+/// Outcomes of payments. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Payments(Family<Came, Counter>);
 
@@ -15,30 +15,39 @@ struct Came {
     result: &'static str,
 }
 
-/// What came of one.
+/// Outcome of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The money is on the account.
+    /// The money was booked.
     Paid,
-    /// There will be none.
+    /// The payment ended without money.
     Canceled,
-    /// It was not what was asked for.
+    /// The received money differs from the request.
     Refused,
-    /// It went back.
+    /// The payment was refunded.
     Refunded,
-    /// It went back, and the account had spent some of it.
+    /// The payment was refunded, and the account had already spent some of it.
     Owed,
-    /// The provider or the ledger did not answer: it is asked again.
+    /// A refund failed, or a dispute was won: the money was booked back.
+    Returned,
+    /// The payer's bank disputes it.
+    Disputed,
+    /// The provider revoked its success.
+    Reversed,
+    /// The provider or the ledger did not answer; the request is retried.
     Failed,
 }
 
 impl Outcome {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
         Self::Paid,
         Self::Canceled,
         Self::Refused,
         Self::Refunded,
         Self::Owed,
+        Self::Returned,
+        Self::Disputed,
+        Self::Reversed,
         Self::Failed,
     ];
 
@@ -49,6 +58,9 @@ impl Outcome {
             Self::Refused => "refused",
             Self::Refunded => "refunded",
             Self::Owed => "owed",
+            Self::Returned => "returned",
+            Self::Disputed => "disputed",
+            Self::Reversed => "reversed",
             Self::Failed => "failed",
         };
         Came { result }
@@ -63,7 +75,7 @@ impl Payments {
         }
         registry.register(
             "tollgate_payments",
-            "What came of payments at providers, as this node has seen it",
+            "Results of payments at providers, as seen by this node",
             payments.0.clone(),
         );
         payments

@@ -1,4 +1,4 @@
-//! What the kernel knows of this process, under the names that all Prometheus clients have for it.
+//! The kernel's statistics of this process, under the names that all Prometheus clients use.
 
 use std::{fs, path::Path};
 
@@ -8,9 +8,9 @@ use prometheus_client::{
 };
 
 use super::parts::Parts;
-use crate::node::files::files_max;
+use crate::net::files::files_max;
 
-/// `USER_HZ`: Linux counts in hundredths of a second here, whatever its own tick is.
+/// `USER_HZ`: Linux reports hundredths of a second here, independent of its own tick.
 const TICKS_PER_SECOND: u32 = 100;
 
 #[derive(Debug, Default)]
@@ -26,12 +26,12 @@ impl Process {
         let process = Self::default();
         registry.register(
             "process_cpu_seconds",
-            "CPU time, the kernel's on our behalf included",
+            "CPU time, in user and kernel mode",
             process.cpu.clone(),
         );
         registry.register(
             "process_resident_memory_bytes",
-            "Memory that is not paged out",
+            "Resident memory",
             process.resident.clone(),
         );
         registry.register(
@@ -41,13 +41,13 @@ impl Process {
         );
         registry.register(
             "process_max_fds",
-            "Most open files",
+            "Maximum number of open files",
             process.files_max.clone(),
         );
         process
     }
 
-    /// What cannot be read stays what it was.
+    /// A value that cannot be read keeps its last reading.
     pub(super) fn read(&self) {
         if let Some(ticks) = read("stat").as_deref().and_then(cpu_ticks) {
             self.cpu.inner().set(ticks);
@@ -67,7 +67,7 @@ fn read(name: &str) -> Option<String> {
     fs::read_to_string(Path::new("/proc/self").join(name)).ok()
 }
 
-/// proc(5), `stat`: the 14th and the 15th field. The second may have blanks and brackets in it.
+/// proc(5), `stat`: fields 14 and 15. Field 2 may contain spaces and parentheses.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, behind) = stat.rsplit_once(')')?;
     let mut fields = behind.split_whitespace().skip(11);
@@ -83,9 +83,9 @@ fn resident_bytes(status: &str) -> Option<i64> {
 
 fn open_files() -> Option<i64> {
     let folder = Path::new("/proc/self/fd");
-    // Since Linux 6.2 the folder's size says it, which with many connections spares a long list.
+    // Since Linux 6.2 the directory's size is the count, which avoids reading a long list.
     let count = match fs::metadata(folder).ok()?.len() {
-        // The list is a file too.
+        // The list itself is also open.
         0 => fs::read_dir(folder).ok()?.count().saturating_sub(1) as u64,
         count => count,
     };
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_texts_are_understood() {
+    fn kernel_statistics_are_parsed() {
         let stat =
             "7 (a (b) c) S 1 7 7 0 -1 4194560 900 0 3 0 250 31 0 0 20 0 9 0 100 1 2 3 4 5 6 7";
         assert_eq!(cpu_ticks(stat), Some(281));

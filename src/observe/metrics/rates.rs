@@ -1,4 +1,4 @@
-//! What the rates of keys cost Redis, where they hold over all gateways.
+//! Counters of what rate limits over all gateways cost in Redis.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ struct Of {
     limit: &'static str,
 }
 
-/// What the limiters count; a scrape copies it.
+/// Counts kept by the limiters; a scrape copies them.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     takes: Counter,
@@ -36,27 +36,27 @@ impl Rates {
         };
         registry.register(
             "tollgate_rate_commands",
-            "What Redis was asked for the rates of keys by the minute: each is one script",
+            "Scripts sent to Redis for the per-minute limits of keys",
             commands,
         );
         registry.register(
             "tollgate_rate_permits",
-            "Requests that it let this gateway admit",
+            "Permits granted to this gateway",
             rates.permits.clone(),
         );
         registry.register(
             "tollgate_rate_permits_given_back",
-            "Of these, what no request came for",
+            "Permits returned unused",
             rates.given_back.clone(),
         );
         registry.register(
             "tollgate_rate_waits",
-            "Limits of requests that were decided by Redis' answer, beside the ledger's",
+            "Limits of requests decided by Redis' answer, in parallel with the ledger's",
             rates.waited.clone(),
         );
         registry.register(
             "tollgate_rate_failures",
-            "Questions that Redis did not answer: this gateway counted alone",
+            "Commands without an answer of Redis: counted by this gateway alone",
             rates.failures.clone(),
         );
         rates

@@ -1,5 +1,5 @@
-//! Requests by path: how they ended and how long they took. On the way of every request, so nothing here
-//! allocates once a series is there.
+//! Counters of requests by path: outcomes and durations. Used for every request, so nothing here allocates once a
+//! series exists.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -12,28 +12,29 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::histograms;
-use crate::endpoints::{openapi, router::HELLO};
+use super::histograms::histograms;
+use crate::edge::routes::{Route, Routes};
 
-/// To the head of an answer: from the catalog's to that of a model that thinks first.
+/// Buckets for the time to an answer's head: from the catalog to a model that thinks first.
 pub(super) const HEAD_SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 ];
-/// Our own part of it.
+/// Buckets for the gateway's own part of that time.
 const OVERHEAD_SECONDS: [f64; 13] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 ];
-/// From the head to the end of a body, which for a stream may be long.
+/// Buckets for the time from the head to the end of a body, which is long for streams.
 const ANSWER_SECONDS: [f64; 13] = [
     0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
 ];
 
-/// What a request whose client left before the head of the answer is counted as.
+/// Status counted for a request whose client disconnected before the head of the answer.
 pub(crate) const CLIENT_LEFT: u16 = 499;
 
-/// All that is answered; whatever else it might be is the last one.
-const STATUSES: [(u16, &str); 22] = [
+/// All statuses that the gateway sends; any other one is counted as the last entry.
+const STATUSES: [(u16, &str); 24] = [
     (200, "200"),
+    (204, "204"),
     (304, "304"),
     (400, "400"),
     (401, "401"),
@@ -48,6 +49,7 @@ const STATUSES: [(u16, &str); 22] = [
     (422, "422"),
     (429, "429"),
     (431, "431"),
+    (451, "451"),
     (CLIENT_LEFT, "499"),
     (500, "500"),
     (501, "501"),
@@ -57,154 +59,30 @@ const STATUSES: [(u16, &str); 22] = [
     (0, "other"),
 ];
 
-/// A path as it is counted and logged: those of the API, and one for all others.
-///
-/// [`PathLabel::pattern`] is the one table of them. A number of its own is what each is made into here and nowhere
-/// else, so that no two share one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PathLabel {
-    Chat,
-    Messages,
-    Responses,
-    CountTokens,
-    Embeddings,
-    Models,
-    Model,
-    Catalog,
-    KeyInfo,
-    Estimate,
-    Receipt,
-    Receipts,
-    Spending,
-    Payments,
-    AutoTopup,
-    Notification,
-    OwnKeys,
-    OwnKey,
-    Page,
-    UsagePage,
-    UsagePageFile,
-    OpenApi,
-    Connect,
-    ConnectClient,
-    Hello,
-    Other,
-}
+/// A path as it is counted and logged: a route, or `None` for all other paths together.
+pub(crate) type PathLabel = Option<Route>;
 
-/// How a path is written, and its label. From a brace on, any text stands there.
-enum Pattern {
-    Whole(&'static str),
-    /// Behind `/v1/<service>/`.
-    OfService(&'static str),
-    /// Whatever no other pattern fits.
-    Rest(&'static str),
-}
+/// Label of the paths that are not in the table.
+const OTHER: &str = "other";
 
-impl PathLabel {
-    const COUNT: usize = Self::Other as usize + 1;
-
-    /// Each at its own number. Calls stand first: they are looked for first.
-    const ALL: [Self; Self::COUNT] = [
-        Self::Chat,
-        Self::Messages,
-        Self::Responses,
-        Self::CountTokens,
-        Self::Embeddings,
-        Self::Models,
-        Self::Model,
-        Self::Catalog,
-        Self::KeyInfo,
-        Self::Estimate,
-        Self::Receipt,
-        Self::Receipts,
-        Self::Spending,
-        Self::Payments,
-        Self::AutoTopup,
-        Self::Notification,
-        Self::OwnKeys,
-        Self::OwnKey,
-        Self::Page,
-        Self::UsagePage,
-        Self::UsagePageFile,
-        Self::OpenApi,
-        Self::Connect,
-        Self::ConnectClient,
-        Self::Hello,
-        Self::Other,
-    ];
-
-    const fn pattern(self) -> Pattern {
-        match self {
-            Self::Chat => Pattern::Whole("/v1/chat/completions"),
-            Self::Messages => Pattern::Whole("/v1/messages"),
-            Self::Responses => Pattern::Whole("/v1/responses"),
-            Self::CountTokens => Pattern::Whole("/v1/messages/count_tokens"),
-            Self::Embeddings => Pattern::Whole("/v1/embeddings"),
-            Self::Models => Pattern::Whole("/v1/models"),
-            Self::Model => Pattern::Whole("/v1/models/{model}"),
-            Self::Catalog => Pattern::OfService("models"),
-            Self::KeyInfo => Pattern::OfService("key"),
-            Self::Estimate => Pattern::OfService("estimate"),
-            Self::Receipt => Pattern::OfService("receipts/{number}"),
-            Self::Receipts => Pattern::OfService("receipts"),
-            Self::Spending => Pattern::OfService("usage"),
-            Self::Payments => Pattern::OfService("payments"),
-            Self::AutoTopup => Pattern::OfService("payments/auto"),
-            Self::Notification => Pattern::Whole("/payments/{provider}"),
-            Self::OwnKeys => Pattern::OfService("keys"),
-            Self::OwnKey => Pattern::OfService("keys/{key}"),
-            Self::Page => Pattern::Whole("/"),
-            Self::UsagePage => Pattern::Whole("/usage"),
-            Self::UsagePageFile => Pattern::Whole("/usage/{file}"),
-            Self::OpenApi => Pattern::Whole(openapi::PATH),
-            Self::Connect => Pattern::OfService("connect"),
-            Self::ConnectClient => Pattern::OfService("connect/{client}"),
-            Self::Hello => Pattern::Whole(HELLO),
-            Self::Other => Pattern::Rest("other"),
-        }
-    }
-
-    /// Whether it is one where models are asked.
-    pub(crate) const fn is_of_calls(self) -> bool {
-        self.is_of_inference() || matches!(self, Self::CountTokens)
-    }
-
-    /// Whether it is one where they answer.
-    pub(crate) const fn is_of_inference(self) -> bool {
-        matches!(
-            self,
-            Self::Chat | Self::Messages | Self::Responses | Self::Embeddings
-        )
-    }
-}
-
-const _: () = {
-    let mut number = 0;
-    while number < PathLabel::COUNT {
-        assert!(
-            PathLabel::ALL[number] as usize == number,
-            "ALL stands in another order than the enum"
-        );
-        number += 1;
-    }
-};
-
-/// Who let a request wait.
+/// The limit that made a request fail with 429.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LimitedBy {
     Address,
     Key,
     Catalog,
     UnknownKey,
+    AdminKey,
     Vendor,
 }
 
 impl LimitedBy {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Address,
         Self::Key,
         Self::Catalog,
         Self::UnknownKey,
+        Self::AdminKey,
         Self::Vendor,
     ];
 
@@ -214,6 +92,7 @@ impl LimitedBy {
             Self::Key => "key",
             Self::Catalog => "catalog",
             Self::UnknownKey => "unknown_key",
+            Self::AdminKey => "admin_key",
             Self::Vendor => "vendor",
         }
     }
@@ -243,25 +122,25 @@ struct By {
 /// The counters of requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// At the number of their label.
-    paths: [PathCounts; PathLabel::COUNT],
+    routes: Routes,
+    /// Indexed by the route.
+    paths: [PathCounts; Route::ALL.len()],
+    others: PathCounts,
     requests: Family<PathStatus, Counter>,
     first_byte: Family<Path, Histogram>,
     overhead: Family<Path, Histogram>,
     answer: Family<Path, Histogram>,
     refusals: Family<Code, Counter>,
     limited: Family<By, Counter>,
-    /// 503 for want of a permit.
+    /// 503 because no permit was free.
     pub(crate) shed: Counter,
     pub(crate) in_flight: Gauge,
 }
 
-/// The series of a path, each found once.
+/// The series of a path, looked up once.
 #[derive(Debug)]
 struct PathCounts {
     path: Arc<str>,
-    /// Where it is open: how much of it a path begins with.
-    fixed: Option<usize>,
     requests: [OnceLock<Counter>; STATUSES.len()],
     first_byte: OnceLock<Histogram>,
     overhead: OnceLock<Histogram>,
@@ -269,26 +148,13 @@ struct PathCounts {
 }
 
 impl PathCounts {
-    fn new(pattern: &Pattern, service: &str) -> Self {
-        let path: Arc<str> = match pattern {
-            Pattern::Whole(path) | Pattern::Rest(path) => Arc::from(*path),
-            Pattern::OfService(path) => format!("/v1/{service}/{path}").into(),
-        };
+    fn new(path: impl Into<Arc<str>>) -> Self {
         Self {
-            fixed: path.find('{'),
-            path,
+            path: path.into(),
             requests: [const { OnceLock::new() }; STATUSES.len()],
             first_byte: OnceLock::new(),
             overhead: OnceLock::new(),
             answer: OnceLock::new(),
-        }
-    }
-
-    /// Whether the path is this one, or one of these.
-    fn fits(&self, path: &str) -> bool {
-        match self.fixed {
-            None => *self.path == *path,
-            Some(end) => path.starts_with(&self.path[..end]),
         }
     }
 
@@ -300,10 +166,12 @@ impl PathCounts {
 }
 
 impl Requests {
-    /// `service` is the path segment that names the service.
+    /// `service` is the service's path segment.
     pub(super) fn register(registry: &mut Registry, service: &str) -> Self {
         let requests = Self {
-            paths: PathLabel::ALL.map(|label| PathCounts::new(&label.pattern(), service)),
+            routes: Routes::new(service),
+            paths: Route::ALL.map(|route| PathCounts::new(route.path(service))),
+            others: PathCounts::new(OTHER),
             requests: Family::default(),
             first_byte: histograms(|| Histogram::new(HEAD_SECONDS)),
             overhead: histograms(|| Histogram::new(OVERHEAD_SECONDS)),
@@ -314,8 +182,8 @@ impl Requests {
             in_flight: Gauge::default(),
         };
         requests.names(registry);
-        // A rate of what is not there yet misses the first one.
-        for label in [PathLabel::Chat, PathLabel::Messages] {
+        // Created at zero, because a rate misses the first increment of a series that did not exist.
+        for label in [Some(Route::Chat), Some(Route::Messages)] {
             let _ = requests.counter(label, 200);
             let _ = requests.histograms(label);
             let _ = requests.overhead_histogram(label);
@@ -329,7 +197,7 @@ impl Requests {
     fn names(&self, registry: &mut Registry) {
         registry.register(
             "tollgate_requests",
-            "Requests by path and by the status of their answer; 499 where the client left before it",
+            "Requests by path and by the status of their answer; 499 if the client left before it",
             self.requests.clone(),
         );
         registry.register(
@@ -339,50 +207,52 @@ impl Requests {
         );
         registry.register(
             "tollgate_first_byte_seconds",
-            "From a request's head to the head of its answer, where that is a good one",
+            "From a request's head to the head of its answer, if that is not an error",
             self.first_byte.clone(),
         );
         registry.register(
             "tollgate_own_seconds",
-            "From a call's head to its being sent to a vendor, less the time that its body took to come",
+            "From a call's head until it is sent to a vendor, less the time in which its body arrived",
             self.overhead.clone(),
         );
         registry.register(
             "tollgate_answer_seconds",
-            "From the head of a good answer to the end of its body",
+            "From the head of a successful answer to the end of its body",
             self.answer.clone(),
         );
         registry.register(
             "tollgate_shed",
-            "Requests refused with 503 because limits.in_flight_max are under way",
+            "Requests refused with 503 because limits.in_flight_max requests were in flight",
             self.shed.clone(),
         );
         registry.register(
             "tollgate_limited",
-            "Requests refused with 429, by whose limit it was",
+            "Requests refused with 429, by the limit exceeded",
             self.limited.clone(),
         );
         registry.register(
             "tollgate_in_flight",
-            "Requests under way, answers to their ends",
+            "Requests in flight, until the end of their answers",
             self.in_flight.clone(),
         );
     }
 
     /// The label of a request's path.
     pub(crate) fn label(&self, path: &str) -> PathLabel {
-        let all = PathLabel::ALL;
-        all.into_iter()
-            .find(|label| self.paths[*label as usize].fits(path))
-            .unwrap_or(PathLabel::Other)
+        self.routes.find(path)
     }
 
     /// The label as text.
     pub(crate) fn path(&self, label: PathLabel) -> &str {
-        &self.paths[label as usize].path
+        &self.counts(label).path
     }
 
-    /// A request has ended: with this status, and a good answer's times to its head and from there on.
+    fn counts(&self, label: PathLabel) -> &PathCounts {
+        label.map_or(&self.others, |route| &self.paths[route as usize])
+    }
+
+    /// Counts the end of a request with its status and, for a successful answer, the times to its head and from there
+    /// to its end.
     pub(crate) fn ended(&self, label: PathLabel, status: u16, times: Option<(Duration, Duration)>) {
         self.counter(label, status).inc();
         if let Some((head, answer)) = times {
@@ -392,7 +262,7 @@ impl Requests {
         }
     }
 
-    /// A call is sent to its first vendor, after so much of our own time.
+    /// Counts a call sent to its first vendor, with the time that the gateway itself took.
     pub(crate) fn sent(&self, label: PathLabel, overhead: Duration) {
         self.overhead_histogram(label)
             .observe(overhead.as_secs_f64());
@@ -410,7 +280,7 @@ impl Requests {
     fn counter(&self, label: PathLabel, status: u16) -> &Counter {
         let found = STATUSES.iter().position(|(known, _)| *known == status);
         let index = found.unwrap_or(STATUSES.len() - 1);
-        let counts = &self.paths[label as usize];
+        let counts = self.counts(label);
         counts.requests[index].get_or_init(|| {
             let labels = PathStatus {
                 path: Arc::clone(&counts.path),
@@ -421,14 +291,14 @@ impl Requests {
     }
 
     fn overhead_histogram(&self, label: PathLabel) -> &Histogram {
-        let counts = &self.paths[label as usize];
+        let counts = self.counts(label);
         counts
             .overhead
             .get_or_init(|| self.overhead.get_or_create(&counts.label()).clone())
     }
 
     fn histograms(&self, label: PathLabel) -> (&Histogram, &Histogram) {
-        let counts = &self.paths[label as usize];
+        let counts = self.counts(label);
         let first_byte = counts
             .first_byte
             .get_or_init(|| self.first_byte.get_or_create(&counts.label()).clone());
@@ -480,15 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_labels_are_of_the_same_path() {
-        let requests = requests();
-        for label in PathLabel::ALL {
-            assert_eq!(requests.label(requests.path(label)), label);
-        }
-    }
-
-    #[test]
-    fn a_status_that_is_never_answered_has_no_label_of_its_own() {
+    fn unused_status_has_no_label_of_its_own() {
         let requests = requests();
         let label = requests.label("/");
         for status in [100, 299, 599] {

@@ -1,5 +1,5 @@
-//! What was sold: calls by their ends, tokens and rubles. Counted where calls are settled, off the
-//! callers' way.
+//! Counters of sales: calls by their ends, tokens and rubles. Incremented when calls are settled, without delaying
+//! callers.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,15 +16,16 @@ use tollgate_ledger::{
     contract::{Settled, Settlement},
     money::MicroRub,
     price,
+    rollup::Counted,
     usage::{End, Usage},
 };
 
 use super::parts::Rubles;
 use crate::catalog::snapshot::Snapshot;
 
-/// The end of a call that was released: it cost nothing.
+/// End of a call that was released: it was not charged.
 const RELEASED: &str = "released";
-/// Nobody that the config names, or ever named in this process.
+/// Label of a model or vendor that no configuration of this process has named.
 const NONE: &str = "none";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -45,43 +46,46 @@ struct Model {
     model: Arc<str>,
 }
 
-/// The counters of what was sold.
+/// The counters of sales.
 #[derive(Debug)]
 pub(crate) struct Sales {
     known: RwLock<Known>,
     none: Arc<str>,
-    /// The series of all models that no config has named, once there is such a call.
+    /// Series of all models that no configuration has named; created with the first such call.
     of_none: OnceLock<OfModel>,
     calls: Family<Call, Counter>,
     tokens: Family<Class, Counter>,
+    held: Family<Model, Rubles>,
     charged: Family<Model, Rubles>,
     loss: Rubles,
     overruns: Counter,
     estimated: Counter,
+    bounded: Counter,
     unpriced: Counter,
     vendor_cost: Family<Model, Rubles>,
-    /// What the calls of `vendor_cost` were charged: a margin is of these alone.
+    /// Charges of the calls in `vendor_cost`: margins cover only these.
     charged_at_cost: Family<Model, Rubles>,
     unpriced_input: Counter,
 }
 
-/// The names in the config, those of earlier ones too: calls may still run on them.
+/// Names in this and earlier configurations, because calls may still run on earlier ones.
 #[derive(Debug, Default)]
 struct Known {
     models: HashMap<Arc<str>, OfModel, FixedState>,
     vendors: HashSet<Arc<str>, FixedState>,
 }
 
-/// A model's label, and those of its series that each call adds to.
+/// A model's label, and the series that each of its calls adds to.
 #[derive(Debug)]
 struct OfModel {
     label: Arc<str>,
     /// In the order of [`classes`].
     tokens: [Counter; 4],
+    held: Rubles,
     charged: Rubles,
-    /// Input up to which its price holds.
+    /// Largest input that its price applies to, in tokens.
     input_tokens_priced_max: Option<u64>,
-    /// Calls that came to their end, by the vendors that it has had.
+    /// Finished calls by vendor, for all vendors that the model has had.
     finished: Vec<(Arc<str>, Counter)>,
 }
 
@@ -100,69 +104,85 @@ impl Sales {
             of_none: OnceLock::new(),
             calls: Family::default(),
             tokens: Family::default(),
+            held: Family::default(),
             charged: Family::default(),
             loss: Rubles::default(),
             overruns: Counter::default(),
             estimated: Counter::default(),
+            bounded: Counter::default(),
             unpriced: Counter::default(),
             vendor_cost: Family::default(),
             charged_at_cost: Family::default(),
             unpriced_input: Counter::default(),
         };
+        sales.names(registry);
+        sales
+    }
+
+    fn names(&self, registry: &mut Registry) {
         registry.register(
             "tollgate_calls",
             "Calls that held money, by model, vendor and how they ended",
-            sales.calls.clone(),
+            self.calls.clone(),
         );
         registry.register(
             "tollgate_tokens",
-            "Tokens of calls that were settled, by class; no token is in two",
-            sales.tokens.clone(),
+            "Tokens of settled calls by class; each token counts in one class",
+            self.tokens.clone(),
+        );
+        registry.register(
+            "tollgate_held_rubles",
+            "Holds of calls that were charged, as granted at their start",
+            self.held.clone(),
         );
         registry.register(
             "tollgate_charged_rubles",
-            "What calls were charged",
-            sales.charged.clone(),
+            "Charges of calls",
+            self.charged.clone(),
         );
         registry.register(
             "tollgate_loss_rubles",
-            "What calls cost beyond what could be charged",
-            sales.loss.clone(),
+            "Costs of calls that could not be charged, including cut vendor counts",
+            self.loss.clone(),
         );
         registry.register(
             "tollgate_overruns",
             "Calls that cost more than was held for them",
-            sales.overruns.clone(),
+            self.overruns.clone(),
         );
         registry.register(
             "tollgate_estimated_calls",
-            "Calls whose usage was missing or absurd, and was estimated or bounded",
-            sales.estimated.clone(),
+            "Calls whose usage was missing or implausible, and was estimated or bounded",
+            self.estimated.clone(),
+        );
+        registry.register(
+            "tollgate_bounded_calls",
+            "Calls whose vendor counted more than the request allowed, and was cut to that",
+            self.bounded.clone(),
         );
         registry.register(
             "tollgate_unpriced_calls",
-            "Calls of which the vendor told something that their model has no price for",
-            sales.unpriced.clone(),
+            "Calls whose vendor reported usage that their model has no price for",
+            self.unpriced.clone(),
         );
         registry.register(
             "tollgate_vendor_cost_rubles",
-            "What vendors take for calls, where the config says it",
-            sales.vendor_cost.clone(),
+            "Vendors' prices of calls, if the configuration has them",
+            self.vendor_cost.clone(),
         );
         registry.register(
             "tollgate_charged_at_known_cost_rubles",
-            "What was charged for the calls of which the config says what their vendor takes",
-            sales.charged_at_cost.clone(),
+            "Charges of the calls for which the configuration has the vendor's prices",
+            self.charged_at_cost.clone(),
         );
         registry.register(
             "tollgate_unpriced_input_calls",
-            "Calls that had more input than their model is priced for",
-            sales.unpriced_input.clone(),
+            "Calls with more input than their model's prices cover",
+            self.unpriced_input.clone(),
         );
-        sales
     }
 
-    /// Makes the labels of the models in force, and their series. Those of earlier ones stay.
+    /// Creates the labels and series of the models in force. Those of earlier configurations stay.
     pub(super) fn follow(&self, snapshot: &Snapshot) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let Known { models, vendors } = &mut *known;
@@ -186,7 +206,7 @@ impl Sales {
         }
     }
 
-    /// A call was settled.
+    /// Counts a settled call.
     pub(crate) fn settled(&self, settlement: &Settlement, settled: &Settled) {
         let item = &settlement.item;
         let known = self.known();
@@ -205,7 +225,7 @@ impl Sales {
         for (series, (_, tokens)) in model.tokens.iter().zip(classes(&item.usage)) {
             series.inc_by(tokens);
         }
-        // Few models have other classes: those have a series from their first call on.
+        // Few models have further classes, so their series are created with the first call.
         for (class, count) in item.usage.classes.iter() {
             self.tokens(&model.label, class.name()).inc_by(count);
         }
@@ -214,18 +234,23 @@ impl Sales {
             vendor_cost.inner().add(micro(cost));
             charged.inner().add(micro(settled.charged));
         }
+        model.held.inner().add(micro(settlement.held));
         model.charged.inner().add(micro(settled.charged));
-        self.loss.inner().add(micro(settled.loss));
-        if settlement.cost > settlement.held {
+        let loss = Counted::loss(settled.loss, item.bounded_loss_rub);
+        self.loss.inner().add(micro(loss));
+        if settlement.cost > settlement.held_at_end() {
             self.overruns.inc();
         }
         if item.estimated {
             self.estimated.inc();
         }
+        if item.bounded {
+            self.bounded.inc();
+        }
         if item.unpriced {
             self.unpriced.inc();
         }
-        // No call was let in of which a step could have so much, by what is known of text, images and documents.
+        // An admitted call cannot have that much input in one step, by its text, images and documents.
         let steps = item
             .usage
             .classes
@@ -239,7 +264,7 @@ impl Sales {
         }
     }
 
-    /// A call was released: it cost nothing.
+    /// Counts a released call, which was not charged.
     pub(crate) fn released(&self, model: Option<&str>, vendor: Option<&str>) {
         let known = self.known();
         let (model, vendor) = (self.model(&known, model), self.vendor(&known, vendor));
@@ -264,7 +289,8 @@ impl Sales {
         OfModel {
             label: Arc::clone(label),
             tokens: classes(&Usage::default()).map(|(class, _)| self.tokens(label, class)),
-            charged: self.charged(label),
+            held: self.rubles(&self.held, label),
+            charged: self.rubles(&self.charged, label),
             input_tokens_priced_max: None,
             finished: Vec::new(),
         }
@@ -287,20 +313,17 @@ impl Sales {
         self.tokens.get_or_create(&labels).clone()
     }
 
-    /// What vendors took for a model, and what was charged for the same calls.
+    /// Vendor cost of a model's calls, and charges for the same calls.
     fn cost(&self, model: &Arc<str>) -> (Rubles, Rubles) {
-        let labels = Model {
-            model: Arc::clone(model),
-        };
-        let of = |family: &Family<Model, Rubles>| family.get_or_create(&labels).clone();
-        (of(&self.vendor_cost), of(&self.charged_at_cost))
+        let families = [&self.vendor_cost, &self.charged_at_cost];
+        families.map(|family| self.rubles(family, model)).into()
     }
 
-    fn charged(&self, model: &Arc<str>) -> Rubles {
+    fn rubles(&self, family: &Family<Model, Rubles>, model: &Arc<str>) -> Rubles {
         let labels = Model {
             model: Arc::clone(model),
         };
-        self.charged.get_or_create(&labels).clone()
+        family.get_or_create(&labels).clone()
     }
 }
 
@@ -313,7 +336,7 @@ const fn classes(usage: &Usage) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// A counter knows no less than nothing.
+/// A counter cannot decrease, so negative amounts count as zero.
 fn micro(amount: MicroRub) -> u64 {
     u64::try_from(amount.micro()).unwrap_or_default()
 }
@@ -362,8 +385,12 @@ mod tests {
         }
         let model = Arc::from("z-first");
         assert_eq!(sales.tokens(&model, "output").get(), 14);
-        assert_eq!(sales.charged(&model).get().to_string(), "0.00024");
-        assert_eq!(sales.loss.get().to_string(), "0.00002");
+        assert_eq!(
+            sales.rubles(&sales.charged, &model).get().to_string(),
+            "0.00024"
+        );
+        // Twice the uncovered 10, and twice the 19 by which the vendor's counts were cut.
+        assert_eq!(sales.loss.get().to_string(), "0.000058");
         assert_eq!((sales.overruns.get(), sales.estimated.get()), (2, 2));
     }
 
@@ -384,7 +411,7 @@ mod tests {
             ("z-first", "gone", End::Finished, ["z-first", "none"]),
             ("gone", "v", End::Finished, ["none", "v"]),
         ] {
-            // A reload takes nothing away.
+            // A reload removes no series.
             sales.follow(&live().snapshot());
             settlement.item.model = model.into();
             settlement.item.vendor = vendor.into();

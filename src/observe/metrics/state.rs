@@ -1,4 +1,4 @@
-//! What is, at the moment of a scrape.
+//! Gauges of the current state, set at a scrape.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -19,25 +19,25 @@ use tollgate_layers::{
 
 use crate::catalog::snapshot::RateReading;
 
-/// What was found at the moment of a scrape.
+/// State read at the moment of a scrape.
 #[derive(Debug)]
-pub(in crate::observe) struct Readings {
-    pub(in crate::observe) holds_open: usize,
-    /// 0 without one.
-    pub(in crate::observe) hold_oldest: Duration,
-    pub(in crate::observe) vendors: Vec<VendorState>,
-    pub(in crate::observe) outbox_rows: usize,
-    /// 0 without one.
-    pub(in crate::observe) outbox_oldest: Duration,
-    pub(in crate::observe) leases: LeaseCounts,
-    pub(in crate::observe) rates: RateCounts,
-    pub(in crate::observe) connections: usize,
+pub(crate) struct Readings {
+    pub(crate) holds_open: usize,
+    /// Zero if there is no hold.
+    pub(crate) hold_oldest: Duration,
+    pub(crate) vendors: Vec<VendorState>,
+    pub(crate) outbox_rows: usize,
+    /// Zero if the outbox is empty.
+    pub(crate) outbox_oldest: Duration,
+    pub(crate) leases: LeaseCounts,
+    pub(crate) rates: RateCounts,
+    pub(crate) connections: usize,
     /// `None` while there are no prices.
-    pub(in crate::observe) rate: Option<RateReading>,
-    pub(in crate::observe) is_ready: bool,
+    pub(crate) rate: Option<RateReading>,
+    pub(crate) is_ready: bool,
 }
 
-/// A gauge of seconds, of rubles.
+/// A gauge of seconds or rubles.
 type Fraction = Gauge<f64, AtomicU64>;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -66,14 +66,14 @@ pub(super) struct State {
     prices_available: Gauge,
     ready: Gauge,
     certificate_expires: Fraction,
-    /// The newest rate that was seen: it still ages when nothing is sold by it any more.
+    /// The last known rate: its age continues to grow when it is no longer used.
     last_rate: Option<RateReading>,
 }
 
 impl State {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let state = Self::default();
-        // Nothing is to be compared with what there is none of.
+        // NaN if there is no value, so that no comparison in an alert is true.
         for none in [&state.rate, &state.rate_age, &state.certificate_expires] {
             none.set(f64::NAN);
         }
@@ -89,32 +89,32 @@ impl State {
         );
         registry.register(
             "tollgate_hold_oldest_seconds",
-            "Age of the oldest of them; 0 where there is none",
+            "Age of the oldest hold; 0 without holds",
             self.hold_oldest.clone(),
         );
         registry.register(
             "tollgate_vendor_breaker_open",
-            "1 while a route is shut after failures for calls that have another; by the vendor's name of the model",
+            "1 while a route's breaker is open, so that calls with another route avoid it; by the vendor's name of the model",
             self.breaker_open.clone(),
         );
         registry.register(
             "tollgate_vendor_model_unknown",
-            "1 from a vendor's word that it has no such model (404) until it answers with it",
+            "1 from a vendor's 404 for the model until it answers a call of that model",
             self.model_unknown.clone(),
         );
         registry.register(
             "tollgate_vendor_keys_parked",
-            "Our keys that a vendor has refused lately",
+            "The operator's keys that a vendor has refused recently",
             self.keys_parked.clone(),
         );
         registry.register(
             "tollgate_outbox_rows",
-            "Charges that wait for the ledger; 0 where the ledger is on this machine",
+            "Charges that wait for the ledger; 0 if the ledger is on this machine",
             self.outbox_rows.clone(),
         );
         registry.register(
             "tollgate_outbox_oldest_seconds",
-            "For how long the oldest of them has waited",
+            "Age of the oldest of these charges",
             self.outbox_oldest.clone(),
         );
         registry.register(
@@ -129,7 +129,7 @@ impl State {
         );
         registry.register(
             "tollgate_exchange_rate_age_seconds",
-            "How old that is; 0 where the operator has fixed it",
+            "Age of the exchange rate; 0 if the operator has fixed it",
             self.rate_age.clone(),
         );
         registry.register(
@@ -139,12 +139,12 @@ impl State {
         );
         registry.register(
             "tollgate_ready",
-            "What /readyz says: 1 while this node should get calls",
+            "State of /readyz: 1 while this node should get calls",
             self.ready.clone(),
         );
         registry.register(
             "tollgate_certificate_expires_timestamp_seconds",
-            "When the certificate of the callers' listener ends, in Unix time; NaN without one",
+            "Expiry of the callers' certificate, in Unix time; NaN without one",
             self.certificate_expires.clone(),
         );
     }
@@ -165,7 +165,7 @@ impl State {
     }
 
     fn set_vendors(&self, vendors: Vec<VendorState>) {
-        // Routes that are gone from the config are neither open nor shut.
+        // Routes removed from the configuration have no series.
         self.breaker_open.clear();
         self.model_unknown.clear();
         self.keys_parked.clear();

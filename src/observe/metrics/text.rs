@@ -2,17 +2,17 @@
 
 use http::{HeaderMap, HeaderValue, header::ACCEPT};
 
-/// How a scrape is written.
+/// Text format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// OpenMetrics 1.0: for whoever asks for it, as Prometheus does.
+    /// OpenMetrics 1.0, for clients that accept it, like Prometheus.
     OpenMetrics,
-    /// The text format 0.0.4, which everything reads.
+    /// Text format 0.0.4, which every client reads.
     Classic,
 }
 
 impl Format {
-    /// The format that these headers ask for.
+    /// The format that these headers accept.
     pub(crate) fn asked_for(headers: &HeaderMap) -> Self {
         let names = |value: &HeaderValue| {
             let value = value.to_str().unwrap_or_default();
@@ -33,10 +33,11 @@ impl Format {
     }
 }
 
-/// OpenMetrics as the text format 0.0.4: that calls a counter by the name of its samples, and has no end.
+/// Converts OpenMetrics to text format 0.0.4, in which a counter's family has the name of its samples and there is no
+/// end marker.
 pub(super) fn classic(text: &str) -> String {
     let mut classic = String::with_capacity(text.len());
-    // A family's type stands behind its help, so the help waits for it.
+    // The type follows the help but must precede it here, so the help is held back.
     let mut help: Option<&str> = None;
     for line in text.lines() {
         if line == "# EOF" || line.starts_with("# UNIT ") {
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_called_by_their_samples_and_the_rest_is_the_same() {
+    fn openmetrics_names_counters_by_their_samples() {
         let text = "# HELP a A, counted.\n# TYPE a counter\na_total{x=\"1\"} 2\n\
                     # HELP b_seconds B.\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
                     b_seconds_sum 0.5\n# HELP c C.\n# TYPE c gauge\nc 1\n# EOF\n";
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_is_for_those_who_ask() {
+    fn openmetrics_is_served_on_request() {
         let asked = |accept: Option<&'static str>| {
             let mut headers = HeaderMap::new();
             if let Some(accept) = accept {

@@ -1,4 +1,4 @@
-//! Vendors: how soon they answer, and how often they do not.
+//! Counters of vendors: how quickly they answer, and how often they fail.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{histograms, requests::HEAD_SECONDS};
+use super::{histograms::histograms, requests::HEAD_SECONDS};
 use crate::catalog::snapshot::Snapshot;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -21,16 +21,16 @@ struct Vendor {
     vendor: Arc<str>,
 }
 
-/// The counters of vendors.
+/// The counters of all vendors.
 #[derive(Debug)]
 pub(crate) struct Vendors {
-    /// By the name in the config; those of earlier configs stay.
+    /// Counters by the vendor's name; vendors of earlier configurations stay.
     counts: RwLock<HashMap<Arc<str>, Arc<VendorCounts>, FixedState>>,
     head: Family<Vendor, Histogram>,
     failures: Family<Vendor, Counter>,
 }
 
-/// Those of one.
+/// The counters of one vendor.
 #[derive(Debug)]
 pub(crate) struct VendorCounts {
     head: Histogram,
@@ -38,12 +38,12 @@ pub(crate) struct VendorCounts {
 }
 
 impl VendorCounts {
-    /// It has begun to answer, after so long.
+    /// Counts an answer, with the time to its beginning.
     pub(crate) fn answered(&self, time: Duration) {
         self.head.observe(time.as_secs_f64());
     }
 
-    /// It has not answered.
+    /// Counts a failed attempt.
     pub(crate) fn failed(&self) {
         self.failures.inc();
     }
@@ -58,7 +58,7 @@ impl Vendors {
         };
         registry.register(
             "tollgate_vendor_head_seconds",
-            "From a request to a vendor to the beginning of its answer: the first event of a stream, all of a \
+            "From a request to a vendor until its answer begins: the first event of a stream, or all of a \
              plain answer",
             vendors.head.clone(),
         );
@@ -88,7 +88,7 @@ impl Vendors {
         }
     }
 
-    /// Those of the vendor; `None` for one that no config has named.
+    /// The counters of a vendor; `None` if no configuration has named it.
     pub(crate) fn of(&self, vendor: &str) -> Option<Arc<VendorCounts>> {
         let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
         counts.get(vendor).cloned()

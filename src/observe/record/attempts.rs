@@ -1,4 +1,4 @@
-//! Sees every attempt at a vendor begin and end: the layer below `failover`.
+//! Observes the beginning and end of every attempt at a vendor, in the layer below `failover`.
 
 use std::{
     pin::Pin,
@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 use super::CallRecord;
 use crate::observe::metrics::{Metrics, vendors::VendorCounts};
 
-/// Counts each attempt at a vendor, and notes whose it was. Stands below `failover`.
+/// Counts each attempt at a vendor, and records which vendor it was. Belongs below `failover`.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptsLayer {
     metrics: Arc<Metrics>,
@@ -96,7 +96,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        // Looked at where it lies: an answer is large.
+        // Inspected in place, because an answer is large to move.
         let polled = this.inner.poll(cx);
         let Poll::Ready(result) = &polled else {
             return polled;
@@ -110,7 +110,8 @@ where
         if let Some(counts) = this.counts {
             match result {
                 Ok(_) => counts.answered(this.began.elapsed()),
-                // A mistake in the configuration is not to look like an outage.
+                // A model name that the vendor does not know is a configuration mistake and must not look like an
+                // outage.
                 Err(error) if error.is_the_vendors() && !error.is_model_unknown_to_vendor() => {
                     counts.failed();
                 }

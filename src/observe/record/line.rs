@@ -1,6 +1,6 @@
-//! The line of the log that each request leaves: `call`, under the target [`TARGET`].
+//! Writes the log line of each request: `call`, under the target [`TARGET`].
 //!
-//! A field that nothing is known of is left out. The names are those of receipts where a receipt has them.
+//! Unknown fields are omitted. Fields that receipts also have use the same names.
 
 use std::time::Duration;
 
@@ -14,27 +14,34 @@ use uuid::fmt::Hyphenated;
 
 use super::{Answered, CallRecord, Facts};
 
-/// The target of the lines, for `RUST_LOG`.
+/// Target of the lines, for `RUST_LOG`.
 pub const TARGET: &str = "call";
 
-/// A model's name as it is logged: one that is not in the catalog may be any text.
+/// Name of the event of a line with a charge, by which the log selects its queue.
+pub(crate) const CHARGE: &str = "charge";
+
+/// Maximum length of a logged model name: one that is not in the catalog may be any text.
 const MODEL_CHARS_MAX: usize = 64;
 
-/// The whole of a line. What stands in it is not worked out for a level that is off.
+/// Writes a whole line. Fields are not computed if the level is disabled.
 macro_rules! event {
-    ($level:ident: $($fields:tt)*) => {
-        match $level {
-            Level::ERROR => tracing::event!(target: TARGET, Level::ERROR, $($fields)*),
-            Level::WARN => tracing::event!(target: TARGET, Level::WARN, $($fields)*),
-            Level::INFO => tracing::event!(target: TARGET, Level::INFO, $($fields)*),
+    ($level:ident, $booked:ident: $($fields:tt)*) => {
+        match ($level, $booked.is_some()) {
+            (Level::ERROR, true) => tracing::event!(name: CHARGE, target: TARGET, Level::ERROR, $($fields)*),
+            (Level::WARN, true) => tracing::event!(name: CHARGE, target: TARGET, Level::WARN, $($fields)*),
+            (_, true) => tracing::event!(name: CHARGE, target: TARGET, Level::INFO, $($fields)*),
+            (Level::ERROR, false) => tracing::event!(target: TARGET, Level::ERROR, $($fields)*),
+            (Level::WARN, false) => tracing::event!(target: TARGET, Level::WARN, $($fields)*),
+            (Level::INFO, false) => tracing::event!(target: TARGET, Level::INFO, $($fields)*),
             _ => tracing::event!(target: TARGET, Level::DEBUG, $($fields)*),
         }
     };
 }
 
-/// A request that has come to its end; `booked` where it was settled.
+/// Logs a request that has ended; `booked` if it was settled.
 ///
-/// All of it, the message too, is text or a number already: what is only displayed goes through a formatter.
+/// Every field, including the message, is already a text or a number, because `Display` values would go through a
+/// formatter.
 pub(super) fn of_a_call(
     record: &CallRecord,
     facts: &Facts,
@@ -48,7 +55,7 @@ pub(super) fn of_a_call(
     let mut number = [0; Hyphenated::LENGTH];
     let [mut held, mut charged, mut loss] = [[0; MicroRub::TEXT_BYTES_MAX]; 3];
     event!(
-        level:
+        level, booked:
         message = "call",
         number = &*record.0.number.uuid().as_hyphenated().encode_lower(&mut number),
         account = key.map(|key| &*key.account),
@@ -80,10 +87,11 @@ pub(super) fn of_a_call(
     );
 }
 
-/// A call that an earlier process has left.
+/// Logs a call left by an earlier process.
 pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) {
     let item = &settlement.item;
     tracing::info!(
+        name: CHARGE,
         target: TARGET,
         number = %settlement.number,
         account = %settlement.account,
@@ -106,7 +114,7 @@ pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) 
     );
 }
 
-/// A look at the catalog is no call, and there are many.
+/// Requests of the catalog are frequent and not calls, so they have a lower level.
 fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
     match &answered.failure {
         Some(failure) => match failure.severity {
@@ -114,12 +122,12 @@ fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
             Severity::Warn => Level::WARN,
             Severity::Info => Level::INFO,
         },
-        None if facts.held || record.0.path.is_of_calls() => Level::INFO,
+        None if facts.held || record.is_of_calls() => Level::INFO,
         None => Level::DEBUG,
     }
 }
 
-/// How it ended in the ledger, where it got as far as that.
+/// How the call ended in the ledger, if it held money.
 pub(super) fn end(facts: &Facts, settled: Option<&'static str>) -> Option<&'static str> {
     settled.or(facts.held.then_some("released"))
 }
@@ -129,7 +137,7 @@ pub(super) fn shortened(model: &str) -> &str {
     end.map_or(model, |(end, _)| &model[..end])
 }
 
-/// With three digits: our own part is less than one.
+/// Milliseconds with three decimals, because the gateway's own part is less than one.
 fn millis(time: Duration) -> f64 {
     let micros = time.as_secs().saturating_mul(1_000_000);
     let micros = micros.saturating_add(u64::from(time.subsec_micros()));

@@ -1,22 +1,23 @@
-//! What is known of each request while it is under way, and what is said of it at its end: one line in
-//! the log, and the counters.
+//! Records what is known of each request while it runs, and reports it at its end: one line in the log, and the
+//! counters.
 //!
-//! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; each `RecordLayer` in the
-//! stack writes into it what the layer above has found out, since a request that is refused below does not come
-//! back up. A call that has held money ends twice, for its client and in the ledger, in either order: the
-//! second end writes the line, and sends the spans where the call is traced.
+//! [`ObserveLayer`] is outermost and creates a [`CallRecord`], which travels with the request. Each `RecordLayer` in
+//! the stack writes down what the layer above it has found out, because a request refused further down does not return
+//! to it. A call that has held money ends twice, for its client and in the ledger, in either order; the second end
+//! writes the line, and sends the spans if the call is traced.
 
 mod attempts;
 mod line;
 mod observe;
 mod record_layer;
-#[cfg(feature = "otel")]
+mod refusals;
 mod spans;
 mod unbooked;
 
 use std::{
     collections::HashMap,
     fmt,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 use tollgate_layers::{
     Error,
     call::Call,
+    facts::ClientAddr,
     model::Route,
     respond::{Language, Refused, Severity},
 };
@@ -45,13 +47,23 @@ pub(crate) use self::{
     record_layer::{RecordLayer, admitted, granted, known, parsed, sent},
     unbooked::{How, UNBOOKED_MAX, Unbooked},
 };
+pub(crate) use self::{
+    line::CHARGE,
+    refusals::{RefusalLines, Source},
+};
 pub use self::{
     line::TARGET,
     observe::{Observe, ObserveLayer, ResponseBody, ResponseFuture},
 };
-use crate::observe::{
-    metrics::{Metrics, requests::PathLabel},
-    traces::{Traces, Trail},
+use crate::{
+    edge::routes,
+    observe::{
+        metrics::{
+            Metrics,
+            requests::{CLIENT_LEFT, PathLabel},
+        },
+        traces::{Traces, Trail},
+    },
 };
 
 /// The requests of one gateway. Clones share them.
@@ -61,40 +73,42 @@ pub struct Calls(Arc<Shared>);
 struct Shared {
     metrics: Arc<Metrics>,
     traces: Option<Traces>,
-    /// Those that hold money.
+    /// Requests that hold money.
     held: Mutex<Held>,
-    /// Those that ended without a receipt, the latest.
+    /// The latest requests that ended without a receipt.
     unbooked: unbooked::Latest,
+    /// Decides which requests that held no money are logged.
+    refusals: RefusalLines,
 }
 
-/// By the hold's number. We have made those ourselves: no caller can choose ones that collide.
+/// Records by request number. The gateway generates these, so no caller can choose colliding ones.
 type Held = HashMap<RequestNumber, CallRecord, FixedState>;
 
 impl Calls {
-    /// Counts with `metrics`.
+    /// Counts in `metrics`.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self::traced(metrics, None)
     }
 
-    /// The same, with spans of calls sent by `traces`.
+    /// Counts in `metrics`, and sends spans of calls through `traces`.
     pub(crate) fn traced(metrics: Arc<Metrics>, traces: Option<Traces>) -> Self {
         Self(Arc::new(Shared {
             metrics,
             traces,
             held: Mutex::default(),
             unbooked: unbooked::Latest::default(),
+            refusals: RefusalLines::default(),
         }))
     }
 
-    /// The counters.
+    /// The metrics in which calls are counted.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
     }
 
-    /// What a settler reports: the end of a call in the ledger. Calls that an earlier process has left come
-    /// without a record.
+    /// Handles a settler's event: the end of a call in the ledger. Calls left by an earlier process have no record.
     pub fn event(&self, event: &Event<'_>) {
         match event {
             Event::Settled {
@@ -106,7 +120,7 @@ impl Calls {
                     record.settled(settlement, settled);
                 }
                 None => {
-                    // What an earlier process has booked, it has counted.
+                    // An entry that an earlier process booked was counted by that process.
                     if settled.moved() {
                         self.0.metrics.sales.settled(settlement, settled);
                     }
@@ -122,14 +136,14 @@ impl Calls {
         }
     }
 
-    /// How many calls hold money, and how long ago the oldest of them came.
+    /// How many calls hold money, and the age of the oldest of them.
     pub(crate) fn holds(&self) -> (usize, Duration) {
         let held = self.held();
         let oldest = held.values().map(|record| record.0.began.elapsed()).max();
         (held.len(), oldest.unwrap_or_default())
     }
 
-    /// A call of which no receipt is there, where this gateway still knows it.
+    /// A call without a receipt, if this gateway still remembers it.
     pub(crate) fn unbooked(&self, number: RequestNumber) -> Option<Unbooked> {
         let running = self.held().get(&number).cloned();
         match running {
@@ -142,12 +156,17 @@ impl Calls {
         let number = req.extensions().get::<RequestNumber>().copied();
         let number = number.unwrap_or_else(RequestNumber::now_v7);
         let path = self.0.metrics.requests.label(req.uri().path());
-        let traces = self.0.traces.as_ref().filter(|_| path.is_of_inference());
+        let traces = self
+            .0
+            .traces
+            .as_ref()
+            .filter(|_| path.is_some_and(routes::Route::is_of_inference));
         let trail = traces.and_then(|traces| traces.begin(number, req));
         CallRecord(Arc::new(Record {
             calls: self.clone(),
             number,
             path,
+            address: req.extensions().get().map(ClientAddr::block),
             began: Instant::now(),
             facts: Mutex::new(Facts {
                 trail,
@@ -171,7 +190,7 @@ impl fmt::Debug for Calls {
     }
 }
 
-/// On a request: what is known of it. Inserted by [`ObserveLayer`].
+/// Request extension with everything known about the request. Inserted by [`ObserveLayer`].
 #[derive(Clone)]
 pub struct CallRecord(Arc<Record>);
 
@@ -179,45 +198,47 @@ struct Record {
     calls: Calls,
     number: RequestNumber,
     path: PathLabel,
+    /// The client's address block.
+    address: Option<IpAddr>,
     began: Instant,
     facts: Mutex<Facts>,
 }
 
-/// What the layers have found out.
+/// Facts that the layers have found out.
 #[derive(Default)]
 struct Facts {
     admitted: bool,
     key: Option<Arc<KeyRecord>>,
-    /// When the body was begun to be read, and how long that took.
+    /// When reading the body began, and how long it took.
     body_began: Option<Instant>,
     body_took: Duration,
     model: Option<String>,
     session: Option<SessionId>,
     streamed: Option<bool>,
-    /// Tools of the vendor's that were merely on offer, and were taken out.
+    /// Number of the vendor's tools that were offered but not requested, and were removed.
     tools_cut: Option<u64>,
     held: bool,
     vendor: Option<Arc<str>>,
     overhead: Option<Duration>,
-    /// There if it is traced.
+    /// Present if the request is traced.
     trail: Option<Trail>,
-    /// The end for the client, while that in the ledger is to come.
+    /// The end for the client, until the end in the ledger is known.
     answered: Option<Answered>,
-    /// The end in the ledger, while that for the client is to come.
+    /// The end in the ledger, until the end for the client is known.
     booked: Option<Booked>,
 }
 
-/// A call's end for its client.
+/// End of a call for its client.
 struct Answered {
     status: u16,
-    /// To the head of the answer; `None` where its client left before.
+    /// Time to the head of the answer; `None` if the client disconnected before.
     head: Option<Duration>,
     whole: Duration,
-    /// Boxed: few have one, and all are moved.
+    /// Boxed, because few requests fail and all of these values are moved.
     failure: Option<Box<Failure>>,
 }
 
-/// Why a request was refused, or its answer broke off.
+/// Why a request was refused, or its answer aborted.
 #[derive(Debug)]
 struct Failure {
     code: &'static str,
@@ -226,27 +247,31 @@ struct Failure {
     cause: Option<String>,
 }
 
-/// A call's end in the ledger.
+/// End of a call in the ledger.
 enum Booked {
     Settled(Box<(Settlement, Settled)>),
     Released,
 }
 
 impl CallRecord {
-    /// It has a permit.
+    fn is_of_calls(&self) -> bool {
+        self.0.path.is_some_and(routes::Route::is_of_calls)
+    }
+
+    /// The request has a permit.
     fn admitted(&self) {
         self.lock().admitted = true;
         self.metrics().requests.in_flight.inc();
     }
 
-    /// Its key is known; its body is read next.
+    /// The key is known; the body is read next.
     fn known(&self, key: Arc<KeyRecord>) {
         let mut facts = self.lock();
         facts.key = Some(key);
         facts.body_began = Some(Instant::now());
     }
 
-    /// Its body is there and says which model it wants.
+    /// The body has been parsed, and its model is known.
     fn parsed(&self, call: &Call) {
         let mut facts = self.lock();
         facts.model = Some(call.model.clone());
@@ -262,7 +287,7 @@ impl CallRecord {
         }
     }
 
-    /// The ledger holds money for it. From here on its meter knows how it goes, for the receipt.
+    /// The ledger holds money for the call. From now on its meter collects the timeline for the receipt.
     fn granted(&self, meter: &Meter) {
         let held_ms = self.millis(Instant::now());
         meter.update(|reading| {
@@ -275,7 +300,7 @@ impl CallRecord {
         self.0.calls.held().insert(self.0.number, self.clone());
     }
 
-    /// This vendor is tried.
+    /// An attempt at this vendor begins.
     fn attempt(&self, route: &Arc<Route>) {
         let mut facts = self.lock();
         facts.vendor = Some(Arc::clone(&route.vendor.name));
@@ -284,7 +309,7 @@ impl CallRecord {
         }
     }
 
-    /// The vendor that is tried, since then, has failed.
+    /// The attempt at this vendor, begun at `began`, has failed.
     fn attempt_failed(&self, error: &Error, vendor: &Arc<str>, began: Instant, meter: &Meter) {
         let refused = Refused::new(error, self.0.number, Language::En);
         let (status, code) = (refused.status().as_u16(), code(&refused));
@@ -305,7 +330,7 @@ impl CallRecord {
         }
     }
 
-    /// The first of the answer is there, of a vendor that was asked then.
+    /// The attempt begun at `began` has started to answer.
     fn attempt_answered(&self, status: u16, began: Instant, meter: &Meter) {
         let (asked, first_byte) = (self.millis(began), self.millis(Instant::now()));
         meter.update(|reading| {
@@ -317,7 +342,7 @@ impl CallRecord {
         });
     }
 
-    /// The request goes to a vendor; the first time is what counts.
+    /// The request is sent to a vendor; only the first time counts.
     fn sent(&self) {
         let mut facts = self.lock();
         if facts.overhead.is_none() {
@@ -327,7 +352,7 @@ impl CallRecord {
         }
     }
 
-    /// Its answer has ended, or its client has left.
+    /// The answer has ended, or the client has disconnected.
     fn answered(&self, answered: Answered) {
         let requests = &self.metrics().requests;
         let times = answered
@@ -371,20 +396,38 @@ impl CallRecord {
         }
     }
 
-    /// It has ended, wherever it had to.
+    /// Reports a request that has ended for its client and, if it held money, in the ledger.
     fn ended(&self, facts: &Facts, answered: &Answered, booked: Option<(&Settlement, &Settled)>) {
-        line::of_a_call(self, facts, answered, booked);
-        if booked.is_none() && self.0.path.is_of_calls() {
+        if self.has_line(facts, answered) {
+            line::of_a_call(self, facts, answered, booked);
+        }
+        if booked.is_none() && self.is_of_calls() {
             let unbooked = Unbooked::ended(self, facts, answered);
             self.0.calls.0.unbooked.push(unbooked);
         }
-        #[cfg(feature = "otel")]
         if let (Some(trail), Some(traces)) = (&facts.trail, &self.0.calls.0.traces) {
             traces.send(spans::of_a_call(self, trail, facts, answered, booked));
         }
     }
 
-    /// From when it came in to this moment.
+    /// Whether the request has a line of its own: one that held money always has; one that was refused before may not.
+    fn has_line(&self, facts: &Facts, answered: &Answered) -> bool {
+        let cause = match &answered.failure {
+            Some(failure) => failure.code,
+            None if answered.status == CLIENT_LEFT => "client_left",
+            None => return true,
+        };
+        let account = facts.key.as_ref().map(|key| key.account.clone());
+        let address = self.0.address;
+        facts.held
+            || self.0.calls.0.refusals.admit(Source {
+                address,
+                account,
+                cause,
+            })
+    }
+
+    /// Milliseconds from the request's arrival to this moment.
     fn millis(&self, at: Instant) -> u32 {
         millis(at.saturating_duration_since(self.0.began))
     }
@@ -402,7 +445,7 @@ fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// The word for a refusal: its code, or its kind where that is empty.
+/// Word for a refusal: its code, or its kind if the code is empty.
 fn code(refused: &Refused<'_>) -> &'static str {
     match refused.code() {
         "" => refused.kind(),

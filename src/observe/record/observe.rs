@@ -1,4 +1,4 @@
-//! Sees every request come and go: the layer below `respond`, so that an error is still an error.
+//! Observes the beginning and end of every request. Placed below `respond`, where errors are not yet HTTP answers.
 
 use std::{
     pin::Pin,
@@ -19,7 +19,7 @@ use tower::{Layer, Service};
 use super::{Answered, CallRecord, Calls, Failure, code};
 use crate::observe::metrics::requests::{CLIENT_LEFT, LimitedBy};
 
-/// Gives each request a [`CallRecord`], and tells it how the request has ended.
+/// Gives each request a [`CallRecord`], and reports the request's end to it.
 #[derive(Clone, Debug)]
 pub struct ObserveLayer {
     calls: Calls,
@@ -83,7 +83,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        // There until the answer is, which takes it along.
+        // Present until there is an answer, whose body then owns it.
         watch: Option<Watch>,
     }
 }
@@ -115,7 +115,7 @@ where
 }
 
 pin_project! {
-    /// An answer's body whose end is seen.
+    /// An answer's body whose end is observed.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -152,7 +152,7 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
     }
 }
 
-/// Dropped, the request has ended.
+/// Reports the end of the request when dropped.
 #[derive(Debug)]
 struct Watch {
     record: CallRecord,
@@ -177,7 +177,7 @@ impl Watch {
             Error::VendorLimit { .. } => {
                 requests.limited(LimitedBy::Vendor).inc();
             }
-            // Below `in_flight` others are full.
+            // Only an error of `in_flight` itself counts: the layers below it have other limits.
             Error::Overloaded if !self.record.lock().admitted => {
                 requests.shed.inc();
             }
@@ -185,7 +185,7 @@ impl Watch {
         }
     }
 
-    /// Says the status that the error is answered with where there is no head yet.
+    /// Records the error, and returns the status that it is answered with if there is no head yet.
     fn fails(&mut self, error: &Error) -> u16 {
         let refused = Refused::new(error, self.record.0.number, Language::En);
         self.failure = Some(Box::new(Failure {

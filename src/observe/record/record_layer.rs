@@ -1,5 +1,4 @@
-//! Where in the stack a request's record is written to: each stands below the layer that finds the fact
-//! out.
+//! Marks positions of the stack where a request's record is written; each is below the layer that finds the fact out.
 
 use std::task::{Context, Poll};
 
@@ -12,7 +11,7 @@ use tower::{Layer, Service};
 
 use super::CallRecord;
 
-/// Shows each request to one of the functions below on its way down.
+/// Passes each request to one of the functions below on its way down.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordLayer<M>(pub(crate) M);
 
@@ -53,29 +52,29 @@ where
     }
 }
 
-/// It has a permit of `in_flight`.
+/// The request has a permit of `in_flight`.
 pub(crate) fn admitted<B>(req: &Request<B>) {
     mark(req, CallRecord::admitted);
 }
 
-/// `auth` knows its key.
+/// `auth` has found the key.
 pub(crate) fn known<B>(req: &Request<B>) {
     if let Some(Caller(key)) = req.extensions().get() {
         mark(req, |record| record.known(key.clone()));
     }
 }
 
-/// `parse` knows its model.
+/// `parse` has found the model.
 pub(crate) fn parsed(req: &Request<Call>) {
     mark(req, |record| record.parsed(req.body()));
 }
 
-/// `reserve` holds money for it.
+/// `reserve` holds money for the request.
 pub(crate) fn granted(req: &Request<Priced>) {
     mark(req, |record| record.granted(&req.body().meter));
 }
 
-/// It goes to its vendor.
+/// The request is sent to its vendor.
 pub(crate) fn sent(req: &Request<Outbound>) {
     mark(req, CallRecord::sent);
 }

@@ -1,9 +1,9 @@
-//! The spans of a call, made of its record when it has ended: one of the request, and below it one of each attempt at
-//! a vendor.
+//! Builds a call's spans from its record when it has ended: one for the request, and below it one per attempt at a
+//! vendor.
 //!
-//! Names are those of OpenTelemetry's semantic conventions: of HTTP for the request, of generative AI (`gen_ai.*`) for
-//! attempts; ours begin with `tollgate.`. Tokens stand on the attempt alone, so that no sum counts them twice. No
-//! prompt, no answer, no text of an error: a vendor's may quote one.
+//! Names follow OpenTelemetry's semantic conventions: HTTP for the request, generative AI (`gen_ai.*`) for attempts;
+//! the gateway's own begin with `tollgate.`. Only attempts have token counts, so that no sum counts them twice. Spans
+//! contain no prompt, no answer and no error text, which may quote one.
 
 use tollgate_ledger::contract::{Settled, Settlement};
 
@@ -19,7 +19,7 @@ use crate::observe::{
     },
 };
 
-/// What is sent of a request that has come to its end; `booked` where it was settled.
+/// The spans of a request that has ended; `booked` if it was settled.
 pub(super) fn of_a_call(
     record: &CallRecord,
     trail: &Trail,
@@ -31,7 +31,7 @@ pub(super) fn of_a_call(
     let settlement = booked.map(|(settlement, _)| settlement);
     let mut spans = vec![request];
     for attempt in &trail.attempts {
-        // Not 0: that of the request begins with bits of a UUID's variant, and there are few attempts.
+        // Never zero: the request's id begins with a UUID's variant bits, and there are few attempts.
         let span_id = trail.span_id + spans.len() as u64;
         let is_last = spans.len() == trail.attempts.len();
         let settlement = settlement.filter(|_| is_last);
@@ -79,7 +79,8 @@ fn of_the_request(
             "tollgate.charged_rub",
             booked.map(|(_, settled)| settled.charged.to_string()),
         );
-    // A refusal is the caller's affair; what broke, or broke off behind a good head, is ours or a vendor's.
+    // A 4xx is the caller's error. Anything else that failed, or aborted after a successful head, is the gateway's or a
+    // vendor's.
     let is_error = failure.is_some() && !(400..500).contains(&answered.status);
     Span {
         trace_id: trail.trace_id,
@@ -115,7 +116,7 @@ fn of_an_attempt(
             80
         }
     };
-    // One that has answered lasts as long as its answer, and shares its fate.
+    // An attempt that has answered lasts as long as its answer, and fails with it.
     let (code, ended) = match failed {
         Some((code, at)) => (Some(*code), *at),
         None => (

@@ -1,5 +1,5 @@
-//! Calls that ended without a receipt, the latest: refused before money was held, or ended for nothing. The ledger knows
-//! nothing of them; whoever has the number of one may ask this gateway for a while.
+//! The latest calls that ended without a receipt: refused before money was held, or released. The ledger does not know
+//! them, so this gateway can report them for a while by their number.
 
 use std::{
     collections::VecDeque,
@@ -11,41 +11,41 @@ use tollgate_ledger::{account::KeyRecord, number::RequestNumber};
 
 use super::{Answered, CallRecord, Facts, line::shortened, millis};
 
-/// How many are remembered.
+/// Maximum number of calls remembered.
 pub(crate) const UNBOOKED_MAX: usize = 2000;
 
-/// A call that has no receipt.
+/// A call without a receipt.
 #[derive(Clone, Debug)]
 pub(crate) struct Unbooked {
     pub(crate) number: RequestNumber,
-    /// When it came in, in Unix milliseconds.
+    /// When it arrived, in Unix milliseconds.
     pub(crate) came_ms: u64,
     pub(crate) path: String,
-    /// `None` where no key was known by then.
+    /// `None` if the key was not known yet.
     pub(crate) key: Option<Arc<KeyRecord>>,
     pub(crate) model: Option<String>,
-    /// Who was asked last.
+    /// Vendor of the last attempt.
     pub(crate) vendor: Option<Arc<str>>,
     pub(crate) how: How,
     pub(crate) whole_ms: u32,
 }
 
-/// How far it is.
+/// State of the call.
 #[derive(Clone, Debug)]
 pub(crate) enum How {
-    /// It holds money, and runs.
+    /// The call holds money and runs.
     Running,
-    /// It has ended; `code` and `text` where it was refused.
+    /// The call has ended; `code` and `text` are set if it was refused.
     Ended {
         status: u16,
         code: Option<&'static str>,
         text: Option<String>,
-        /// Money was held for it, and was given back.
+        /// Whether money was held and released.
         released: bool,
     },
 }
 
-/// The latest of them.
+/// The latest calls without a receipt.
 #[derive(Debug, Default)]
 pub(super) struct Latest(Mutex<VecDeque<Unbooked>>);
 

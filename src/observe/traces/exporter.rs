@@ -1,4 +1,5 @@
-//! Brings queued spans to the collector, in batches; what it does not take in time is dropped and counted.
+//! Sends queued spans to the collector, in batches. A batch that the collector does not accept in time is dropped and
+//! counted.
 
 use std::time::Duration;
 
@@ -19,32 +20,32 @@ use super::otlp::{Attributes, Span, encode};
 use crate::{
     config::TracesConfig,
     edge::panics::catch_round,
-    node::https::{self, HttpsClient},
+    net::https::{self, HttpsClient},
     text::causes::chain,
 };
 
-/// Calls of one batch.
+/// Maximum number of calls in a batch.
 const BATCH_CALLS_MAX: usize = 512;
-/// How long a batch waits to be full.
+/// How long a batch waits to fill up.
 const BATCH_TIME: Duration = Duration::from_secs(1);
-/// Time for the collector's answer.
+/// Timeout for the collector's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of it that are read, so that its connection can be used again.
+/// Maximum bytes of an answer that are read so that its connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Before a batch is sent again. New calls wait in the queue meanwhile.
+/// Pauses before a batch is sent again. New calls wait in the queue meanwhile.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
-/// How long a stop waits for what is queued.
+/// How long a stop waits for queued spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is queued.
+/// An entry of the queue.
 pub(super) enum Item {
     /// The spans of a call.
     Call(Vec<Span>),
-    /// Nothing comes behind it.
+    /// The end of the queue.
     End,
 }
 
-/// The task that sends.
+/// The task that sends spans.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     queue: mpsc::Sender<Item>,
@@ -80,15 +81,15 @@ impl Exporter {
         Self { queue, task }
     }
 
-    /// Sends what is queued, for a while.
+    /// Sends what is queued, up to a time limit.
     pub(crate) async fn flush(mut self) {
         let sent = async {
-            // The task is gone if it cannot be told.
+            // The send fails only if the task has ended.
             let _ = self.queue.send(Item::End).await;
             self.task.join_next().await;
         };
         if timeout(FLUSH_TIMEOUT, sent).await.is_err() {
-            tracing::warn!("the collector did not take the last traces in time");
+            tracing::warn!("the collector did not accept the last traces in time");
         }
     }
 }
@@ -99,7 +100,7 @@ struct Sender {
     headers: HeaderMap,
     resource: Attributes,
     dropped: Counter,
-    /// Whether the batch before was dropped: said once.
+    /// Whether the previous batch was dropped, so that a series of failures is logged once.
     is_failing: bool,
 }
 
@@ -128,7 +129,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch until it is taken, or given up.
+    /// Sends a batch until it is accepted or given up.
     async fn deliver(&mut self, calls: &[Vec<Span>]) {
         let body = Bytes::from(encode(&self.resource, calls));
         let mut pauses = RETRY_PAUSES.into_iter();
@@ -137,7 +138,7 @@ impl Sender {
             let problem = match answer.unwrap_or_else(|_| Err(Problem::passing("no answer"))) {
                 Ok(()) => {
                     if std::mem::take(&mut self.is_failing) {
-                        tracing::info!(host = self.url.host(), "traces are taken again");
+                        tracing::info!(host = self.url.host(), "traces are accepted again");
                     }
                     return;
                 }
@@ -150,7 +151,7 @@ impl Sender {
             self.drop_spans_of(calls);
             if !std::mem::replace(&mut self.is_failing, true) {
                 let error = problem.text;
-                tracing::warn!(host = self.url.host(), error, "traces are not taken");
+                tracing::warn!(host = self.url.host(), error, "traces are not accepted");
             }
             return;
         }
@@ -170,7 +171,7 @@ impl Sender {
         let res = res.map_err(|error| Problem::passing(chain(&error)))?;
         let status = res.status();
         let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
-        // Whatever it says beside the status: a batch that was taken is not sent again.
+        // The body is irrelevant: an accepted batch is not sent again.
         drop(body.collect().await);
         if status.is_success() {
             return Ok(());
@@ -188,7 +189,7 @@ impl Sender {
     }
 }
 
-/// Why a batch was not taken.
+/// Why a batch was not accepted.
 struct Problem {
     may_pass: bool,
     text: String,

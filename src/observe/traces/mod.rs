@@ -1,12 +1,11 @@
-//! Traces: which calls have one, what is noted of them on their way, and how spans reach a collector.
+//! Traces: decides which calls are traced, records their attempts, and exports spans to a collector.
 //!
-//! There are no spans while a call runs. A traced one carries a [`Trail`]; its spans are made of that and of the
-//! call's record when the call's line is written (`record::spans`), and go into a queue from which [`exporter`] sends
-//! them in batches. A full queue drops what comes.
+//! A running call has no spans. A traced call carries a [`Trail`]; its spans are built from that and from the call's
+//! record when its line is logged (`record::spans`). They enter a queue, from which [`exporter`] sends them in batches.
+//! A full queue drops new spans.
 //!
-//! Not the crates of OpenTelemetry: `opentelemetry-otlp` with `http-json` alone brings 11 further crates (prost
-//! among them, which JSON has no use for) in place of [`otlp`] and [`exporter`], and what is above these would stay. So
-//! the feature `otel` has no dependency; it keeps the trail of a call out of builds that send none.
+//! The OpenTelemetry crates are not used: `opentelemetry-otlp` with only `http-json` adds 11 crates (among them prost,
+//! which JSON does not need) to replace [`otlp`] and [`exporter`]; everything above those two modules would stay.
 
 mod exporter;
 pub(crate) mod otlp;
@@ -29,20 +28,19 @@ pub(crate) use self::exporter::Exporter;
 use self::{exporter::Item, otlp::Span};
 use crate::config::Config;
 
-/// Traced calls that may wait to be sent.
+/// Maximum number of traced calls waiting to be sent.
 const QUEUE_CALLS_MAX: usize = 2_048;
 
-/// The way of the W3C's trace context, level 1, through HTTP.
+/// Header of W3C Trace Context, level 1.
 const TRACEPARENT: &str = "traceparent";
-/// Its flag "sampled".
+/// Flag "sampled".
 const SAMPLED: u8 = 1;
-/// So many of a trace's last bits are random (trace context, level 2).
+/// Number of a trace id's last bits that are random (Trace Context, level 2).
 const RANDOM_BITS: u32 = 56;
 
 const MILLION: u64 = 1_000_000;
 
-/// Sends traces as the configuration says; `None` where it has no `[traces]`. `dropped` counts calls whose spans are
-/// lost.
+/// Starts exporting traces; `None` if `[traces]` is not configured. `dropped` counts calls whose spans are dropped.
 pub(crate) fn start(config: &Config, dropped: &Counter) -> Option<(Traces, Exporter)> {
     let traces = config.traces.as_ref()?;
     let (queue, waiting) = mpsc::channel(QUEUE_CALLS_MAX);
@@ -61,17 +59,17 @@ pub(crate) fn start(config: &Config, dropped: &Counter) -> Option<(Traces, Expor
     Some((traces, exporter))
 }
 
-/// The way to the collector.
+/// Queue of spans for the collector.
 pub(crate) struct Traces {
     queue: mpsc::Sender<Item>,
-    /// A trace whose random bits are less is not kept.
+    /// A trace whose random bits are below this is not sampled.
     random_min: u64,
     dropped: Counter,
 }
 
 impl Traces {
-    /// What is to be noted of a request, if it is to be traced. A caller that says that its trace is not kept is
-    /// believed; that it is kept does not override the operator's share.
+    /// The trail of a request, if it is to be traced. A caller's flag "not sampled" is respected; the flag "sampled"
+    /// does not override the operator's share.
     pub(crate) fn begin<B>(&self, number: RequestNumber, req: &Request<B>) -> Option<Trail> {
         if req.method() != Method::POST {
             return None;
@@ -87,7 +85,7 @@ impl Traces {
         Some(Trail {
             trace_id,
             parent: parent.map(|parent| parent.span_id),
-            // Its variant's bits are set, so it is never 0.
+            // The UUID's variant bits are set, so it is never zero.
             span_id: low(own),
             began: SystemTime::now(),
             output_tokens_max: None,
@@ -96,7 +94,7 @@ impl Traces {
         })
     }
 
-    /// Queues a call's spans, or drops them.
+    /// Queues a call's spans, or drops them if the queue is full.
     pub(crate) fn send(&self, spans: Vec<Span>) {
         if self.queue.try_send(Item::Call(spans)).is_err() {
             self.dropped.inc();
@@ -104,26 +102,26 @@ impl Traces {
     }
 }
 
-/// What a traced call has that an untraced one has not.
+/// Tracing state that only a traced call has.
 pub(crate) struct Trail {
-    /// The caller's trace; without one the request's number, by which it is found.
+    /// The caller's trace id, or the request number as a trace id.
     pub(crate) trace_id: u128,
     /// The caller's span.
     pub(crate) parent: Option<u64>,
-    /// That of the request. Those of its attempts are the next ones.
+    /// Span id of the request. Its attempts have the next higher ids.
     pub(crate) span_id: u64,
     pub(crate) began: SystemTime,
-    /// The ceiling that the caller has set.
+    /// Output limit that the caller set.
     pub(crate) output_tokens_max: Option<u64>,
     kind: ModelKind,
     pub(crate) attempts: Vec<AttemptMade>,
 }
 
-/// A vendor was asked. Times count from the call's beginning.
+/// An attempt at a vendor. Times are relative to the call's beginning.
 pub(crate) struct AttemptMade {
     pub(crate) route: Arc<Route>,
     pub(crate) began: Duration,
-    /// The code of its failure and when that was known; `None` for one that answered, or was given up.
+    /// Code and time of the failure; `None` for an attempt that answered or was dropped.
     pub(crate) failed: Option<(&'static str, Duration)>,
 }
 
@@ -133,7 +131,7 @@ impl Trail {
         self.kind = call.kind;
     }
 
-    /// What is asked of the model, in the words of OpenTelemetry.
+    /// Name of the operation in OpenTelemetry's conventions.
     pub(crate) const fn operation(&self) -> &'static str {
         match self.kind {
             ModelKind::Embedding => "embeddings",
@@ -149,7 +147,7 @@ impl Trail {
         });
     }
 
-    /// The attempt made last has failed.
+    /// Records that the last attempt has failed.
     pub(crate) fn attempt_failed(&mut self, code: &'static str, at: Duration) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.failed = Some((code, at));
@@ -157,7 +155,7 @@ impl Trail {
     }
 }
 
-/// A caller's span: `00-<trace>-<span>-<flags>`.
+/// The caller's span: `00-<trace>-<span>-<flags>`.
 #[derive(Debug, PartialEq, Eq)]
 struct Parent {
     trace_id: u128,
@@ -166,7 +164,7 @@ struct Parent {
 }
 
 impl Parent {
-    /// That of the one header; of several none is believed.
+    /// Parses the header. If there are several, all are ignored.
     fn of(headers: &HeaderMap) -> Option<Self> {
         let mut given = headers.get_all(TRACEPARENT).iter();
         let one = given.next()?.to_str().ok()?;
@@ -179,7 +177,7 @@ impl Parent {
         let trace_id = hex(parts.next()?, 32)?;
         let span_id = low(hex(parts.next()?, 16)?);
         let flags = low(hex(parts.next()?, 2)?);
-        // A later version may say more behind what this one says.
+        // A later version may append further fields.
         let is_whole = parts.next().is_none() || version > 0;
         (is_whole && version != 0xff && trace_id != 0 && span_id != 0).then_some(Self {
             trace_id,
@@ -189,7 +187,7 @@ impl Parent {
     }
 }
 
-/// So many lowercase digits.
+/// A lowercase hexadecimal number with exactly `digits` digits.
 fn hex(text: &str, digits: usize) -> Option<u128> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if text.len() != digits || !text.bytes().all(is_digit) {
@@ -206,7 +204,7 @@ const fn random_bits(trace_id: u128) -> u64 {
     low(trace_id) & ((1 << RANDOM_BITS) - 1)
 }
 
-/// Of a million evenly spread random parts, so many are not less.
+/// The bound such that, of a million evenly spread random parts, `of_million` are at or above it.
 fn random_min(of_million: u32) -> u64 {
     let left_out = u128::from(MILLION.saturating_sub(of_million.into()));
     low((left_out << RANDOM_BITS) / u128::from(MILLION))
@@ -249,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_span_is_none() {
+    fn invalid_traceparent_headers_are_ignored() {
         for bad in [
             "",
             "-",
@@ -284,9 +282,9 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_share_of_the_traces_is_kept() {
+    fn configured_share_of_calls_is_traced() {
         let (traces, _waiting) = traces(250_000);
-        // Evenly spread over what the last 56 bits can be.
+        // Evenly spread over the range of the last 56 bits.
         let step = (1_u128 << RANDOM_BITS).div_ceil(1_000);
         let kept = (0..1_000_u128).filter(|index| {
             let trace = format!("00-{:032x}-00f067aa0ba902b7-01", (1 << 100) + index * step);
@@ -300,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_the_queue_full_is_dropped_and_counted() {
+    fn spans_are_dropped_and_counted_if_the_queue_is_full() {
         let (traces, _waiting) = traces(1_000_000);
         traces.send(Vec::new());
         assert_eq!(traces.dropped.get(), 0);

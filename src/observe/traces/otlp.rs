@@ -1,8 +1,8 @@
-//! OTLP 1 over HTTP in JSON: ids are hexadecimal, whole numbers of 64 bits are decimal text, enumerations are numbers.
+//! Encodes OTLP 1 over HTTP as JSON: ids are hexadecimal, 64-bit integers are decimal text, enumerations are numbers.
 //! <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>
 //!
-//! Written here: the crates of OpenTelemetry send from a thread of their own that has no reactor for our HTTP client,
-//! and do not say how many spans they have dropped.
+//! Own code, because the OpenTelemetry crates send from a thread without the reactor that this gateway's HTTP client
+//! needs, and do not report how many spans they dropped.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -33,17 +33,17 @@ pub(crate) struct Span {
     pub(crate) status: Status,
 }
 
-/// Which side of a request a span is of.
+/// Side of a request that a span describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server = 2,
     Client = 3,
 }
 
-/// Whether what a span is of went wrong.
+/// Whether the operation of a span failed.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Status {
-    /// 2 is "error", and what is unset is neither good nor bad.
+    /// 2 is "error"; an unset code is neither success nor failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<u8>,
 }
@@ -56,7 +56,7 @@ impl Status {
     }
 }
 
-/// Named values.
+/// Key-value pairs.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Attributes(Vec<Attribute>);
@@ -67,7 +67,7 @@ struct Attribute {
     value: Value,
 }
 
-/// A value and its kind.
+/// A value with its type.
 #[derive(Debug, Serialize)]
 pub(crate) enum Value {
     #[serde(rename = "stringValue")]
@@ -79,12 +79,12 @@ pub(crate) enum Value {
 }
 
 impl Attributes {
-    /// With one more.
+    /// Adds an attribute.
     pub(crate) fn with(self, key: &'static str, value: impl Into<Value>) -> Self {
         self.with_known(key, Some(value))
     }
 
-    /// With one more, if there is a value.
+    /// Adds an attribute if there is a value.
     pub(crate) fn with_known(mut self, key: &'static str, value: Option<impl Into<Value>>) -> Self {
         self.0.extend(value.map(|value| Attribute {
             key,
@@ -118,7 +118,7 @@ impl From<bool> for Value {
     }
 }
 
-/// The body of a request that brings these calls' spans, from the service that `resource` describes.
+/// Body of an export request with these calls' spans, from the service that `resource` describes.
 pub(super) fn encode(resource: &Attributes, calls: &[Vec<Span>]) -> String {
     let spans: Vec<&Span> = calls.iter().flatten().collect();
     let scope = json!({ "name": "tollgate", "version": env!("CARGO_PKG_VERSION") });
@@ -183,9 +183,9 @@ mod tests {
         }
     }
 
-    /// `examples/trace.json` of the protocol's repository has this shape.
+    /// Compared with the shape of `examples/trace.json` in the protocol's repository.
     #[test]
-    fn spans_are_written_as_the_protocol_says() {
+    fn spans_follow_the_protocol() {
         let root = Span {
             span_id: 1,
             parent_span_id: None,

@@ -1,5 +1,5 @@
-//! A chat caller in front of a messages vendor: what is parsed is translated or refused by name, what
-//! is translated is a messages request that parses again, and no answer or stream panics.
+//! A chat caller in front of a messages vendor: every parsed request is translated or refused by name, every
+//! translation is a valid messages request, and no answer or stream panics.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
@@ -12,13 +12,13 @@ use tollgate_layers::{
     sse::Splitter,
     translate::{
         chat,
-        wire::{AnswerCx, RequestCx},
+        wire::{AnswerCx, CacheCx, RequestCx},
     },
 };
 
 fuzz_target!(|data: &[u8]| {
     let dialect = Dialect::default();
-    let cx = RequestCx { model: "m", output_tokens: 100, dialect: &dialect };
+    let cx = RequestCx { model: "m", output_tokens: 100, dialect: &dialect, cache: CacheCx::default() };
     if parse::call(Operation::Chat, &Bytes::copy_from_slice(data), 1000).is_ok() {
         match chat::request(data, &cx) {
             Ok(body) => {

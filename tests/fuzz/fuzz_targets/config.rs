@@ -1,4 +1,4 @@
-//! Config files: taken, or all mistakes told, and never with a secret in them.
+//! Configuration files: accepted, or all mistakes reported, and never with a secret in the report.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    // No file of this machine is read, and what stands in the text itself is no secret.
+    // No file of this machine is read, and text in the configuration itself is not secret.
     if text.contains("file") || text.contains(SECRET) {
         return;
     }

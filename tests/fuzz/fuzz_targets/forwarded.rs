@@ -1,4 +1,4 @@
-//! `x-forwarded-for`: lines of a header, believed of a trusted peer and of nobody else.
+//! `x-forwarded-for`: lines of a header, trusted only from a trusted peer.
 #![no_main]
 
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     let client = client_address(proxy, &headers, &trusted);
     assert_eq!(client, client.to_canonical());
 
-    // What a client writes before what the proxy appends changes nothing.
+    // Entries that a client writes before the proxy's change nothing.
     let mut appended = headers.clone();
     appended.append("x-forwarded-for", HeaderValue::from_static("203.0.113.9"));
     let nearest: IpAddr = "203.0.113.9".parse().expect("an address");

@@ -1,5 +1,5 @@
-//! A messages caller in front of a chat vendor: what is parsed is translated or refused by name, what
-//! is translated is a chat request that parses again, and no answer or stream panics.
+//! A messages caller in front of a chat vendor: every parsed request is translated or refused by name, every
+//! translation is a valid chat request, and no answer or stream panics.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
@@ -11,16 +11,17 @@ use tollgate_layers::{
     parse,
     sse::Splitter,
     translate::{
+        Origin,
         messages,
-        wire::{AnswerCx, RequestCx},
+        wire::{AnswerCx, CacheCx, RequestCx},
     },
 };
 
 fuzz_target!(|data: &[u8]| {
     let dialect = Dialect::default();
-    let cx = RequestCx { model: "m", output_tokens: 100, dialect: &dialect };
+    let cx = RequestCx { model: "m", output_tokens: 100, dialect: &dialect, cache: CacheCx::default() };
     if parse::call(Operation::Messages, &Bytes::copy_from_slice(data), 1000).is_ok() {
-        match messages::request(data, &cx) {
+        match messages::request(data, "v", &cx) {
             Ok(body) => {
                 let again = parse::call(Operation::Chat, &body, 100_000);
                 assert!(again.is_ok(), "{again:?}\n{}", String::from_utf8_lossy(&body));
@@ -30,10 +31,10 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     let cx = AnswerCx { created: 1, usage_asked: true, thinking_asked: true };
-    if let Ok(answer) = messages::answer(data, &cx) {
+    if let Ok(answer) = messages::answer(data, &Origin::default(), &cx) {
         serde_json::from_slice::<serde_json::Value>(&answer).expect("an answer is JSON");
     }
-    let (mut splitter, mut events, mut out) = (Splitter::default(), messages::Events::new(cx), BytesMut::new());
+    let (mut splitter, mut events, mut out) = (Splitter::default(), messages::Events::new(Origin::default(), cx), BytesMut::new());
     let mut failed = false;
     let _ = splitter.push(&Bytes::copy_from_slice(data), |event| {
         failed = failed || events.event(&event, &mut out).is_err();

@@ -1,5 +1,5 @@
-//! Requests of all operations: what is taken says what a reader of JSON reads, and what is refused
-//! names a field or says that it is no JSON.
+//! Requests of all operations: an accepted request has the meaning that a JSON parser gives it, and a refusal names a
+//! field or reports invalid JSON.
 #![no_main]
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
             Ok(call) => {
                 assert_eq!(call.body, body);
                 assert!(serde_json::from_slice::<&RawValue>(data).is_ok(), "what is taken is JSON");
-                // Numbers that no float can hold pass through us, and not through this.
+                // Numbers beyond the range of floats pass through the gateway, but not through this parser.
                 let Ok(json) = serde_json::from_slice::<serde_json::Value>(data) else {
                     continue;
                 };

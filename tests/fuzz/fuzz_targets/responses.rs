@@ -1,5 +1,5 @@
-//! The responses format on either side of the others: what is parsed is translated or refused by name, what is
-//! translated parses again, and no answer or stream panics.
+//! The responses format on either side of the others: every parsed request is translated or refused by name, every
+//! translation is valid, and no answer or stream panics.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
@@ -12,12 +12,13 @@ use tollgate_layers::{
     parse,
     sse::{Event, Splitter},
     translate::{
+        Origin,
         responses::{self, Asked, ChatEvents, IntoChat, IntoMessages, MessagesEvents},
-        wire::{AnswerCx, RequestCx},
+        wire::{AnswerCx, CacheCx, RequestCx},
     },
 };
 
-/// A request of one format, put into another.
+/// Translates a request from one format to another.
 fn request(
     data: &[u8],
     from: Operation,
@@ -28,7 +29,7 @@ fn request(
         return;
     }
     let dialect = Dialect::default();
-    let cx = RequestCx { model: "m", output_tokens: 100, dialect: &dialect };
+    let cx = RequestCx { model: "m", output_tokens: 100, dialect: &dialect, cache: CacheCx::default() };
     match translate(&cx) {
         Ok(body) => {
             let again = parse::call(to, &body, 100_000);
@@ -39,7 +40,7 @@ fn request(
     }
 }
 
-/// A stream, whole.
+/// Translates a complete stream.
 fn stream(data: &[u8], mut each: impl FnMut(Option<&Event>, &mut BytesMut) -> Result<(), Error>) {
     let (mut splitter, mut out, mut failed) = (Splitter::default(), BytesMut::new(), false);
     let _ = splitter.push(&Bytes::copy_from_slice(data), |event| {
@@ -58,7 +59,7 @@ fn is_json(answer: Result<Bytes, Error>) {
 
 fuzz_target!(|data: &[u8]| {
     let responses = Operation::Responses;
-    request(data, responses, Operation::Chat, |cx| responses::to_chat(data, cx));
+    request(data, responses, Operation::Chat, |cx| responses::to_chat(data, "v", cx));
     request(data, responses, Operation::Messages, |cx| responses::to_messages(data, "v", cx));
     request(data, Operation::Chat, responses, |cx| responses::of_chat(data, cx));
     request(data, Operation::Messages, responses, |cx| responses::of_messages(data, "v", cx));
@@ -71,8 +72,8 @@ fuzz_target!(|data: &[u8]| {
     let cx = AnswerCx { created: 1, usage_asked: true, thinking_asked: true };
     is_json(responses::chat_answer(data, asked()));
     is_json(responses::messages_answer(data, asked()));
-    is_json(responses::into_chat(data, &cx));
-    is_json(responses::into_messages(data, "v", &cx));
+    is_json(responses::into_chat(data, &Origin::default(), &cx));
+    is_json(responses::into_messages(data, &Origin::default(), &cx));
     let mut events = ChatEvents::new(asked());
     stream(data, |event, out| match event {
         Some(event) => events.event(event, out),
@@ -83,12 +84,12 @@ fuzz_target!(|data: &[u8]| {
         Some(event) => events.event(event, out),
         None => events.end(out),
     });
-    let mut events = IntoChat::new(cx);
+    let mut events = IntoChat::new(Origin::default(), cx);
     stream(data, |event, out| match event {
         Some(event) => events.event(event, out),
         None => events.end(out),
     });
-    let mut events = IntoMessages::new("v", cx);
+    let mut events = IntoMessages::new(Origin::default(), cx);
     stream(data, |event, out| match event {
         Some(event) => events.event(event, out),
         None => events.end(out),

@@ -1,8 +1,8 @@
-//! Selectors and the JSON they go through: a line of selector, then JSON.
+//! Selectors and their JSON: a line with a selector, then JSON.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::catalog::select_json::Selector;
+use tollgate::text::select_json::Selector;
 
 fuzz_target!(|data: &[u8]| {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(shown.parse::<Selector>().as_ref(), Ok(&selector), "{shown}");
     let json = data.get(end + 1..).unwrap_or_default();
     if let Ok(number) = selector.select(json) {
-        // Digit for digit, and the same again.
+        // The same digits, and the same result again.
         assert_eq!(selector.select(json), Ok(number));
     }
 });

@@ -1,11 +1,11 @@
-//! Streams, cut anywhere: the same events come out however the bytes come in, and no byte is lost.
+//! Streams with arbitrary cuts: the events are the same however the bytes arrive, and no byte is lost.
 #![no_main]
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use tollgate_layers::sse::Splitter;
 
-/// Names and data of the events, and all their bytes. Events without data are nobody's.
+/// Names and data of the events, and all their bytes. Events without data are ignored.
 fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>) {
     let (mut splitter, mut seen, mut raw) = (Splitter::default(), Vec::new(), Vec::new());
     let mut take = |event: tollgate_layers::sse::Event| {
@@ -24,7 +24,7 @@ fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Vec<u8>)
     (seen, raw)
 }
 
-// The first byte says how large the pieces are.
+// The first byte decides the size of the pieces.
 fuzz_target!(|data: &[u8]| {
     let Some((size, stream)) = data.split_first() else {
         return;

@@ -1,5 +1,4 @@
-//! What vendors say they used: whatever they say, nothing panics, and what is clamped stays within its
-//! bounds.
+//! Vendors' usage: nothing panics, whatever they report, and clamped values stay within their bounds.
 #![no_main]
 
 use bytes::Bytes;

@@ -1,24 +1,27 @@
-//! Accounts that are topped up by a card that the provider keeps: one charge for one crossing, whoever looks and whoever
-//! is killed. The card's handle goes nowhere but to the provider.
+//! Automatic top-up by a card that the provider saves: one charge per crossing of the level, whichever gateway checks
+//! and whichever is killed. The card's handle is sent only to the provider.
 
 use futures_util::future::join_all;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use tollgate::payments::{CardUse, IntentId, NewAutoTopup, PaymentError, State};
+use tollgate::payments::{CardUse, IntentId, NewAutoTopup, PaymentError, Payments, State};
 use tollgate_layers::{
     money::MicroRub,
     reserve::ledger::{Entry, LedgerAdmin},
+    respond::Language,
 };
 use tollgate_ledger::{contract::Feed, happening::Happening};
 
 use super::{
     balance, is_sound,
-    killed::{Books, until_killed},
+    killed::{Books, configured, until_killed},
     start, tell,
 };
 use crate::{
     console::Browser,
     harness::{RedisServer, World, chat_body, eventually, request},
+    ops::Op,
+    replies::Running,
     support::shop::{Shop, card_of, paid},
     usage_report::{said, tollgate},
 };
@@ -40,13 +43,13 @@ pub(super) fn wish(month_max: i64) -> NewAutoTopup {
     }
 }
 
-/// What a rule shows of itself.
+/// The rule as the API shows it.
 pub(super) async fn rule(books: &Books) -> Value {
     let shown = books.process().auto_of(&"acme".parse().unwrap()).await;
     serde_json::to_value(shown.unwrap()).unwrap()
 }
 
-/// Takes so much off the account.
+/// Takes this amount off the account.
 pub(super) async fn spend(books: &Books, rubles: i64) {
     let off = Entry {
         id: format!("spent {}", IntentId::new()),
@@ -61,7 +64,7 @@ pub(super) async fn round(books: &Books) {
     books.process().charge_due().await.unwrap();
 }
 
-/// What failed: why, whether the rule is off, and where it is paid instead.
+/// The failures: reason, whether the rule is off, and the link to pay instead.
 pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>)> {
     books.store.gather().await.unwrap();
     let events = books.store.events(0, 1000).await.unwrap().into_iter();
@@ -75,7 +78,7 @@ pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>
         .collect()
 }
 
-/// The sums of what came in from the provider.
+/// The amounts of payments from the provider.
 pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
     let entries = books.entries().await.into_iter();
     entries
@@ -84,7 +87,7 @@ pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
         .collect()
 }
 
-/// Books with a rule that the payer has agreed to, and 2000 ₽ by that.
+/// Books with a rule that the payer has agreed to, and the 2000 ₽ of that payment.
 async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config(payments)).await;
@@ -109,7 +112,7 @@ async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
 }
 
 #[tokio::test]
-async fn one_crossing_is_one_charge_however_many_look() {
+async fn parallel_checks_of_one_crossing_make_one_charge() {
     let (books, shop) = begun("", 20_000).await;
     round(&books).await;
     assert!(shop.charges().is_empty(), "there is enough");
@@ -140,7 +143,7 @@ async fn one_crossing_is_one_charge_however_many_look() {
 }
 
 #[tokio::test]
-async fn one_killed_at_any_step_of_a_charge_has_charged_once() {
+async fn gateway_killed_at_any_step_of_a_charge_charges_once() {
     let mut steps = 0;
     for polls in 0.. {
         let (books, shop) = begun("", 20_000).await;
@@ -163,14 +166,14 @@ async fn one_killed_at_any_step_of_a_charge_has_charged_once() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_key() {
+async fn charge_with_a_lost_answer_is_repeated_with_the_same_key() {
     let (books, shop) = begun("", 20_000).await;
     spend(&books, 1900).await;
     shop.lose(2);
     for _ in 0..2 {
         round(&books).await;
         assert_eq!(paid_in(&books).await, [2000]);
-        // The clock of open payments does not give up what the rule still asks for.
+        // The poll of open payments does not give up a charge that the rule still requests.
         books.process().poll().await.unwrap();
     }
     round(&books).await;
@@ -180,7 +183,7 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_key() {
 }
 
 #[tokio::test]
-async fn a_card_that_is_declined_is_left_alone_then_given_up_and_told_each_time() {
+async fn declined_card_is_paused_then_given_up_with_an_event_each_time() {
     let (books, shop) = begun("auto_declines_max = 2\nauto_retry_seconds = 1", 20_000).await;
     shop.decline(Some("insufficient_funds"));
     spend(&books, 1900).await;
@@ -215,7 +218,7 @@ async fn a_card_that_is_declined_is_left_alone_then_given_up_and_told_each_time(
     round(&books).await;
     assert_eq!(paid_in(&books).await, [2000, 2000]);
 
-    // What will not pass is not tried again.
+    // A permanent decline is not retried.
     shop.decline(Some("permission_revoked"));
     spend(&books, 1900).await;
     round(&books).await;
@@ -223,7 +226,7 @@ async fn a_card_that_is_declined_is_left_alone_then_given_up_and_told_each_time(
 }
 
 #[tokio::test]
-async fn one_killed_at_any_step_of_a_decline_tells_it_once() {
+async fn process_killed_during_a_decline_emits_one_event() {
     for polls in 0.. {
         let (books, shop) = begun("auto_declines_max = 1", 20_000).await;
         shop.decline(Some("insufficient_funds"));
@@ -241,7 +244,7 @@ async fn one_killed_at_any_step_of_a_decline_tells_it_once() {
 }
 
 #[tokio::test]
-async fn no_more_than_the_months_bound_is_asked_for_and_that_is_told_once() {
+async fn charges_stay_within_the_monthly_maximum_and_emit_one_event() {
     let (books, shop) = begun("", 3000).await;
     spend(&books, 1900).await;
     round(&books).await;
@@ -258,7 +261,7 @@ async fn no_more_than_the_months_bound_is_asked_for_and_that_is_told_once() {
 }
 
 #[tokio::test]
-async fn a_charge_that_its_payer_has_to_confirm_is_told_with_the_link() {
+async fn charge_to_be_confirmed_emits_an_event_with_the_link() {
     let (books, shop) = begun("", 20_000).await;
     shop.confirm();
     spend(&books, 1900).await;
@@ -270,17 +273,17 @@ async fn a_charge_that_its_payer_has_to_confirm_is_told_with_the_link() {
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
     assert_eq!(paid_in(&books).await, [2000]);
-    // Who confirms it later has paid.
+    // The payer confirms it later, and has paid.
     shop.pay(&charge);
     books.process().poll().await.unwrap();
     assert_eq!(paid_in(&books).await, [2000, 2000]);
 }
 
 #[tokio::test]
-async fn a_card_that_is_forgotten_is_not_charged() {
+async fn deleted_card_is_not_charged() {
     let (books, shop) = begun("", 20_000).await;
     let account = "acme".parse().unwrap();
-    // Removed while its charge is under way, of which nothing is known.
+    // Removed while a charge with an unknown result is under way.
     spend(&books, 1900).await;
     shop.break_with(Some(500));
     round(&books).await;
@@ -299,12 +302,12 @@ async fn a_card_that_is_forgotten_is_not_charged() {
 }
 
 #[tokio::test]
-async fn a_rule_waits_for_a_card_and_is_off_without_one() {
+async fn automatic_top_up_waits_for_a_card_and_is_off_without_one() {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config("")).await;
     let first = wish(20_000);
     books.process().set_auto(first.clone()).await.unwrap();
-    // The same again is the same; other numbers under its id are not.
+    // The same values are a repetition; other values under its id are a conflict.
     books.process().set_auto(first.clone()).await.unwrap();
     assert_eq!(shop.payments().len(), 1);
     let other = NewAutoTopup {
@@ -350,9 +353,14 @@ async fn shown(world: &World) -> Value {
     world.admin(Method::GET, RULE, None).await.json()
 }
 
-/// Makes a rule by the API, and pays.
+/// Creates a rule by the API, and pays.
 async fn agreed(world: &World, shop: &Shop) {
-    let wish = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
+    agreed_to(world, shop, "500", "2000").await;
+}
+
+/// Creates a rule with these terms, and pays.
+async fn agreed_to(world: &World, shop: &Shop, below: &str, amount: &str) {
+    let wish = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, RULE, Some(wish)).await;
     assert_eq!(made.status, 200, "{made:?}");
     let payment = shop.payments().pop().unwrap();
@@ -404,8 +412,91 @@ async fn parallel_calls_at_two_gateways_bring_about_one_charge() {
     is_sound(&one).await;
 }
 
+/// A chat call without a maximum: it holds all free money.
+fn unbounded() -> Value {
+    let mut body = chat_body("x");
+    body.as_object_mut().unwrap().remove("max_tokens");
+    body
+}
+
 #[tokio::test]
-async fn operators_and_owners_see_the_rule_and_take_it_away_and_nobody_sees_the_card() {
+async fn held_money_is_not_spent_and_charges_no_card() {
+    let shop = Shop::start().await;
+    let sections = shop.config("");
+    let world = start(&shop, "", "memory:").await;
+    let key = world.key_with("acme", "0", json!({})).await;
+    agreed_to(&world, &shop, "0.20", "0.50").await;
+    let (store, config) = (world.gateway.store().clone(), configured(&sections));
+    let payments = Payments::new(store, Some(config), Language::En);
+    for round in 1..=3 {
+        let running = Running::start(&world, Op::Chat, &key, &unbounded()).await;
+        assert_eq!(world.account(&key).await["free_rub"], "0.00", "{round}");
+        payments.charge_due().await.unwrap();
+        assert_eq!(shop.charges().len(), 0, "{round}: next to nothing was used");
+        running.finish().await;
+        world.settled(&key).await;
+    }
+    // The spent money is topped up, once.
+    adjust(&world, "most", "-0.40").await;
+    for _ in 0..3 {
+        payments.charge_due().await.unwrap();
+        assert_eq!(shop.charges().len(), 1);
+    }
+    is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn a_running_call_counts_as_spent_what_it_has_used() {
+    let shop = Shop::start().await;
+    let world = start(&shop, ROUND, "memory:").await;
+    let key = world.key_with("acme", "0", json!({})).await;
+    agreed_to(&world, &shop, "0.50", "0.50").await;
+    // Less than 0.01 ₽ is used, and all of it is held.
+    let running = Running::start(&world, Op::Chat, &key, &unbounded()).await;
+    eventually("the card is charged while the call runs", async || {
+        (shop.charges().len() == 1).then_some(())
+    })
+    .await;
+    let next = Running::start(&world, Op::Chat, &key, &unbounded()).await;
+    running.finish().await;
+    next.finish().await;
+    world.settled(&key).await;
+    assert_eq!(shop.charges().len(), 1, "0.99 ₽ are left");
+    is_sound(&world).await;
+}
+
+/// The rule records the last charge: the books show that nothing was spent since, whatever the balance is.
+#[tokio::test]
+async fn a_card_is_charged_again_only_after_money_was_spent() {
+    let (books, shop) = begun("", 20_000).await;
+    spend(&books, 1900).await;
+    round(&books).await;
+    assert_eq!(shop.charges().len(), 1);
+    // Changes the rule as if the balance had stayed below the threshold since its last charge.
+    let note = books
+        .store
+        .note("payment-auto/acme")
+        .await
+        .unwrap()
+        .unwrap();
+    let mut rule: Value = serde_json::from_str(&note.text).unwrap();
+    rule["below_rub"] = json!("3000");
+    books
+        .store
+        .put_note(&note.name, note.version, &rule.to_string())
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        round(&books).await;
+        assert_eq!(shop.charges().len(), 1, "nothing was spent");
+    }
+    spend(&books, 1).await;
+    round(&books).await;
+    assert_eq!(shop.charges().len(), 2);
+}
+
+#[tokio::test]
+async fn operators_and_owners_see_and_remove_the_rule_but_never_the_card() {
     let shop = Shop::start().await;
     let world = start(&shop, &format!("{ROUND}\non_page = true"), "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;
@@ -478,7 +569,7 @@ async fn operators_and_owners_see_the_rule_and_take_it_away_and_nobody_sees_the_
         assert!(!text.contains(&handle), "{text}");
     }
 
-    // The owner takes it away, asks for another, and the operator takes that away.
+    // The owner removes the rule and creates another, and the operator removes that.
     let gone = ask(Method::DELETE, &owner.secret, Value::Null).await;
     assert_eq!(
         (gone.status, gone.json()),
@@ -512,13 +603,13 @@ async fn operators_and_owners_see_the_rule_and_take_it_away_and_nobody_sees_the_
         .to_owned();
     assert!(link.starts_with("https://yoomoney.example/"), "{link}");
     let removed = tollgate(&world, &["payment", "auto", "acme", "--remove"], "").await;
-    assert!(said(&removed, 0).contains("not topped up"));
+    assert!(said(&removed, 0).contains("no longer topped up"));
     assert_eq!(world.admin(Method::GET, RULE, None).await.status, 404);
     assert_eq!(world.admin(Method::DELETE, RULE, None).await.status, 404);
 }
 
 #[tokio::test]
-async fn the_console_asks_for_a_card_shows_the_rule_and_forgets_it() {
+async fn console_creates_shows_and_removes_a_rule() {
     let (world, shop) = super::begun("").await;
     let browser = Browser::admin(&world).await;
     let page = "/console/accounts/acme";
@@ -526,7 +617,7 @@ async fn the_console_asks_for_a_card_shows_the_rule_and_forgets_it() {
         !browser
             .page(&world, page)
             .await
-            .contains("Automatic top-up")
+            .contains("Remove the rule and delete the card")
     );
     let terms = [
         ("do", "auto-topup"),
@@ -536,7 +627,7 @@ async fn the_console_asks_for_a_card_shows_the_rule_and_forgets_it() {
     ];
     let asked = browser.done(&world, page, &terms).await;
     let payment = shop.payments().pop().unwrap();
-    assert!(asked.contains("The payer has to agree"), "{asked}");
+    assert!(asked.contains("Send the payer the link"), "{asked}");
     assert!(asked.contains(&format!("orderId={payment}")), "{asked}");
     shop.pay(&payment);
     assert_eq!(tell(&world, &paid(&payment)).await, 200);
@@ -545,6 +636,6 @@ async fn the_console_asks_for_a_card_shows_the_rule_and_forgets_it() {
     assert!(!shown.contains(&card_of(&payment)), "{shown}");
     let remove = [("do", "auto-topup-remove")];
     let gone = browser.done(&world, page, &remove).await;
-    assert!(gone.contains("The card is forgotten."), "{gone}");
+    assert!(gone.contains("The card was deleted."), "{gone}");
     assert!(!gone.contains("····4444"), "{gone}");
 }

@@ -1,5 +1,5 @@
-//! The same at Stripe and at CloudPayments, in their real formats: how a card is saved, charged, declined, confirmed and
-//! forgotten there.
+//! The same at Stripe and at CloudPayments, in their real formats: how a card is saved, charged, declined, confirmed
+//! and deleted there.
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::harness::{VENDOR_KEY, request};
 
-/// What a provider has made, by the key of idempotency, and how it is told to answer.
+/// Objects that a provider has created, by idempotency key, and its next answers.
 #[derive(Default)]
 struct State {
     /// Answers, by path and key.
     answered: BTreeMap<(String, String), (u16, Value)>,
-    /// Sessions or orders, and charges, as they are fetched.
+    /// Sessions or orders, and charges, as returned by a fetch.
     made: Vec<Value>,
     charged: Vec<Value>,
-    /// How charges end, where they do not succeed.
+    /// The failure of charges, if they fail.
     declines: Option<Value>,
-    /// So many answers to charges are lost; the charge is made.
+    /// Number of answers to charges that are lost after the charge was made.
     lost: usize,
     forgotten: Vec<String>,
 }
@@ -70,7 +70,7 @@ fn form(asked: &Received) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Stripe repeats an answer under its key, and refuses the key elsewhere.
+/// Stripe repeats an answer under its key, and refuses the key for another request.
 fn stripe(state: &mut State, asked: &Received) -> Reply {
     let path = asked.path.split('?').next().unwrap().to_owned();
     if let Some(key) = asked.headers.get("idempotency-key") {
@@ -101,7 +101,7 @@ fn stripe(state: &mut State, asked: &Received) -> Reply {
         state.forgotten.push(card.to_owned());
         return Reply::json(200, &json!({ "id": card, "customer": null }));
     }
-    if path == "/v1/refunds" {
+    if matches!(path.as_str(), "/v1/refunds" | "/v1/disputes") {
         return Reply::json(200, &json!({ "data": [], "has_more": false }));
     }
     if asked.path == "/v1/payment_intents/pi_consent?expand%5B%5D=payment_method" {
@@ -163,7 +163,7 @@ fn make_at_stripe(state: &mut State, path: &str, form: &BTreeMap<String, String>
     answer
 }
 
-/// Books at Stripe with a card that is kept.
+/// Books at Stripe with a saved card.
 async fn at_stripe(more: &str) -> (Books, Fake) {
     let fake = Fake::start(stripe).await;
     let books = Books::over(&format!(
@@ -192,7 +192,7 @@ async fn at_stripe(more: &str) -> (Books, Fake) {
 }
 
 #[tokio::test]
-async fn stripe_is_charged_once_for_a_crossing_whoever_is_killed_and_whatever_is_lost() {
+async fn stripe_is_charged_once_per_crossing_despite_kills_and_lost_answers() {
     let (books, fake) = at_stripe("").await;
     spend(&books, 1900).await;
     fake.state.lock().unwrap().lost = 1;
@@ -231,7 +231,7 @@ async fn stripe_is_charged_once_for_a_crossing_whoever_is_killed_and_whatever_is
 }
 
 #[tokio::test]
-async fn at_stripe_a_decline_is_told_a_confirmation_gets_a_link_and_a_card_is_detached() {
+async fn at_stripe_a_decline_emits_an_event_a_confirmation_gets_a_link_and_a_card_is_detached() {
     let (books, fake) = at_stripe("auto_retry_seconds = 1").await;
     let declined = json!({ "type": "card_error", "code": "card_declined", "decline_code": "insufficient_funds" });
     fake.state.lock().unwrap().declines = Some(declined);
@@ -247,7 +247,7 @@ async fn at_stripe_a_decline_is_told_a_confirmation_gets_a_link_and_a_card_is_de
     let told = failures(&books).await;
     let link = "https://checkout.example/c/pay/cs_test_1";
     assert_eq!(told[1].2.as_deref(), Some(link), "{told:?}");
-    // The link is of the same sum, and is paid like any other.
+    // The link is for the same amount, and is paid like any other.
     {
         let mut state = fake.state.lock().unwrap();
         assert_eq!(state.made[1]["saves"], false);
@@ -260,7 +260,7 @@ async fn at_stripe_a_decline_is_told_a_confirmation_gets_a_link_and_a_card_is_de
     assert_eq!(fake.state.lock().unwrap().forgotten, ["pm_card"]);
 }
 
-/// CloudPayments finds the last try to pay an invoice; charges of one key of idempotency are one.
+/// CloudPayments finds the last attempt to pay an invoice; charges with one idempotency key are one.
 fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
     let body = asked.json();
     let found = |model: &Value| {
@@ -309,7 +309,7 @@ fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
                         }
                     }
                     state.answered.insert(known, (200, tried.clone()));
-                    // One that the payer has to confirm is no try yet.
+                    // An attempt that the payer must confirm does not count yet.
                     if tried.get("AcsUrl").is_none() {
                         state.charged.push(tried.clone());
                     }
@@ -334,7 +334,7 @@ fn site(fake: &Fake, more: &str) -> String {
     )
 }
 
-/// What is found of the payment that saves the card.
+/// The search result for the payment that saves the card.
 fn pay_order(fake: &Fake, token: Value) -> String {
     let mut state = fake.state.lock().unwrap();
     let invoice = state.made[0]["InvoiceId"].as_str().unwrap().to_owned();
@@ -360,7 +360,7 @@ async fn at_cloudpayments(more: &str) -> (Books, Fake) {
 }
 
 #[tokio::test]
-async fn cloudpayments_is_charged_once_for_a_crossing_whoever_is_killed_and_whatever_is_lost() {
+async fn cloudpayments_is_charged_once_per_crossing_despite_kills_and_lost_answers() {
     let (books, fake) = at_cloudpayments("").await;
     spend(&books, 1900).await;
     fake.state.lock().unwrap().lost = 1;
@@ -369,7 +369,7 @@ async fn cloudpayments_is_charged_once_for_a_crossing_whoever_is_killed_and_what
         let looks = join_all(processes.iter().map(|process| process.charge_due())).await;
         assert!(looks.iter().all(Result::is_ok), "{looks:?}");
     }
-    // The first is that of the payer.
+    // The first one is the payer's.
     assert_eq!(
         (fake.charges(), paid_in(&books).await),
         (2, vec![2000, 2000])
@@ -386,7 +386,7 @@ async fn cloudpayments_is_charged_once_for_a_crossing_whoever_is_killed_and_what
         let (books, fake) = at_cloudpayments("").await;
         spend(&books, 1900).await;
         let ended = until_killed(books.process().charge_due(), polls).await;
-        // The provider's keys of idempotency are good for an hour, and that is over.
+        // The provider's idempotency keys are valid for an hour, which has passed.
         fake.state.lock().unwrap().answered.clear();
         round(&books).await;
         round(&books).await;
@@ -402,7 +402,7 @@ async fn cloudpayments_is_charged_once_for_a_crossing_whoever_is_killed_and_what
 }
 
 #[tokio::test]
-async fn at_cloudpayments_a_decline_is_told_and_a_confirmation_gets_a_link() {
+async fn at_cloudpayments_a_decline_emits_an_event_and_a_confirmation_gets_a_link() {
     let (books, fake) = at_cloudpayments("").await;
     fake.state.lock().unwrap().declines =
         Some(json!({ "Status": "Declined", "Reason": "InsufficientFunds", "ReasonCode": 5051 }));
@@ -430,7 +430,7 @@ async fn at_cloudpayments_a_decline_is_told_and_a_confirmation_gets_a_link() {
 }
 
 #[tokio::test]
-async fn the_token_of_a_signed_notification_is_kept_and_that_of_an_unsigned_one_is_not() {
+async fn card_token_is_stored_only_from_a_signed_notification() {
     let fake = Fake::start(cloudpayments).await;
     let world = start_with(&site(&fake, ""), "memory:").await;
     world.key_with("acme", "0", json!({})).await;
@@ -438,7 +438,7 @@ async fn the_token_of_a_signed_notification_is_kept_and_that_of_an_unsigned_one_
     let wish = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, path, Some(wish)).await;
     assert_eq!(made.status, 200, "{made:?}");
-    // What is fetched does not say it.
+    // The fetched payment does not contain it.
     let invoice = pay_order(&fake, Value::Null);
     let body = format!(
         "TransactionId=504&Amount=2000.00&Currency=RUB&Status=Completed&InvoiceId={invoice}&AccountId=acme&\
@@ -461,18 +461,18 @@ async fn the_token_of_a_signed_notification_is_kept_and_that_of_an_unsigned_one_
 }
 
 #[tokio::test]
-async fn a_rule_whose_payer_paid_without_a_card_is_off_after_a_while() {
+async fn automatic_top_up_is_off_if_its_payer_saved_no_card() {
     let fake = Fake::start(cloudpayments).await;
     let books = Books::over(&site(&fake, "")).await;
     books.process().set_auto(wish(20_000)).await.unwrap();
-    // Of a payment that was made by no card there is no token.
+    // A payment without a card has no token.
     pay_order(&fake, Value::Null);
     books.process().poll().await.unwrap();
     for _ in 0..2 {
         round(&books).await;
         assert_eq!(rule(&books).await["status"], "waiting");
     }
-    // An hour goes by.
+    // An hour passes.
     let name = "payment-auto/acme";
     let note = books.store.note(name).await.unwrap().unwrap();
     let mut kept: Value = serde_json::from_str(&note.text).unwrap();
@@ -485,7 +485,7 @@ async fn a_rule_whose_payer_paid_without_a_card_is_off_after_a_while() {
     let shown = rule(&books).await;
     assert_eq!(shown["status"], "off", "{shown}");
     assert_eq!(
-        shown["reason"], "it was paid in a way that cannot be saved",
+        shown["reason"], "it was paid by a method that cannot be saved",
         "{shown}"
     );
     assert_eq!(paid_in(&books).await, [2000]);

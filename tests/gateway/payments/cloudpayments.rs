@@ -1,4 +1,4 @@
-//! CloudPayments, in its real format: orders, a search for what was paid, and signed notifications as forms and as JSON.
+//! CloudPayments, in its real format: orders, a search for payments, and signed notifications as forms and as JSON.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,9 +20,9 @@ use crate::harness::{Answer, RedisServer, VENDOR_KEY, World, request};
 struct Books {
     orders: Vec<Value>,
     canceled: Vec<Value>,
-    /// What is found, as the API writes it.
+    /// The search result, as the API writes it.
     found: Option<String>,
-    /// The try 504, by its number.
+    /// The attempt 504, by its number.
     got: Option<String>,
     broken: bool,
 }
@@ -39,7 +39,7 @@ async fn begun() -> (World, Site) {
     (world, site)
 }
 
-/// A site, and the sections of a gateway that sells by it.
+/// A site, and the sections of a gateway that uses it.
 async fn open_site() -> (String, Site) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
@@ -63,7 +63,7 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     match asked.path.as_str() {
         "/orders/create" => {
             let order = asked.json();
-            // A number with its kopecks, and no text.
+            // A number with its kopecks, not a text.
             assert!(
                 String::from_utf8_lossy(&asked.body).contains("\"Amount\":5000.50"),
                 "{order}"
@@ -131,7 +131,7 @@ async fn tell_with(world: &World, kind: &str, body: &str, header: (&str, &str)) 
         .await
 }
 
-/// The code that a signed notification is answered with.
+/// The code in the answer to a signed notification.
 async fn tell(world: &World, kind: &str, body: &str) -> Value {
     let answer = tell_with(
         world,
@@ -150,7 +150,7 @@ fn body(invoice: &str, rest: &str) -> String {
     )
 }
 
-/// That what was asked for is paid, by transaction 504.
+/// The notification that the payment was made, as transaction 504.
 fn told_paid(made: &Value) -> String {
     let rest = "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme";
     body(&id(made), rest)
@@ -161,7 +161,7 @@ fn id(made: &Value) -> String {
 }
 
 #[tokio::test]
-async fn what_is_paid_is_booked_once_and_what_goes_back_is_taken_off() {
+async fn payment_is_booked_once_and_its_refund_is_taken_off() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     assert_eq!(made["url"], "https://orders.example/d/f2K8LV6reGE9WBF1");
@@ -170,7 +170,7 @@ async fn what_is_paid_is_booked_once_and_what_goes_back_is_taken_off() {
         made["id"]
     );
     let pay = told_paid(&made);
-    // It is told before it can be found: it has to come again.
+    // The payment is notified before the search finds it: the notification must be sent again.
     let early = tell_with(
         &world,
         "",
@@ -242,7 +242,7 @@ async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
     site.finds(&id(&made), "5000.5", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.finds(&id(&made), "5000.5", "RUB", "Completed");
-    // The same transaction as another intent's: under its id something is booked.
+    // The same transaction for another intent: something is already booked under its id.
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
     assert_eq!(
         entries(&world).await.len(),
@@ -252,12 +252,12 @@ async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
 }
 
 #[tokio::test]
-async fn a_paid_try_that_is_told_after_a_declined_one_is_found_by_its_number() {
+async fn paid_attempt_notified_after_a_declined_one_is_found_by_its_number() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
     let paid = site.books.lock().unwrap().found.take();
-    // The payer has tried once more, and that was declined: it is the last one.
+    // The payer tried once more, and was declined: this is the last attempt.
     site.finds(&id(&made), "5000.50", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.books.lock().unwrap().got = paid;
@@ -269,7 +269,7 @@ async fn a_paid_try_that_is_told_after_a_declined_one_is_found_by_its_number() {
         entries(&world).await,
         [("cloudpayments:504".to_owned(), "5000.50".to_owned())]
     );
-    // That it is paid is not believed of the notification: another payment's number is refused.
+    // The notification alone is not trusted: another payment's number is refused.
     let other = create(&world, "5000.5").await;
     let pay = body(
         &id(&other),
@@ -281,9 +281,9 @@ async fn a_paid_try_that_is_told_after_a_declined_one_is_found_by_its_number() {
     is_sound(&world).await;
 }
 
-/// The notification of the first was answered 503, and the payer, who saw no money, paid by the link once more.
+/// The notification of the first payment was answered 503, and the payer, who saw no money, paid by the link once more.
 #[tokio::test]
-async fn one_more_payment_for_what_is_paid_is_refused_loudly() {
+async fn second_payment_for_a_paid_intent_is_refused() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -314,7 +314,7 @@ async fn one_more_payment_for_what_is_paid_is_refused_loudly() {
 }
 
 #[tokio::test]
-async fn what_went_back_is_no_payment_and_a_refund_of_another_payment_takes_nothing_off() {
+async fn refunded_payment_is_not_booked_and_a_foreign_refund_takes_nothing_off() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -326,7 +326,7 @@ async fn what_went_back_is_no_payment_and_a_refund_of_another_payment_takes_noth
 
     site.books.lock().unwrap().found = Some(payment);
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
-    // The payer has paid twice, and got the second payment back: it was never booked.
+    // The payer has paid twice, and the second payment was refunded: it was never booked.
     let refund = format!(
         "TransactionId=507&PaymentTransactionId=506&Amount=5000.50&InvoiceId={}",
         id(&made)
@@ -337,7 +337,7 @@ async fn what_went_back_is_no_payment_and_a_refund_of_another_payment_takes_noth
 }
 
 #[tokio::test]
-async fn before_money_is_taken_it_is_asked_what_for() {
+async fn check_before_the_payment_verifies_its_purpose() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     let ask = async |invoice: &str, rest: &str| tell(&world, "?check", &body(invoice, rest)).await;
@@ -353,13 +353,13 @@ async fn before_money_is_taken_it_is_asked_what_for() {
     ] {
         assert_eq!(ask(invoice, rest).await, code, "{invoice} {rest}");
     }
-    // That it may be taken is no payment, even of what looks like one.
+    // A check before the payment is not a payment, even if it looks like one.
     assert_eq!(ask(&made_id, &format!("{good}&Status=Completed")).await, 0);
     assert_eq!(
         (site.searches(), balance(&world).await.as_str()),
         (0, "0.00")
     );
-    // A card was declined: there is nothing to do, and it is not told again.
+    // A declined card: nothing to do, and the notification is not sent again.
     assert_eq!(
         tell(
             &world,
@@ -378,7 +378,7 @@ async fn before_money_is_taken_it_is_asked_what_for() {
 }
 
 #[tokio::test]
-async fn what_is_not_signed_is_not_read() {
+async fn unsigned_notification_is_not_read() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -400,7 +400,7 @@ async fn what_is_not_signed_is_not_read() {
         (site.searches(), balance(&world).await.as_str()),
         (0, "0.00")
     );
-    // The other header is over what the form stands for; and there is JSON.
+    // The other signature header covers the decoded form; notifications may also be JSON.
     let plain = pay.replace('+', " ").replace("%3A", ":");
     let answer = tell_with(
         &world,
@@ -428,7 +428,7 @@ async fn another_amount_or_currency_is_refused() {
     }
 }
 
-/// As far as the books say.
+/// Changes the stored intent as if it had been created two days ago.
 async fn made_two_days_ago(world: &World, made: &Value) {
     change_note(world, made, |intent| {
         let created_ms = intent["created_ms"].as_u64().unwrap();
@@ -437,9 +437,9 @@ async fn made_two_days_ago(world: &World, made: &Value) {
     .await;
 }
 
-/// Its link was taken back before the notification came, or is by it.
+/// The link may have been cancelled before the notification arrives, or be cancelled by it.
 #[tokio::test]
-async fn a_paid_try_that_is_told_a_day_late_is_booked() {
+async fn paid_attempt_notified_a_day_late_is_booked() {
     for swept in [true, false] {
         let (world, site) = begun().await;
         let made = create(&world, "5000.5").await;
@@ -462,7 +462,7 @@ async fn a_paid_try_that_is_told_a_day_late_is_booked() {
 }
 
 #[tokio::test]
-async fn a_link_that_nobody_paid_by_in_a_day_is_taken_back() {
+async fn unpaid_link_is_cancelled_after_a_day() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     assert_eq!(check(&world, &made).await.json()["state"], "open");
@@ -485,7 +485,7 @@ async fn a_link_that_nobody_paid_by_in_a_day_is_taken_back() {
 }
 
 #[tokio::test]
-async fn what_a_card_was_charged_whose_rule_is_gone_is_booked_when_it_is_told() {
+async fn charge_of_a_removed_rule_is_booked_when_notified() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     charged_by_a_rule_that_is_gone(&world, &made).await;
@@ -497,4 +497,33 @@ async fn what_a_card_was_charged_whose_rule_is_gone_is_booked_when_it_is_told() 
     assert_eq!(show(&world, &made).await["state"], "paid");
     assert_eq!(balance(&world).await, "5000.50");
     is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn cancelled_paid_attempt_emits_an_event_and_another_attempt_does_not() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    let invoice = made["id"].as_str().unwrap();
+    site.finds(invoice, "5000.50", "RUB", "Completed");
+    check(&world, &made).await;
+    assert_eq!(balance(&world).await, "5000.50");
+    let told = async || {
+        let path = "/admin/v1/events?after=0&kind=payment_reversed";
+        let told = world.admin(Method::GET, path, None).await.json();
+        told["events"].as_array().unwrap().len()
+    };
+    // Another attempt of the payer was declined.
+    let declined = body(invoice, "&Amount=5000.50&Currency=RUB&Status=Declined");
+    let declined = declined.replace("TransactionId=504", "TransactionId=505");
+    let searches = site.searches();
+    assert_eq!(tell(&world, "", &declined).await, 0);
+    assert_eq!((told().await, site.searches()), (0, searches));
+    site.finds(invoice, "5000.50", "RUB", "Cancelled");
+    let canceled = body(invoice, "&Amount=5000.50&AccountId=acme");
+    for _ in 0..2 {
+        assert_eq!(tell(&world, "", &canceled).await, 0);
+    }
+    assert_eq!(told().await, 1);
+    assert_eq!(show(&world, &made).await["state"], "paid");
+    assert_eq!(balance(&world).await, "5000.50");
 }

@@ -1,4 +1,5 @@
-//! A process that ends at any step: its future is dropped at each await, and another process goes on with the same books.
+//! A process that ends at any step: its future is dropped at each await, and another process continues with the same
+//! books.
 
 use std::{
     future::{Future, poll_fn},
@@ -50,7 +51,7 @@ impl Deref for Given {
     }
 }
 
-/// Books in a file with the account `acme`, and what is configured of payments.
+/// Books in a file with the account `acme`, and the configuration of payments.
 pub(super) struct Books {
     pub(super) store: AnyLedger,
     config: PaymentsConfig,
@@ -58,7 +59,7 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// With these sections of the configuration.
+    /// Payments with these sections of the configuration.
     pub(super) async fn over(sections: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteLedger::open(&dir.path().join("ledger.db")).unwrap();
@@ -66,13 +67,9 @@ impl Books {
             .create_account(&"acme".parse().unwrap(), "Acme")
             .await
             .unwrap();
-        let text = config_text(([127, 0, 0, 1], 9).into(), "memory:", "outbox.db");
-        let sections = format!("{sections}{ANCHOR}");
-        let text = edited(text, &[(ANCHOR.to_owned(), sections)]);
-        let config = Config::parse(&text, &secret).unwrap();
         Self {
             store: AnyLedger::Sqlite(store),
-            config: config.payments.unwrap(),
+            config: configured(sections),
             _dir: dir,
         }
     }
@@ -99,6 +96,14 @@ impl Books {
     }
 }
 
+/// The payments configuration in these sections.
+pub(super) fn configured(sections: &str) -> PaymentsConfig {
+    let text = config_text(([127, 0, 0, 1], 9).into(), "memory:", "outbox.db");
+    let sections = format!("{sections}{ANCHOR}");
+    let text = edited(text, &[(ANCHOR.to_owned(), sections)]);
+    Config::parse(&text, &secret).unwrap().payments.unwrap()
+}
+
 fn wish(id: IntentId) -> NewPayment {
     wish_of(id, MicroRub::rubles(5000))
 }
@@ -115,7 +120,7 @@ pub(super) fn wish_of(id: IntentId, amount: MicroRub) -> NewPayment {
     }
 }
 
-/// Polls so many times, then drops it. Says whether it came to its end.
+/// Polls this many times, then drops the work. Returns whether it was complete.
 pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
     let mut work = pin!(work);
     let mut left = polls;
@@ -130,8 +135,7 @@ pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
 }
 
 #[tokio::test]
-async fn one_killed_between_the_providers_answer_and_the_top_up_loses_nothing_and_books_nothing_twice()
- {
+async fn gateway_killed_between_payment_and_top_up_books_it_exactly_once() {
     let mut steps = 0;
     for polls in 0.. {
         let given = Given::new().await;
@@ -139,14 +143,14 @@ async fn one_killed_between_the_providers_answer_and_the_top_up_loses_nothing_an
         let made = given.process().create(wish(id)).await.unwrap();
         given.shop.pay(made.payment.as_deref().unwrap());
         let ended = until_killed(given.process().check(id), polls).await;
-        // The next one knows of it by its clock alone.
+        // The next process finds the payment only by its regular poll.
         given.process().poll().await.unwrap();
         let found = given.process().find(id).await.unwrap();
         assert_eq!(found.state, State::Paid, "{polls}");
         let entries = given.entries().await;
         assert_eq!(entries.len(), 1, "{polls}: {entries:?}");
         assert_eq!(entries[0].1, MicroRub::rubles(5000));
-        // And it is not asked for again.
+        // The payment is not fetched again.
         let fetches = given.shop.fetches();
         given.process().poll().await.unwrap();
         assert_eq!(given.shop.fetches(), fetches, "{polls}");
@@ -159,7 +163,7 @@ async fn one_killed_between_the_providers_answer_and_the_top_up_loses_nothing_an
 }
 
 #[tokio::test]
-async fn a_provider_that_is_silent_is_asked_once_a_round() {
+async fn silent_provider_gets_one_request_per_round() {
     let given = Given::new().await;
     for _ in 0..3 {
         given.process().create(wish(IntentId::new())).await.unwrap();
@@ -173,7 +177,7 @@ async fn a_provider_that_is_silent_is_asked_once_a_round() {
 }
 
 #[tokio::test]
-async fn one_killed_while_it_asks_for_a_payment_has_asked_for_one() {
+async fn process_killed_while_creating_a_payment_creates_one() {
     for polls in 0.. {
         let given = Given::new().await;
         let id = IntentId::new();
@@ -191,7 +195,7 @@ async fn one_killed_while_it_asks_for_a_payment_has_asked_for_one() {
 }
 
 #[tokio::test]
-async fn one_killed_while_it_takes_a_refund_takes_it_once() {
+async fn gateway_killed_during_a_refund_books_it_once() {
     let mut steps = 0;
     for polls in 0.. {
         let given = Given::new().await;
@@ -202,7 +206,7 @@ async fn one_killed_while_it_takes_a_refund_takes_it_once() {
         given.process().check(id).await.unwrap();
         given.shop.refund(&payment, "r-1", "2000.00");
         let ended = until_killed(given.process().check(id), polls).await;
-        // What is free is another amount by then.
+        // When the refund is continued, the free amount has changed.
         let off = tollgate_layers::reserve::ledger::Entry {
             id: "spent".into(),
             amount: MicroRub::rubles(-2500),
@@ -215,10 +219,10 @@ async fn one_killed_while_it_takes_a_refund_takes_it_once() {
             .unwrap();
         let begun = !given.process().find(id).await.unwrap().refunds.is_empty();
         if begun {
-            // Once it is noted, the clock does the rest.
+            // Once it is recorded, the regular poll does the rest.
             given.process().poll().await.unwrap();
         } else {
-            // The provider tells it again: it has had no answer.
+            // The provider sends it again, because it got no answer.
             given.process().check(id).await.unwrap();
         }
         let found = given.process().find(id).await.unwrap();

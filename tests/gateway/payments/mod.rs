@@ -1,4 +1,4 @@
-//! Payments that customers make by themselves. The provider is faked on a real socket, in its real format.
+//! Payments by customers. The provider is faked on a real socket, in its real format.
 
 mod auto;
 mod auto_elsewhere;
@@ -88,7 +88,7 @@ async fn balance(world: &World) -> String {
     account.json()["balance_rub"].as_str().unwrap().to_owned()
 }
 
-/// What the account owes for refunds.
+/// The account's debt for refunds.
 async fn owed(world: &World) -> String {
     let account = world
         .admin(Method::GET, "/admin/v1/accounts/acme", None)
@@ -96,7 +96,7 @@ async fn owed(world: &World) -> String {
     account.json()["debt_rub"].as_str().unwrap().to_owned()
 }
 
-/// The ids and amounts of what was entered.
+/// The ids and amounts of the entries.
 async fn entries(world: &World) -> Vec<(String, String)> {
     let account = "acme".parse().unwrap();
     let page = world
@@ -113,7 +113,7 @@ async fn entries(world: &World) -> Vec<(String, String)> {
         .collect()
 }
 
-/// As if a rule had asked for it by a saved card, the answer had been lost, and the rule was taken away.
+/// As if a rule had charged a saved card, its answer had been lost, and the rule had been removed.
 async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
     change_note(world, payment, |intent| {
         intent["card"] = json!("saved");
@@ -125,7 +125,7 @@ async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
     .await;
 }
 
-/// What the books say of an intent is made to be something else.
+/// Changes the stored document of an intent.
 async fn change_note(world: &World, payment: &Value, change: impl FnOnce(&mut Value)) {
     let store = world.gateway.store();
     let name = format!("payment/{}", payment["id"].as_str().unwrap());
@@ -151,7 +151,7 @@ fn id(payment: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn what_is_paid_by_the_link_is_on_the_account_once() {
+async fn payment_by_the_link_is_booked_once() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     assert_eq!(made["state"], "open");
@@ -191,7 +191,7 @@ async fn what_is_paid_by_the_link_is_on_the_account_once() {
 }
 
 #[tokio::test]
-async fn commands_ask_for_a_payment_list_it_and_look_after_it() {
+async fn commands_create_list_and_check_payments() {
     let (world, shop) = begun("").await;
     let link = said(
         &tollgate(&world, &["payment", "create", "acme", "5000"], "").await,
@@ -230,7 +230,7 @@ async fn commands_ask_for_a_payment_list_it_and_look_after_it() {
 }
 
 #[tokio::test]
-async fn the_same_wish_is_the_same_payment() {
+async fn repeated_request_returns_the_same_payment() {
     let (world, shop) = begun("").await;
     let wish = |rubles: &str| json!({ "id": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90", "account": "acme", "amount_rub": rubles });
     let ask = async |rubles: &str| {
@@ -238,7 +238,7 @@ async fn the_same_wish_is_the_same_payment() {
             .admin(Method::POST, "/admin/v1/payments", Some(wish(rubles)))
             .await
     };
-    // The provider is out at first: nothing was made, and the wish may be repeated.
+    // The provider fails at first: nothing was created, and the request may be repeated.
     shop.break_with(Some(500));
     assert_eq!(ask("10").await.status, 502);
     shop.break_with(None);
@@ -288,7 +288,7 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
     assert_eq!(balance(&other).await, "5000.00");
     assert_eq!(entries(&one).await.len(), 1);
 
-    // The same of a refund, part of which is spent.
+    // The same for a refund, part of which is spent.
     let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent" });
     other
         .admin(
@@ -311,13 +311,13 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
 }
 
 #[tokio::test]
-async fn a_forged_body_does_nothing() {
+async fn forged_notification_has_no_effect() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
-    // Nobody has paid: the provider says so.
+    // The provider reports that nobody has paid.
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
     assert_eq!(shop.fetches(), 1);
-    // What is none of ours is not even asked for.
+    // A payment of another shop is not even fetched.
     for unknown in [
         "2d009999-000f-5000-8000-18db351245c7",
         "../../secrets",
@@ -331,7 +331,7 @@ async fn a_forged_body_does_nothing() {
             "{unknown}"
         );
     }
-    // Nor is another payment in the place of an intent's.
+    // Another payment cannot replace an intent's.
     let mut other = paid("2d009999-000f-5000-8000-18db351245c7");
     other["object"]["metadata"] = json!({ "tollgate_intent": made["id"] });
     assert_eq!(tell(&world, &other).await, 200);
@@ -355,7 +355,7 @@ async fn a_forged_body_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_flood_of_notifications_is_no_flood_of_fetches() {
+async fn notifications_in_a_flood_are_not_each_fetched() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     let told = join_all((0..200).map(|_| async { tell(&world, &paid(id(&made))).await })).await;
@@ -365,7 +365,7 @@ async fn a_flood_of_notifications_is_no_flood_of_fetches() {
 }
 
 #[tokio::test]
-async fn what_is_not_what_was_asked_for_is_refused_and_told() {
+async fn payment_that_does_not_match_is_refused_with_an_event() {
     for amount in [
         json!({ "value": "4999.99", "currency": "RUB" }),
         json!({ "value": "5000.00", "currency": "USD" }),
@@ -398,12 +398,12 @@ async fn what_is_not_what_was_asked_for_is_refused_and_told() {
 }
 
 #[tokio::test]
-async fn a_lost_notification_is_made_up_for_by_a_check_and_by_the_clock() {
+async fn lost_notification_is_replaced_by_a_check_or_a_poll() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
-    // That of the refund is lost too.
+    // The notification of the refund is lost too.
     shop.refund(id(&made), "r-1", "1000.00");
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
     assert_eq!(balance(&world).await, "4000.00");
@@ -416,7 +416,7 @@ async fn a_lost_notification_is_made_up_for_by_a_check_and_by_the_clock() {
     })
     .await;
     assert_eq!(balance(&world).await, "5000.00");
-    // What is closed is not asked for any more.
+    // Closed payments are not fetched any more.
     let of_paid = || {
         let received = shop.received();
         received
@@ -436,7 +436,7 @@ async fn a_lost_notification_is_made_up_for_by_a_check_and_by_the_clock() {
 
 #[tokio::test]
 async fn the_order_of_notifications_does_not_matter() {
-    // A refund before the payment that it is of.
+    // A refund before its payment.
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -450,7 +450,7 @@ async fn the_order_of_notifications_does_not_matter() {
         .collect();
     assert_eq!(amounts, ["5000.00", "-5000.00"]);
 
-    // A success behind a cancel, and a cancel behind a success.
+    // A success after a cancel, and a cancel after a success.
     let made = create(&world, "300").await;
     shop.cancel(id(&made));
     assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
@@ -485,6 +485,56 @@ async fn a_notification_may_come_before_the_answer_that_names_its_payment() {
     assert_eq!(shown["state"], "paid", "{shown}");
     assert_eq!(balance(&world).await, "5000.00");
     assert_eq!(entries(&world).await.len(), 1);
+}
+
+#[tokio::test]
+async fn payment_cancelled_after_success_emits_an_event_and_moves_nothing() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    shop.cancel(id(&made));
+    for _ in 0..3 {
+        assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
+    }
+    let path = "/admin/v1/events?after=0&kind=payment_reversed";
+    let told = world.admin(Method::GET, path, None).await.json();
+    let told = told["events"].as_array().unwrap();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let entry = format!("yookassa:{}", id(&made));
+    assert_eq!(
+        (
+            &told[0]["entry"],
+            &told[0]["amount_rub"],
+            &told[0]["reason"]
+        ),
+        (
+            &json!(entry),
+            &json!("5000.00"),
+            &json!("yoo_money: expired_on_confirmation")
+        )
+    );
+    assert_eq!(show(&world, &made).await["state"], "paid");
+    assert_eq!(balance(&world).await, "5000.00");
+    assert_eq!(
+        metric(&world, "tollgate_payments_total{result=\"reversed\"}").await,
+        1.0
+    );
+}
+
+#[tokio::test]
+async fn a_refund_that_yookassa_cancels_after_it_succeeded_is_booked_back() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    shop.refund(id(&made), "r-1", "2000.00");
+    assert_eq!(tell(&world, &refunded(id(&made), "r-1")).await, 200);
+    assert_eq!(balance(&world).await, "3000.00");
+    shop.refund_fails("r-1");
+    assert_eq!(check(&world, &made).await.status, 200);
+    assert_eq!(balance(&world).await, "5000.00");
+    is_sound(&world).await;
 }
 
 #[tokio::test]
@@ -526,7 +576,7 @@ async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
     let headers = [("authorization", bearer.as_str())];
     let offer = world.get("/v1/tollgate/payments", &headers).await.json();
     assert_eq!(offer["debt_rub"], "1500.00", "{offer}");
-    // Nothing is free: once for all the first entry of another refund is of nothing.
+    // Nothing is free: the first entry of another refund is of zero, permanently.
     shop.refund(id(&made), "r-2", "1.00");
     tell(&world, &refunded(id(&made), "r-2")).await;
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
@@ -552,7 +602,7 @@ async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
         ],
         "once each"
     );
-    // An operator takes what is there by now, and no more than is owed.
+    // An operator collects what is there now, at most the debt.
     adjust("given", "1000").await;
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "501.00");
     assert_eq!(owed(&world).await, "501.00");
@@ -580,9 +630,9 @@ async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
     is_sound(&world).await;
 }
 
-/// A lease that no call holds anything of is called back.
+/// A lease that no call uses is recalled.
 #[tokio::test]
-async fn what_a_gateway_holds_ahead_of_need_is_refunded_too() {
+async fn money_of_an_unused_lease_is_refunded_too() {
     let (server, shop) = (RedisServer::start().await, Shop::start().await);
     let sections = format!("{}{ANCHOR}", shop.config(""));
     let world = Setup::default()
@@ -620,7 +670,7 @@ async fn what_a_gateway_holds_ahead_of_need_is_refunded_too() {
 }
 
 #[tokio::test]
-async fn a_provider_that_does_not_answer_is_asked_again() {
+async fn provider_without_an_answer_is_called_again() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -635,7 +685,7 @@ async fn a_provider_that_does_not_answer_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_payment_that_its_provider_did_not_make_is_asked_for_again_by_its_id() {
+async fn payment_not_created_by_its_provider_is_requested_again_by_its_id() {
     let (world, shop) = begun("").await;
     shop.break_with(Some(500));
     let args = ["payment", "create", "acme", "5000"];
@@ -649,7 +699,7 @@ async fn a_payment_that_its_provider_did_not_make_is_asked_for_again_by_its_id()
     assert_eq!(shop.payments().len(), 1);
 }
 
-/// A payment, for which the holder of a key asks.
+/// A payment requested by the holder of a key.
 async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
@@ -662,7 +712,7 @@ async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn bounds_are_told_as_what_is_taken() {
+async fn reported_limits_are_the_accepted_amounts() {
     let shop = Shop::start().await;
     let bounds = "on_page = true\nmin_rub = \"100.50\"\nmax_rub = \"1000.50\"";
     let world = start(&shop, bounds, "memory:").await;
@@ -681,9 +731,9 @@ async fn bounds_are_told_as_what_is_taken() {
     }
 }
 
-/// Its holder sets and removes the rule by which a saved card pays.
+/// The holder of a key creates and removes an automatic top-up rule.
 #[tokio::test]
-async fn where_holders_pay_an_owner_key_is_made_by_whoever_may_touch_money() {
+async fn with_payments_owner_keys_are_created_only_by_roles_that_manage_money() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("operators.toml");
     for role in ["support", "admin"] {
@@ -698,6 +748,16 @@ async fn where_holders_pay_an_owner_key_is_made_by_whoever_may_touch_money() {
             .start()
             .await;
         world.key_with("acme", "0", json!({})).await;
+        let owner = world.another_key("acme", json!({ "kind": "owner" })).await;
+        for (who, may) in [("support-1", !offered), ("admin-1", true)] {
+            let me = Browser::signed_in(&world, who, PASSWORD).await;
+            let path = format!("/console/keys/{}", owner.id);
+            for wish in ["disable", "enable", "delete"] {
+                let answer = me.post(&world, &path, &[("do", wish)]).await;
+                let is_refused = answer.status == 403;
+                assert_eq!(is_refused, !may, "{who} {wish} {offered}: {answer:?}");
+            }
+        }
         for (who, owner, may) in [
             ("support-1", "", true),
             ("support-1", "1", !offered),
@@ -713,7 +773,7 @@ async fn where_holders_pay_an_owner_key_is_made_by_whoever_may_touch_money() {
 }
 
 #[tokio::test]
-async fn the_holder_of_a_key_pays_within_bounds() {
+async fn key_can_pay_only_within_configured_bounds() {
     let shop = Shop::start().await;
     let world = start(
         &shop,
@@ -789,7 +849,7 @@ async fn the_holder_of_a_key_pays_within_bounds() {
         (&json!("100.00"), &json!("1000.00"))
     );
     assert_eq!(offer["payments"].as_array().unwrap().len(), 2);
-    // Money that came makes room.
+    // A payment that arrived frees a place.
     let first = shop.payments()[0].clone();
     shop.pay(&first);
     tell(&world, &paid(&first)).await;
@@ -799,7 +859,7 @@ async fn the_holder_of_a_key_pays_within_bounds() {
     let page = async |world: &World| world.get("/usage", &[]).await.text();
     assert!(page(&world).await.contains("<form id=\"pay\""));
 
-    // Where it is not offered, there is no such path.
+    // Without payments there is no such path.
     let (world, _shop) = begun("").await;
     assert!(!page(&world).await.contains("<form id=\"pay\""));
     let key = world.another_key("acme", json!({})).await;

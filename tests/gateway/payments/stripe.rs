@@ -27,6 +27,7 @@ use crate::harness::{RedisServer, VENDOR_KEY, World, request};
 struct Books {
     session: Value,
     refunds: Vec<Value>,
+    disputes: Vec<Value>,
 }
 
 struct Account {
@@ -35,13 +36,19 @@ struct Account {
 }
 
 async fn begun() -> (World, Account) {
+    begun_with("").await
+}
+
+/// A gateway whose section for Stripe has these further lines.
+async fn begun_with(lines: &str) -> (World, Account) {
     let (sections, account) = open_account().await;
+    let sections = format!("{sections}{lines}");
     let world = start_with(&sections, "memory:").await;
     world.key_with("acme", "0", json!({})).await;
     (world, account)
 }
 
-/// An account there, and the sections of a gateway that sells by it.
+/// An account there, and the sections of a gateway that uses it.
 async fn open_account() -> (String, Account) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
@@ -93,10 +100,14 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
             }),
         );
     }
-    assert_eq!(asked.path, "/v1/refunds?limit=100&payment_intent=pi_1");
+    let listed = match asked.path.as_str() {
+        "/v1/refunds?limit=100&payment_intent=pi_1" => &books.refunds,
+        "/v1/disputes?limit=100&payment_intent=pi_1" => &books.disputes,
+        path => panic!("{path}"),
+    };
     Reply::json(
         200,
-        &json!({ "object": "list", "data": books.refunds, "has_more": false }),
+        &json!({ "object": "list", "data": listed, "has_more": false }),
     )
 }
 
@@ -112,6 +123,17 @@ impl Account {
         self.set(
             &json!({ "status": "complete", "payment_status": "paid", "payment_intent": "pi_1" }),
         );
+    }
+
+    fn refund_is(&self, status: &str) {
+        self.books.lock().unwrap().refunds =
+            vec![json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": status })];
+    }
+
+    fn dispute_is(&self, status: &str) {
+        self.books.lock().unwrap().disputes = vec![json!({
+            "id": "du_1", "object": "dispute", "amount": 200_000, "currency": "rub", "status": status,
+        })];
     }
 
     fn fetches(&self) -> usize {
@@ -167,11 +189,11 @@ fn event(kind: &str, made: &Value, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_session_that_is_paid_is_booked_once_and_its_refunds_are_taken_off() {
+async fn paid_session_is_booked_once_and_its_refunds_are_deducted() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     assert_eq!(made["url"], "https://checkout.example/c/pay/cs_test_a1");
-    // Completed, and the bank has yet to pay.
+    // Completed, but the bank has not paid yet.
     account.set(&json!({ "status": "complete" }));
     assert_eq!(
         tell(
@@ -207,7 +229,7 @@ async fn a_session_that_is_paid_is_booked_once_and_its_refunds_are_taken_off() {
     }
     assert_eq!(balance(&world).await, "4000.50");
     assert_eq!(entries(&world).await[1].0, "stripe:refund:re_1");
-    // A refund that is told by itself names the payment alone that it is of.
+    // A refund's own notification names only its payment.
     let told = |paid: &str| {
         json!({ "id": "evt_2", "object": "event", "type": "refund.updated", "data": { "object": {
             "id": "re_2", "object": "refund", "payment_intent": paid, "metadata": {}, "status": "succeeded",
@@ -224,9 +246,9 @@ async fn a_session_that_is_paid_is_booked_once_and_its_refunds_are_taken_off() {
     is_sound(&world).await;
 }
 
-/// Its payments do not say that something went back: what was noted is all that is known of it.
+/// Stripe's payments do not show refunds: only the stored record does.
 #[tokio::test]
-async fn one_killed_while_it_takes_a_refund_goes_on_by_its_clock() {
+async fn process_killed_during_a_refund_is_continued_by_the_poll() {
     let mut steps = 0;
     for polls in 0.. {
         let (sections, account) = open_account().await;
@@ -242,7 +264,7 @@ async fn one_killed_while_it_takes_a_refund_goes_on_by_its_clock() {
         let ended = until_killed(books.process().check(id), polls).await;
         let found = books.process().find(id).await.unwrap();
         if found.refunds.is_empty() {
-            // The provider tells it again: it has had no answer.
+            // The provider sends it again, because it got no answer.
             books.process().check(id).await.unwrap();
         } else {
             books.process().poll().await.unwrap();
@@ -252,7 +274,7 @@ async fn one_killed_while_it_takes_a_refund_goes_on_by_its_clock() {
         assert_eq!(taken, [once], "{polls}");
         let found = books.process().find(id).await.unwrap();
         assert_eq!(found.debt(), MicroRub::ZERO, "{polls}: {found:?}");
-        // And it is not asked for again.
+        // The payment is not fetched again.
         let fetches = account.fetches();
         books.process().poll().await.unwrap();
         assert_eq!(account.fetches(), fetches, "{polls}");
@@ -290,8 +312,163 @@ async fn ten_events_over_two_gateways_on_one_redis_are_one_top_up() {
     is_sound(&one).await;
 }
 
+/// An event of a refund or a dispute: it names only its payment.
+fn of_payment(kind: &str, id: &str) -> Value {
+    json!({ "id": "evt_3", "object": "event", "type": kind, "data": { "object": {
+        "id": id, "payment_intent": "pi_1", "metadata": {},
+    } } })
+}
+
+/// Takes this amount off the account.
+async fn spend(world: &World, rubles: &str) {
+    let off = json!({ "id": format!("spent {rubles}"), "amount_rub": rubles, "reason": "spent" });
+    let path = "/admin/v1/accounts/acme/adjustments";
+    let done = world.admin(Method::POST, path, Some(off)).await;
+    assert_eq!(done.status, 200, "{done:?}");
+}
+
+/// The statuses of the emitted events of disputes.
+async fn disputes_told(world: &World) -> Vec<String> {
+    let path = "/admin/v1/events?after=0&kind=payment_disputed";
+    let told = world.admin(Method::GET, path, None).await.json();
+    let told = told["events"].as_array().unwrap().iter();
+    told.map(|event| event["status"].as_str().unwrap().to_owned())
+        .collect()
+}
+
 #[tokio::test]
-async fn an_event_that_is_not_signed_lately_is_not_read() {
+async fn a_refund_that_fails_after_it_succeeded_is_booked_back_once() {
+    for kind in ["refund.failed", "refund.updated", "charge.refund.updated"] {
+        let (world, account) = begun().await;
+        let made = create(&world, "5000.5").await;
+        account.pay();
+        check(&world, &made).await;
+        // A part of the refund was spent, and is a debt until the refund fails.
+        spend(&world, "-4500.5").await;
+        account.refund_is("succeeded");
+        assert_eq!(
+            tell(&world, &of_payment("refund.updated", "re_1")).await,
+            200
+        );
+        assert_eq!(balance(&world).await, "0.00");
+        assert_eq!(show(&world, &made).await["debt_rub"], "500.00");
+        account.refund_is("failed");
+        for _ in 0..2 {
+            assert_eq!(tell(&world, &of_payment(kind, "re_1")).await, 200);
+        }
+        check(&world, &made).await;
+        assert_eq!(balance(&world).await, "500.00", "{kind}");
+        let last = entries(&world).await.pop().unwrap();
+        assert_eq!(
+            last,
+            ("stripe:refund:re_1:back".to_owned(), "500.00".to_owned())
+        );
+        assert_eq!(show(&world, &made).await["debt_rub"], "0.00", "{kind}");
+        assert_eq!(super::owed(&world).await, "0.00", "{kind}");
+        is_sound(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_refund_that_failed_before_it_was_seen_moves_nothing() {
+    let (world, account) = begun().await;
+    let made = create(&world, "5000.5").await;
+    account.pay();
+    account.refund_is("failed");
+    check(&world, &made).await;
+    tell(&world, &of_payment("refund.failed", "re_1")).await;
+    assert_eq!(entries(&world).await.len(), 1);
+    assert_eq!(show(&world, &made).await.get("refunds"), None);
+}
+
+/// The refund may fail at any step of taking it off, and the process may end at any step of booking it back.
+#[tokio::test]
+async fn process_killed_while_booking_a_refund_back_is_continued_by_the_poll() {
+    for taken in [6, 14, 100] {
+        let mut steps = 0;
+        for polls in 0.. {
+            let (sections, account) = open_account().await;
+            let books = killed::Books::over(&sections).await;
+            let id = IntentId::new();
+            let asked = wish_of(id, MicroRub::new(5_000_500_000));
+            books.process().create(asked).await.unwrap();
+            account.pay();
+            books.process().check(id).await.unwrap();
+            account.refund_is("succeeded");
+            until_killed(books.process().check(id), taken).await;
+            account.refund_is("failed");
+            let ended = until_killed(books.process().check(id), polls).await;
+            // The provider sends it again, because it got no answer.
+            books.process().check(id).await.unwrap();
+            books.process().poll().await.unwrap();
+            let moved = books.entries().await.split_off(1);
+            let sum: i64 = moved.iter().map(|(_, amount)| amount.micro()).sum();
+            assert_eq!(sum, 0, "{taken}, {polls}: {moved:?}");
+            assert!(moved.len() <= 2, "{taken}, {polls}: {moved:?}");
+            if ended {
+                break;
+            }
+            steps += 1;
+        }
+        assert!(steps >= 4, "{steps}");
+    }
+}
+
+#[tokio::test]
+async fn dispute_emits_one_event_per_status_and_moves_money_only_if_configured() {
+    let (world, account) = begun().await;
+    let made = create(&world, "5000.5").await;
+    account.pay();
+    check(&world, &made).await;
+    for (status, kind) in [
+        ("warning_needs_response", "charge.dispute.created"),
+        ("needs_response", "charge.dispute.updated"),
+        ("under_review", "charge.dispute.funds_withdrawn"),
+        ("lost", "charge.dispute.closed"),
+    ] {
+        account.dispute_is(status);
+        for _ in 0..2 {
+            assert_eq!(tell(&world, &of_payment(kind, "du_1")).await, 200);
+        }
+    }
+    assert_eq!(disputes_told(&world).await, ["inquiry", "open", "lost"]);
+    assert_eq!(show(&world, &made).await["disputes"][0]["status"], "lost");
+    assert_eq!(balance(&world).await, "5000.50");
+    assert_eq!(entries(&world).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_disputed_amount_is_held_back_until_the_dispute_is_won() {
+    for (end, left, last) in [
+        ("won", "3000.50", "stripe:dispute:du_1:back"),
+        ("lost", "1000.50", "stripe:dispute:du_1"),
+    ] {
+        let (world, account) = begun_with("hold_disputed = true\n").await;
+        let made = create(&world, "5000.5").await;
+        account.pay();
+        check(&world, &made).await;
+        spend(&world, "-2000").await;
+        account.dispute_is("warning_needs_response");
+        tell(&world, &of_payment("charge.dispute.created", "du_1")).await;
+        assert_eq!(balance(&world).await, "3000.50", "an inquiry takes nothing");
+        for status in ["needs_response", "under_review"] {
+            account.dispute_is(status);
+            tell(&world, &of_payment("charge.dispute.updated", "du_1")).await;
+            assert_eq!(balance(&world).await, "1000.50", "{status}");
+        }
+        account.dispute_is(end);
+        for _ in 0..2 {
+            tell(&world, &of_payment("charge.dispute.closed", "du_1")).await;
+        }
+        assert_eq!(balance(&world).await, left, "{end}");
+        assert_eq!(entries(&world).await.pop().unwrap().0, last);
+        assert_eq!(disputes_told(&world).await, ["inquiry", "open", end]);
+        is_sound(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn event_with_an_old_signature_is_not_read() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     account.pay();
@@ -343,15 +520,15 @@ async fn another_currency_is_refused_and_an_expired_session_is_canceled() {
 }
 
 #[tokio::test]
-async fn what_a_card_was_charged_whose_rule_is_gone_is_booked_when_it_is_told() {
+async fn charge_of_a_removed_rule_is_booked_when_notified() {
     let (world, _account) = begun().await;
     let made = create(&world, "5000.5").await;
     let paid = event("payment_intent.succeeded", &made, "pi_1");
-    // Of a session: that names what was paid.
+    // Notified for a session, which names the payment.
     assert_eq!(tell(&world, &paid).await, StatusCode::OK);
     assert_eq!(show(&world, &made).await["state"], "open");
     charged_by_a_rule_that_is_gone(&world, &made).await;
-    // Somebody else's, whatever is said of it.
+    // A payment of another shop, whatever the event contains.
     let other = event("payment_intent.succeeded", &made, "pi_2");
     tell(&world, &other).await;
     assert_eq!(balance(&world).await, "0.00");

@@ -1,10 +1,10 @@
-//! `cases.md` has each case, and names tests that are there.
+//! `cases.md` lists each case, and names existing tests.
 
 use crate::security::{is_case_of_faults, is_test, named, read};
 
 const CASES: usize = 100;
 
-/// A test of a suite in `tests/sdk`, by its file and what its name begins with.
+/// Whether a suite in `tests/sdk` has this test, given by its file and the beginning of its name.
 fn is_test_of_sdk(name: &str) -> bool {
     let Some((file, title)) = name.split_once(": ") else {
         return false;

@@ -1,5 +1,5 @@
-//! What answers cost that go from one format into another: whatever becomes of their shape, the vendor's counts are
-//! charged, at the prices of the model, to the micro-ruble.
+//! Cost of translated answers: whatever their shape becomes, the vendor's counts are charged, at the model's prices, to
+//! the micro-ruble.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -12,7 +12,7 @@ use crate::{
     replies::{Tokens, answer, events},
 };
 
-/// What `COST` is of, in the words of each vendor; each counts its reasoning in the output.
+/// The usage behind `COST` in each vendor's format; each counts its reasoning in the output.
 fn counts(vendor: Op) -> Value {
     let tokens = Tokens {
         input: 4,
@@ -27,7 +27,7 @@ fn counts(vendor: Op) -> Value {
     with(tokens.usage(vendor), details)
 }
 
-/// The model of messages costs ten times as much.
+/// The messages model costs ten times as much.
 const fn cost(vendor: Op) -> i64 {
     match vendor {
         Op::Chat => COST,
@@ -35,7 +35,7 @@ const fn cost(vendor: Op) -> i64 {
     }
 }
 
-/// An answer of each vendor with `fields` in its message, or as its content, and its stop.
+/// An answer of each vendor with these fields in its message, or this content, and its stop reason.
 fn ends(vendor: Op, chat: &Value, messages: &Value, stop: [&str; 2]) -> Value {
     let whole = answer(vendor, "", &counts(vendor));
     match vendor {
@@ -57,7 +57,7 @@ fn ends(vendor: Op, chat: &Value, messages: &Value, stop: [&str; 2]) -> Value {
 }
 
 #[tokio::test]
-async fn r47_to_r54_what_either_vendor_counts_is_charged_to_a_responses_caller() {
+async fn r47_to_r54_counts_of_either_vendor_are_charged_to_a_responses_caller() {
     let world = World::start().await;
     let key = world.key().await;
     let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } });
@@ -129,7 +129,7 @@ async fn r47_to_r54_what_either_vendor_counts_is_charged_to_a_responses_caller()
 }
 
 #[tokio::test]
-async fn r71_to_r76_and_r86_what_a_responses_vendor_counts_is_charged_to_other_callers() {
+async fn r71_to_r76_and_r86_counts_of_a_responses_vendor_are_charged_to_other_callers() {
     let world = responses_vendor().await;
     let key = world.key().await;
     let message = |text: &str, phase: &str| {
@@ -179,7 +179,7 @@ async fn r71_to_r76_and_r86_what_a_responses_vendor_counts_is_charged_to_other_c
     }
 }
 
-/// The receipt of an answer that broke: what was said is paid for by its text, and nothing stays held.
+/// The receipt of a broken answer: the received text is charged, and no hold remains.
 async fn estimated(what: &str, world: &World, key: &Key, number: &str) {
     let receipt = world.receipt(number).await;
     assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
@@ -192,7 +192,7 @@ async fn estimated(what: &str, world: &World, key: &Key, number: &str) {
 }
 
 #[tokio::test]
-async fn r87_r89_a_stream_that_breaks_is_charged_by_what_was_said() {
+async fn r87_r89_broken_stream_is_charged_by_its_received_text() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in BOTH {

@@ -1,4 +1,4 @@
-//! Streams that end otherwise than they should.
+//! Streams that do not end normally.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Reply, Step};
@@ -44,7 +44,7 @@ fn failed(code: &str, usage: &Value) -> String {
     )
 }
 
-/// Checks that a stream ended with both events of ours, and nothing behind them. Says the code.
+/// Checks that a stream ends with both of the gateway's events, and nothing after them. Returns the code.
 fn ends(what: &str, answer: &Answer, before: &str) -> String {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     let text = answer.text();
@@ -137,7 +137,7 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
     let answer = ask(&world, &key, &streamed()).await;
     ends("with usage", &answer, &begun);
     charged("with usage", &world, &answer, cost(COUNTS), false).await;
-    // What the caller can mend is told in the vendor's words.
+    // Errors that the caller can correct have the vendor's words.
     says(
         &world,
         Reply::stream([begun.clone(), nested("context_length_exceeded")]),
@@ -149,7 +149,7 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
 }
 
 #[tokio::test]
-async fn r88_what_fails_before_it_says_anything_has_a_status() {
+async fn r88_failure_before_any_content_has_a_status() {
     let world = world().await;
     let key = world.key().await;
     for begun in [String::new(), beginning().concat()] {
@@ -177,7 +177,7 @@ async fn r88_what_fails_before_it_says_anything_has_a_status() {
 }
 
 #[tokio::test]
-async fn r92_who_leaves_behind_the_last_event_has_had_all_of_it() {
+async fn r92_client_that_leaves_after_the_last_event_has_finished() {
     let world = setup().start().await;
     let key = world.key().await;
     let events = stream(&["раз ", "два"], &usage(COUNTS));

@@ -1,4 +1,4 @@
-//! Vendors that fail before they have said anything, for callers of each format.
+//! Vendors that fail before their first content, for callers of each format.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ async fn call(world: &World, key: &Key, caller: &str, model: &str, stream: bool)
     }
 }
 
-/// What a vendor says that fails as its first word: plain, or as a stream, whose first events say nothing yet.
+/// Answers of a vendor that fails at once: plain, or as a stream whose first events have no content.
 fn failures(stream: bool) -> Vec<Reply> {
     let error = json!({ "code": "server_error", "message": "x", "type": "x", "param": null });
     let failed = json!({ "id": "resp_v1", "object": "response", "status": "failed", "model": "vendor-chat-1",
@@ -58,7 +58,7 @@ fn failures(stream: bool) -> Vec<Reply> {
 }
 
 #[tokio::test]
-async fn r88_what_fails_before_it_says_anything_is_answered_by_the_next_vendor() {
+async fn r88_failure_before_any_content_is_answered_by_the_next_vendor() {
     for stream in [false, true] {
         for (nth, failure) in failures(stream).into_iter().enumerate() {
             let route = |n| format!("priority = {}", 1 - n);
@@ -82,7 +82,7 @@ async fn r88_what_fails_before_it_says_anything_is_answered_by_the_next_vendor()
                     (&json!("finished"), &json!(false)),
                     "{what}: {receipt}"
                 );
-                // By the vendor's count: nine tokens in, and a word is a token of output.
+                // By the vendor's count: nine tokens in, and one output token per word.
                 assert_eq!(
                     micro(&receipt["charged_rub"]),
                     9 * 100 + 3 * 200,
@@ -98,7 +98,7 @@ async fn r88_what_fails_before_it_says_anything_is_answered_by_the_next_vendor()
     }
 }
 
-/// The status, and what the error is called; of the words those that stand in every format.
+/// The status and the error's type; only the words that every format has.
 fn told(answer: &Answer) -> (StatusCode, Value, Value) {
     let error = &answer.json()["error"];
     let message = error["message"].as_str().unwrap();
@@ -124,7 +124,7 @@ async fn r57_a_vendors_refusal_is_the_same_to_callers_of_all_formats() {
     for (nth, reply) in replies.into_iter().enumerate() {
         for stream in [false, true] {
             let mut seen = Vec::new();
-            // A vendor of each format; one that was ill for one caller is new for the next.
+            // A vendor of each format; a vendor that failed for one caller is tried again for the next.
             for (vendor, model) in [
                 ("chat", "chat"),
                 ("messages", "messages"),

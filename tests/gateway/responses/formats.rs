@@ -1,4 +1,4 @@
-//! A vendor that speaks several formats: each caller has it in its own, or in the vendor's first.
+//! A vendor that speaks several formats: each caller is served in its own format, or in the vendor's first.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -11,16 +11,16 @@ use crate::{
     replies,
 };
 
-/// Callers, with the path that the vendor takes their format at.
+/// Callers, with the vendor's path for their format.
 const CALLERS: [(&str, &str); 3] = [
     ("chat", "/chat/completions"),
     ("messages", "/v1/messages"),
     ("responses", "/responses"),
 ];
-/// Nine tokens in and two out, at the prices of the model.
+/// Nine tokens in and two out, at the model's prices.
 const COST: u64 = 9 * 100 + 2 * 200;
 
-/// A gateway whose model `chat` is sold by a vendor of these formats, which answers in that of the path.
+/// A gateway whose model `chat` has a vendor of these formats, which answers in the format of the path.
 async fn speaking(formats: &[&str]) -> World {
     let world = Setup::default()
         .edit("format = \"chat\"", &format!("formats = {formats:?}"))
@@ -41,7 +41,7 @@ async fn speaking(formats: &[&str]) -> World {
     world
 }
 
-/// What a caller of this format sends.
+/// The body of a caller of this format.
 fn body(caller: &str) -> Value {
     match caller {
         "chat" => Op::Chat.body("привет"),
@@ -50,7 +50,7 @@ fn body(caller: &str) -> Value {
     }
 }
 
-/// The same with a field that no translation knows.
+/// A caller's body with a field that cannot be translated.
 fn untranslatable(caller: &str) -> Value {
     with(body(caller), json!({ "of_tomorrow": 1 }))
 }
@@ -65,7 +65,7 @@ async fn call(world: &World, key: &Key, caller: &str, body: &Value) -> (Answer, 
     (answer, world.vendor.received().pop().unwrap())
 }
 
-/// The answer is one of the caller's format.
+/// Checks that the answer is in the caller's format.
 fn said(caller: &str, answer: &Answer) -> Value {
     let answer = answer.json();
     match caller {
@@ -76,8 +76,8 @@ fn said(caller: &str, answer: &Answer) -> Value {
 }
 
 #[tokio::test]
-async fn a_vendor_of_all_formats_has_each_call_as_it_came() {
-    // Whatever stands first.
+async fn vendor_of_all_formats_gets_each_call_unchanged() {
+    // With each format first.
     for first in 0..3 {
         let mut formats = CALLERS.map(|(format, _)| format);
         formats.rotate_left(first);
@@ -104,7 +104,7 @@ async fn a_vendor_of_all_formats_has_each_call_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_caller_of_a_format_that_the_vendor_does_not_speak_has_it_in_the_first() {
+async fn caller_of_an_unsupported_format_is_translated_to_the_vendors_first() {
     for (formats, other, translated_to) in [
         (["responses", "chat"], "messages", "/responses"),
         (["chat", "responses"], "messages", "/chat/completions"),
@@ -128,23 +128,24 @@ async fn a_caller_of_a_format_that_the_vendor_does_not_speak_has_it_in_the_first
 }
 
 #[tokio::test]
-async fn what_is_held_and_sent_is_right_for_the_format_that_is_spoken() {
-    // Vendors of the responses format take no ceiling under 16: a translated one is raised, and nobody else's.
+async fn hold_and_request_fit_the_format_of_the_vendor() {
+    // Vendors of the responses format accept no maximum under 16: a translated one is raised, and no other.
     let world = speaking(&["responses", "chat"]).await;
     let key = world.key().await;
-    for (caller, field, ceiling) in [
-        ("chat", "max_tokens", 1),
-        ("messages", "max_output_tokens", 16),
+    for (caller, field, ceiling, cost, cut) in [
+        // The vendor counts two tokens, of which one is allowed.
+        ("chat", "max_tokens", 1, COST - 200, true),
+        ("messages", "max_output_tokens", 16, COST, false),
     ] {
         let low = with(body(caller), json!({ "max_tokens": 1 }));
         let (answer, received) = call(&world, &key, caller, &low).await;
         assert_eq!(received.json()[field], ceiling, "{caller}");
-        charged(caller, &world, &answer, COST, false).await;
+        charged(caller, &world, &answer, cost, cut).await;
     }
 }
 
 #[tokio::test]
-async fn tokens_are_counted_by_a_vendor_that_speaks_messages_beside_another_format() {
+async fn vendor_with_messages_as_a_second_format_counts_tokens() {
     let world = speaking(&["chat", "messages"]).await;
     let key = world.key().await;
     world

@@ -1,6 +1,5 @@
-//! `POST /v1/responses` with a vendor of the same format: what is asked, what is refused, what passes; and the format
-//! on one side with another one on the other. R1 and so on are the numbers of the cases that the format was designed
-//! by: `cases.md`.
+//! `POST /v1/responses` with a vendor of the same format: requests, refusals and forwarded data; and the format on one
+//! side with another one on the other. R1 and so on are the numbers of the format's design cases: `cases.md`.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,18 +11,18 @@ use crate::{
 };
 
 mod cases; // each case has its test
-mod charges; // what a translated answer costs
+mod charges; // cost of translated answers
 mod ends; // streams that fail, stop, or are left
-mod failover; // the next vendor answers, or nobody does
+mod failover; // the next vendor answers, or none
 mod formats; // a vendor that speaks several
 mod operation; // requests
 mod passing; // answers, byte for byte
-mod prices; // what has a price of its own
+mod prices; // items with prices of their own
 mod translated; // with another format on the other side
-mod vendor_tools; // what they did that nobody asked for
+mod vendor_tools; // vendors' tools that no request asked for
 
-/// A gateway whose model `chat` is sold by a vendor of the responses format. By its price a token of input costs 100
-/// micro-rubles, a cached one 10, a written one 50, one of output 200.
+/// A gateway whose model `chat` has a vendor of the responses format. An input token costs 100 micro-rubles, a cached
+/// one 10, a written one 50, an output token 200.
 fn setup() -> Setup {
     Setup::default().edit("format = \"chat\"", "format = \"responses\"")
 }
@@ -53,12 +52,12 @@ fn body(fields: Value) -> Value {
     crate::harness::with(json!({ "model": "chat", "input": "привет" }), fields)
 }
 
-/// What the vendor was sent last.
+/// The latest body that the vendor received.
 fn sent(world: &World) -> Value {
     world.vendor.received().pop().unwrap().json()
 }
 
-/// Tokens: input in all, cached and written of it, output.
+/// Tokens: total input, cached and written parts of it, output.
 fn usage([input, cached, written, output]: [u64; 4]) -> Value {
     json!({ "input_tokens": input,
         "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": written },
@@ -66,7 +65,7 @@ fn usage([input, cached, written, output]: [u64; 4]) -> Value {
         "total_tokens": input + output })
 }
 
-/// What that costs, in micro-rubles.
+/// Their cost, in micro-rubles.
 fn cost([input, cached, written, output]: [u64; 4]) -> u64 {
     (input - cached - written) * 100 + cached * 10 + written * 50 + output * 200
 }
@@ -107,7 +106,7 @@ pub fn last(number: u64, response: Value) -> String {
     event(&json!({ "type": "response.completed", "sequence_number": number, "response": response }))
 }
 
-/// A stream that says this, and what it used.
+/// A stream with these words and this usage.
 fn stream(words: &[&str], usage: &Value) -> Vec<String> {
     let mut events = beginning();
     for (word, number) in words.iter().zip(2..) {
@@ -117,12 +116,12 @@ fn stream(words: &[&str], usage: &Value) -> Vec<String> {
     events
 }
 
-/// The vendor answers so from now on.
+/// Sets the vendor's answer from now on.
 fn says(world: &World, reply: Reply) {
     world.vendor.script(move |_| reply.clone());
 }
 
-/// Checks that a call was charged so much, in micro-rubles, by what its vendor counted or by an estimate.
+/// Checks the charge of a call, in micro-rubles, by its vendor's count or by an estimate.
 async fn charged(what: &str, world: &World, answer: &Answer, charge: u64, estimated: bool) {
     let receipt = world.receipt(&answer.number()).await;
     let charge = i64::try_from(charge).unwrap();

@@ -1,4 +1,4 @@
-//! The request: what goes on, what is changed on its way, what is refused before a vendor is asked.
+//! Requests: what is forwarded, what is changed, and what is refused before a vendor is called.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ async fn r1_the_vendor_gets_the_body_but_for_what_must_change_and_the_caller_its
 }
 
 #[tokio::test]
-async fn r2_who_may_not_call_is_told_so_as_elsewhere() {
+async fn r2_invalid_keys_are_refused_as_in_other_formats() {
     let world = world().await;
     let key = world.key().await;
     let unknown = Key {
@@ -273,7 +273,7 @@ async fn r8_to_r10_nothing_is_stored_and_reasoning_comes_encrypted() {
 }
 
 #[tokio::test]
-async fn r13_a_search_that_is_merely_offered_and_who_the_caller_is_go_nowhere() {
+async fn r13_offered_search_and_caller_identity_reach_no_vendor() {
     let world = world().await;
     let key = world.key().await;
     let function = json!({ "type": "function", "name": "f", "parameters": null });
@@ -305,7 +305,7 @@ async fn r15_without_a_ceiling_the_balance_sets_one() {
 }
 
 #[tokio::test]
-async fn an_estimate_takes_the_body_of_a_response() {
+async fn estimate_accepts_a_body_of_the_responses_format() {
     let world = world().await;
     let key = world.key().await;
     let estimate = async |body: Value| {

@@ -1,4 +1,4 @@
-//! Answers between equals: the bytes, and what they cost.
+//! Answers from a vendor of the same format: their bytes, and their cost.
 
 use std::{fs, path::Path};
 
@@ -18,14 +18,14 @@ fn streamed() -> Value {
     body(json!({ "stream": true }))
 }
 
-/// A stream as its vendor said it, and the cost that is put in front of its last event.
+/// A stream as its vendor sent it, and the cost inserted before its last event.
 fn told(answer: &Answer) -> (String, String) {
     let text = answer.text();
     let (said, cost) = told_cost(&text);
     (said, cost.to_owned())
 }
 
-/// Recordings of the format with this ending, those of errors left out.
+/// Recordings of the format with this extension, except those of errors.
 fn recorded(ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -53,14 +53,14 @@ fn counts(usage: &Value) -> [u64; 4] {
     ]
 }
 
-/// A key and a body for recordings that have counted much.
+/// A key and a body for recordings with large counts.
 async fn rich(world: &World) -> (Key, Value) {
     let key = world.key_with("rich", "1000000", json!({})).await;
     (key, body(json!({ "input": "слово ".repeat(50_000) })))
 }
 
 #[tokio::test]
-async fn r1_recorded_answers_pass_byte_for_byte_and_cost_what_they_say() {
+async fn r1_recorded_answers_pass_byte_for_byte_and_cost_their_usage() {
     let world = world().await;
     let (key, body) = rich(&world).await;
     for (name, said) in recorded(".json") {
@@ -69,7 +69,7 @@ async fn r1_recorded_answers_pass_byte_for_byte_and_cost_what_they_say() {
         let answer = ask(&world, &key, &body).await;
         let json: Value = serde_json::from_str(&said).unwrap();
         let counts = counts(&json["usage"]);
-        // One vendor has counted nothing at all, and is not believed.
+        // One vendor counted nothing at all; that usage is not accepted.
         if counts == [0; 4] {
             assert_eq!(world.receipt(&answer.number()).await["estimated"], true);
             continue;
@@ -83,7 +83,7 @@ async fn r1_recorded_answers_pass_byte_for_byte_and_cost_what_they_say() {
     }
 }
 
-/// Up to and with the last event: what stands behind it is no part of the answer.
+/// Up to and including the last event: anything after it is not part of the answer.
 fn up_to_the_last(stream: &str) -> (&str, Value) {
     let mut end = 0;
     for event in stream.split_inclusive("\n\n") {
@@ -162,7 +162,7 @@ async fn r90_usage_counts_once_from_the_last_event_and_is_estimated_where_it_is_
         let answer = ask(&world, &key, &streamed()).await;
         charged("said", &world, &answer, cost(COUNTS), false).await;
     }
-    // Thirteen bytes of output are four tokens; twelve of input and their message are as many as elsewhere.
+    // Thirteen bytes of output are four tokens; twelve bytes of input and their message count as elsewhere.
     says(
         &world,
         Reply::stream(stream(&["раз ", "два"], &Value::Null)),
@@ -190,7 +190,7 @@ async fn r90_usage_counts_once_from_the_last_event_and_is_estimated_where_it_is_
 }
 
 #[tokio::test]
-async fn r93_what_nobody_knows_passes() {
+async fn r93_unknown_events_and_fields_pass() {
     let world = world().await;
     let key = world.key().await;
     let mut events = stream(&["раз"], &usage(COUNTS));
@@ -208,7 +208,7 @@ async fn r93_what_nobody_knows_passes() {
 }
 
 #[tokio::test]
-async fn r58_and_r94_what_is_no_answer_has_a_status_and_costs_nothing() {
+async fn r58_and_r94_invalid_answer_has_a_status_and_costs_nothing() {
     let world = world().await;
     let key = world.key().await;
     let ended = |status: &str, error: Value| {

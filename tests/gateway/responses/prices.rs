@@ -1,5 +1,5 @@
-//! docs/prices.md for calls of this format: tiers, long calls and lifetimes in the cache, as a plain answer says them and as
-//! the last event of a stream does.
+//! docs/prices.md for calls of this format: tiers, long calls and cache lifetimes, as reported in a plain answer and in
+//! the last event of a stream.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -11,12 +11,12 @@ use crate::{
     price_rules::{computed, receipt, with_rules},
 };
 
-/// With rules, and classes beside the four.
+/// A responses vendor whose model has price rules and rate classes beyond the basic four.
 pub fn priced() -> Setup {
     with_rules().edit("format = \"chat\"", "format = \"responses\"")
 }
 
-/// The same answer, plain and as a stream, with what else it says.
+/// The same answer, plain and as a stream, with further fields.
 pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
     let said = with(answer("да", used), beside.clone());
     let mut events = beginning();
@@ -29,7 +29,7 @@ pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
 }
 
 #[tokio::test]
-async fn a_tier_is_sold_where_it_has_a_price_and_billed_as_it_was_served() {
+async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
     let world = priced().start().await;
     let key = world.key().await;
     let tier = |word: &str| json!({ "service_tier": word });
@@ -46,7 +46,7 @@ async fn a_tier_is_sold_where_it_has_a_price_and_billed_as_it_was_served() {
     let answered = ask(&world, &key, &body(tier("flex"))).await;
     let text = refused("flex", &answered, 400, INVALID, "");
     assert!(text.contains("«service_tier»"), "{text}");
-    // Better than asked for: the dearest rule there is.
+    // A better tier than requested: the dearest rule.
     for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier("ultrafast")) {
         says(&world, reply);
         let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
@@ -85,10 +85,10 @@ async fn writes_to_the_cache_cost_by_how_long_they_live() {
     let key = world.key().await;
     let lives = |ttl: &str| json!({ "prompt_cache_options": { "ttl": ttl } });
     let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
-    // asked, lifetimes told, usual writes, those of twelve hours
+    // requested lifetime, reported lifetimes, usual writes, writes of twelve hours
     for (ttl, told, usual, long) in [
         ("12h", split.clone(), 10, 20),
-        // A vendor that does not tell for how long.
+        // A vendor that does not report the lifetime.
         ("12h", Value::Null, 0, 30),
         ("30m", Value::Null, 30, 0),
     ] {

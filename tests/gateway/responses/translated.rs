@@ -1,6 +1,5 @@
-//! The responses format on one side of the gateway and another one on the other, over real sockets: what the vendor
-//! is sent, what the caller is told, and what it costs. R22 and so on are the numbers of the cases that the format was
-//! designed by.
+//! The responses format on one side of the gateway and another one on the other, over real sockets: the vendor's
+//! request, the caller's answer, and the cost. R22 and so on are the numbers of the format's design cases.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -18,7 +17,7 @@ use crate::{
     replies::{answer, events, usage},
 };
 
-/// A gateway whose model `chat` is sold by a vendor of the responses format.
+/// A gateway whose model `chat` has a vendor of the responses format.
 pub(super) async fn responses_vendor() -> World {
     Setup::default()
         .edit("format = \"chat\"", "format = \"responses\"")
@@ -51,7 +50,7 @@ pub(super) async fn charged(what: &str, world: &World, answer: &Answer, charge: 
     assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
 }
 
-/// The data of each event, in order; comments left out.
+/// The data of each event, in order, without comments.
 pub(super) fn told(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let data = text
@@ -62,7 +61,7 @@ pub(super) fn told(answer: &Answer) -> Vec<Value> {
         .collect()
 }
 
-/// The numbers are without a gap, the first event is `response.created`; gives the last.
+/// Checks that numbers have no gap, and that the first event is `response.created`; returns the last.
 fn last(what: &str, events: &[Value]) -> Value {
     for (number, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], number, "{what}: {event}");
@@ -71,7 +70,7 @@ fn last(what: &str, events: &[Value]) -> Value {
     events.last().unwrap().clone()
 }
 
-/// Nine tokens in, two out: at the prices of the model.
+/// Nine tokens in, two out, at the model's prices.
 const fn cost(vendor: Op) -> i64 {
     match vendor {
         Op::Chat => 9 * 100 + 2 * 200,
@@ -202,7 +201,7 @@ async fn r97_r98_r99_a_coding_tools_calls_go_there_and_back() {
     assert_eq!(sent["tools"].as_array().unwrap().len(), 3);
     charged("calls", &world, &got, cost(Op::Chat)).await;
 
-    // R55: the items go back as they are, with what came of them.
+    // R55: the items are sent back unchanged, with the tools' results.
     let mut input = vec![json!({ "role": "user", "content": "x" })];
     input.extend(output);
     for (kind, id) in [("function", "a"), ("custom_tool", "b"), ("function", "c")] {
@@ -270,7 +269,7 @@ async fn r89_a_vendor_that_breaks_never_completes_a_response() {
 }
 
 #[tokio::test]
-async fn r27_r44_what_a_vendor_could_not_be_told_is_refused_before_it_is_asked() {
+async fn r27_r44_untranslatable_fields_are_refused_before_the_vendor_is_called() {
     let world = World::start().await;
     let key = world.key().await;
     let arguments =
@@ -413,7 +412,7 @@ async fn r94_another_vendor_that_answers_in_the_wrong_shape_has_a_status_and_cos
     }
 }
 
-/// A gateway whose vendors are waited for a second before the head of a stream goes out.
+/// A gateway that waits at most a second before it forwards a stream's head.
 async fn impatient(responses: bool) -> World {
     let setup = vendors("head_seconds = 1");
     let setup = if responses {
@@ -451,7 +450,7 @@ async fn r91_while_a_vendor_of_any_format_thinks_a_responses_caller_has_a_sign_o
     }
 }
 
-/// Recordings of a format with this ending, those of errors left out.
+/// Recordings of a format with this extension, except those of errors.
 fn recorded(format: &str, ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -485,7 +484,7 @@ async fn recordings_of_the_others_end_as_whole_responses_with_a_charge() {
             .await;
             let end = last(&name, &told(&got));
             let response = &end["response"];
-            // One vendor breaks its stream off with an error.
+            // One vendor ends its stream with an error.
             if end["type"] == "response.failed" {
                 assert_eq!(name, "chat-length-openrouter_ai.sse");
                 continue;
@@ -548,7 +547,7 @@ async fn recordings_of_responses_vendors_reach_both_other_callers_at_their_cost(
     }
 }
 
-/// By the counts of its last event.
+/// Cost of a recording, by the usage in its last event.
 fn cost_of_recording(said: &str) -> i64 {
     let data = said.lines().filter_map(|line| line.strip_prefix("data:"));
     let last = data

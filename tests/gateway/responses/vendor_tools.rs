@@ -1,4 +1,4 @@
-//! docs/prices.md: what tools of the vendor's own did in a call of this format, which no request can ask for.
+//! docs/prices.md: usage of the vendor's own tools in a call of this format, which no request can ask for.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{checks::micro, harness::with, metrics::shows, price_rules::computed};
 
-/// What the vendor's own tools did that nobody asked for, as it is told beside the usage, in it, or by items alone.
+/// Unrequested use of the vendor's own tools, reported next to the usage, inside it, or only by items.
 fn searched() -> [(Value, Value); 3] {
     let item = json!({ "type": "web_search_call", "id": "ws_1", "status": "completed",
         "action": { "type": "search", "query": "x" } });
@@ -27,7 +27,7 @@ fn searched() -> [(Value, Value); 3] {
 }
 
 #[tokio::test]
-async fn searches_that_came_unasked_are_charged_and_seen_where_they_have_no_price() {
+async fn unrequested_searches_are_charged_or_flagged_if_unpriced() {
     let (sold, usual) = (priced().start().await, setup().start().await);
     let keys = [sold.key().await, usual.key().await];
     let mut unpriced = 0.0;
@@ -36,7 +36,9 @@ async fn searches_that_came_unasked_are_charged_and_seen_where_they_have_no_pric
         for (world, key) in [&sold, &usual].into_iter().zip(&keys) {
             for (reply, stream) in both(&used, &beside) {
                 says(world, reply);
-                let answered = ask(world, key, &body(json!({ "stream": stream }))).await;
+                // This much input holds enough for them.
+                let long = body(json!({ "stream": stream, "input": "x".repeat(60_000) }));
+                let answered = ask(world, key, &long).await;
                 assert_eq!(answered.status, 200, "{answered:?}");
                 let receipt = world.receipt(&answered.number()).await;
                 let count = &receipt["usage"]["classes"]["web_search_call"];
@@ -56,7 +58,7 @@ async fn searches_that_came_unasked_are_charged_and_seen_where_they_have_no_pric
 }
 
 #[tokio::test]
-async fn tools_of_the_vendor_that_have_no_class_are_seen_wherever_they_are_told() {
+async fn vendor_tools_without_a_class_are_flagged_wherever_reported() {
     let world = priced().start().await;
     let key = world.key().await;
     let item = json!({ "type": "code_interpreter_call", "id": "ci_1", "status": "completed", "code": "1" });
@@ -73,7 +75,7 @@ async fn tools_of_the_vendor_that_have_no_class_are_seen_wherever_they_are_told(
     ] {
         replies.extend(both(&with(used.clone(), in_usage), &beside));
     }
-    // A stream whose end does not say it again, and one that has no end.
+    // A stream whose last event does not repeat it, and one without a last event.
     let done = event(
         &json!({ "type": "response.output_item.done", "sequence_number": 3,
         "output_index": 0, "item": item }),

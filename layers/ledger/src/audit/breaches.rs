@@ -1,8 +1,8 @@
-//! What was found, in words that begin with the invariant's name.
+//! The breaches that an audit has found; each text begins with the invariant's name.
 
 use crate::account::AccountId;
 
-/// So many of one account are listed, the rest is counted.
+/// Breaches listed per account, at most; the rest is only counted.
 pub(super) const BREACHES_MAX: usize = 100;
 
 #[derive(Debug, Default)]

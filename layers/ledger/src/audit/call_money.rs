@@ -1,9 +1,9 @@
-//! The money of one call.
+//! The amounts of one call.
 
 use super::micro;
 use crate::contract::{Booked, Receipt};
 
-/// What a receipt says of money, in micro-rubles.
+/// The amounts of a receipt, in micro-rubles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallMoney {
     pub(crate) booked: Booked,
@@ -24,12 +24,12 @@ impl From<&Receipt> for CallMoney {
 }
 
 impl CallMoney {
-    /// Whether it moved money: what is stale did not.
+    /// Whether the call moved money. A stale receipt did not.
     pub(crate) const fn moved(&self) -> bool {
         matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
     }
 
-    /// Whether what was charged and lost is what it cost, and nothing where no money moved (I3).
+    /// Whether charge plus loss equals the cost, and both are zero if no money moved (I3).
     pub(crate) const fn adds_up(&self) -> bool {
         let (charged, loss) = (self.charged, self.loss);
         let sum = if self.moved() {

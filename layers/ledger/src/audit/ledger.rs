@@ -1,4 +1,4 @@
-//! A whole ledger, account by account: what an audit reads of it.
+//! Reads a whole ledger for an audit, account by account.
 
 use futures_util::future::join_all;
 
@@ -9,36 +9,36 @@ use crate::{
     number::RequestNumber,
 };
 
-/// How many accounts of a ledger are audited at the same time: each keeps a page of its journal in memory.
+/// Accounts audited at the same time. Each keeps a page of its journal in memory.
 const AUDITS_AT_ONCE: usize = 8;
 
-/// Audits a whole ledger by what its contract shows. Of an account's calls nothing but their numbers is kept.
+/// Audits a whole ledger through its contract. All that is kept in memory of an account's calls is their numbers.
 ///
 /// # Errors
-/// The ledger could not be asked.
+/// The ledger did not answer.
 pub async fn audit<L: LedgerAdmin + ?Sized>(ledger: &L) -> Result<Audit, BookError> {
     over(&Contract(ledger)).await
 }
 
-/// What an audit reads of a ledger.
+/// Data that an audit reads from a ledger.
 pub(crate) trait Source: Sync {
-    /// All accounts, by id.
+    /// The ids of all accounts, sorted.
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send;
 
-    /// An account at one moment; `None` if it is none.
+    /// An account at one moment; `None` if it does not exist.
     fn standing(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Option<Standing>, BookError>> + Send;
 
-    /// Part of its journal, and which numbers in it moved money more than once, where the store knows.
+    /// Part of an account's journal, and the calls in it that moved money more than once, if the store can find them.
     fn journal(
         &self,
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> impl Future<Output = Result<(JournalPage, Vec<RequestNumber>), BookError>> + Send;
 
-    /// One of the open holds that has ended, if the store knows of any.
+    /// One of the open holds whose call has ended, if the store finds any.
     fn ended(
         &self,
         account: &AccountId,
@@ -52,15 +52,15 @@ pub(crate) trait Source: Sync {
 /// An account at one moment.
 #[derive(Debug)]
 pub(crate) struct Standing {
-    /// Its audit, just begun.
+    /// The audit of the account, with the books checked and no journal line yet.
     pub(crate) audit: AccountAudit,
-    /// How many keys it has.
+    /// Number of keys.
     pub(crate) keys: usize,
-    /// How far its journal went.
+    /// Position of the journal's end.
     pub(crate) journal_end: String,
 }
 
-/// Audits a whole ledger by what its store shows.
+/// Audits a whole ledger through what its store can read.
 pub(crate) async fn over<S: Source>(source: &S) -> Result<Audit, BookError> {
     let mut audit = Audit::default();
     for ids in source.accounts().await?.chunks(AUDITS_AT_ONCE) {
@@ -75,7 +75,7 @@ pub(crate) async fn over<S: Source>(source: &S) -> Result<Audit, BookError> {
 }
 
 impl Audit {
-    /// Counts an account in.
+    /// Adds the result of one account.
     pub(crate) fn add(&mut self, keys: usize, holds_open: usize, breaches: Vec<String>) {
         self.accounts += 1;
         self.keys += keys as u64;
@@ -84,7 +84,7 @@ impl Audit {
     }
 }
 
-/// Keys, open holds and breaches of an account.
+/// The number of keys, the number of open holds, and the breaches of an account.
 async fn one<S: Source>(
     source: &S,
     id: &AccountId,
@@ -113,7 +113,7 @@ async fn one<S: Source>(
     Ok(Some((keys, open.len(), audit.finish())))
 }
 
-/// What anybody sees of a ledger.
+/// A ledger read through its public contract.
 struct Contract<'a, L: ?Sized>(&'a L);
 
 impl<L: LedgerAdmin + ?Sized> Source for Contract<'_, L> {
@@ -152,7 +152,7 @@ mod tests {
     };
     use crate::contract::JournalLine;
 
-    /// Books and journals of which a part was left out on the way.
+    /// Books and journals from which a part was lost.
     struct Contracted {
         books: Snapshot,
         journal: Vec<JournalLine>,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_ledger_is_audited_page_by_page_to_the_end_of_its_books() {
+    async fn audit_reads_all_pages_of_a_ledger() {
         let source = Contracted {
             books: books(),
             journal: journal(),

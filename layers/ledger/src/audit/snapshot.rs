@@ -1,4 +1,4 @@
-//! The money of an account at one moment, as a store or an export shows it.
+//! The money of an account at one moment, as a store or an export contains it.
 
 use serde::Deserialize;
 
@@ -8,49 +8,49 @@ use crate::{
     money::MicroRub,
 };
 
-/// The money of an account at one moment: of [`AccountBooks`] what an audit needs.
+/// The part of [`AccountBooks`] that an audit needs: the money of an account at one moment.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Snapshot {
-    /// Whose it is.
+    /// The account's id.
     pub id: AccountId,
-    /// `b`.
+    /// Balance, `b` in the invariants.
     pub balance_rub: MicroRub,
-    /// `h`.
+    /// Sum of holds, `h`.
     pub held_rub: MicroRub,
-    /// `Σ u` as the account is shown to have it.
+    /// Sum of what its keys have spent, `Σ u`, as stored on the account.
     pub spent_rub: MicroRub,
     /// Costs that could not be charged.
     pub loss_rub: MicroRub,
     /// The sum of all entries.
     pub entered_rub: MicroRub,
-    /// Its keys.
+    /// The account's keys.
     pub keys: Vec<KeySnapshot>,
-    /// Its groups of keys.
+    /// The account's groups of keys.
     #[serde(default)]
     pub groups: Vec<GroupSnapshot>,
-    /// Its open holds.
+    /// The account's open holds.
     pub holds: Vec<OpenHold>,
-    /// The journal has forgotten nothing.
+    /// Whether the journal has all its lines.
     pub journal_complete: bool,
 }
 
 /// The money of a key.
 #[derive(Clone, Debug, Deserialize)]
 pub struct KeySnapshot {
-    /// Which one.
+    /// The key's id.
     pub id: KeyId,
-    /// `u`.
+    /// Spent so far, `u` in the invariants.
     pub spent_rub: MicroRub,
-    /// `h_k`.
+    /// Held by its running calls, `h_k`.
     pub held_rub: MicroRub,
-    /// What it had used before the day or the month of its last charge began, whichever is more; `None` where that is
-    /// not shown.
+    /// The key's usage before the day, or the month, of its last charge began; the larger of the two. `None` if
+    /// unavailable.
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
-    /// The group that it is in.
+    /// The group that the key is in, if any.
     #[serde(default)]
     pub group: Option<GroupId>,
-    /// How many of its calls are counted as open; `None` where they are not counted.
+    /// Number of calls counted as open; `None` if they are not counted.
     #[serde(skip)]
     pub calls: Option<u64>,
 }
@@ -58,15 +58,15 @@ pub struct KeySnapshot {
 /// The money of a group of keys.
 #[derive(Clone, Debug, Deserialize)]
 pub struct GroupSnapshot {
-    /// Which one.
+    /// The group's id.
     pub id: GroupId,
-    /// `u`: of its keys while they were in it.
+    /// Spending of keys while in the group, `u`.
     pub spent_rub: MicroRub,
-    /// `h_k` of its keys.
+    /// Held by the running calls of its keys, `h_k`.
     pub held_rub: MicroRub,
-    /// What it has spent beyond what its keys have.
+    /// The group's spending minus that of its present keys.
     pub carried_rub: MicroRub,
-    /// As a key's.
+    /// As [`KeySnapshot::before_rub`].
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
 }

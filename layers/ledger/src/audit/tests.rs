@@ -28,7 +28,7 @@ fn snapshot(id: &str, spent: i64, held: i64) -> KeySnapshot {
     }
 }
 
-/// 150 were entered, 10 charged, 30 are held.
+/// Entered 150, charged 10, held 30.
 pub(super) fn books() -> Snapshot {
     Snapshot {
         id: "acme".parse().unwrap(),
@@ -96,9 +96,9 @@ fn found(books: Snapshot, journal: &[JournalLine]) -> Vec<String> {
 }
 
 #[test]
-fn sound_books_have_no_breach() {
+fn consistent_books_have_no_breach() {
     assert_eq!(found(books(), &journal()), Vec::<String>::new());
-    // What was trimmed off the journal is missing in its sums alone.
+    // Lines that were trimmed off the journal are missing only from its sums.
     let trimmed = Snapshot {
         journal_complete: false,
         ..books()
@@ -107,7 +107,7 @@ fn sound_books_have_no_breach() {
 }
 
 #[test]
-fn every_breach_has_its_name() {
+fn every_breach_is_reported_by_name() {
     type Edit = fn(&mut Snapshot, &mut Vec<JournalLine>);
     let cases: [(Edit, &str); 18] = [
         (
@@ -231,7 +231,7 @@ fn receipt_of(cost: i64) -> Receipt {
 const COST: i64 = 58;
 
 #[test]
-fn a_receipt_that_does_not_come_to_its_cost_is_named() {
+fn receipt_whose_usage_does_not_match_its_cost_is_reported() {
     type Edit = fn(&mut Receipt);
     let says = |receipt: &Receipt| {
         let cost = receipt.charged_rub.micro();
@@ -277,7 +277,7 @@ fn a_receipt_that_does_not_come_to_its_cost_is_named() {
     let found = rewritten(&|receipt| price(receipt, |it| it.classes = Rates::default()));
     let free = format!("I3 key k1: call {number} cost 58 µ₽ without a price of cache_write_1h");
     assert_eq!(found, [free]);
-    // It says nothing of how its cost came about.
+    // A receipt without a price does not show how its cost came about.
     assert_eq!(
         rewritten(&|receipt| receipt.item.price = None),
         Vec::<String>::new()
@@ -285,7 +285,7 @@ fn a_receipt_that_does_not_come_to_its_cost_is_named() {
 }
 
 #[test]
-fn what_a_store_knows_beside_its_books_is_judged_too() {
+fn findings_of_the_store_are_audited_too() {
     type Tell = fn(&mut AccountAudit);
     let cases: [(Tell, &str); 4] = [
         (
@@ -310,12 +310,12 @@ fn what_a_store_knows_beside_its_books_is_judged_too() {
         tell(&mut audit);
         assert_eq!(audit.without_journal(), [says]);
     }
-    // Once, although the journal shows it too.
+    // Reported once, although the journal shows it too.
     let mut audit = AccountAudit::new(books());
     audit.line(&call(1, 0, 0, 0, Booked::Held));
     audit.ended(number(1));
     assert_eq!(audit.without_journal().len(), 1);
-    // Beyond the largest amount only the store knows the sum.
+    // Beyond the largest amount, only the store has the sum.
     let largest = Snapshot {
         entered_rub: MicroRub::MAX,
         ..books()
@@ -329,10 +329,10 @@ fn what_a_store_knows_beside_its_books_is_judged_too() {
     );
 }
 
-/// A store that adds up by itself is told the same.
+/// A store that sums its own journal gets the same result.
 #[cfg(feature = "sqlite")]
 #[test]
-fn a_journal_in_sums_is_judged_as_line_by_line() {
+fn audit_of_sums_agrees_with_audit_of_lines() {
     let in_sums = |books: Snapshot, lines: &[JournalLine]| {
         let mut audit = AccountAudit::new(books);
         let (mut entered, mut sums) = (0, BTreeMap::<KeyId, (i128, i128)>::new());
@@ -403,7 +403,7 @@ fn a_journal_in_sums_is_judged_as_line_by_line() {
 }
 
 #[test]
-fn an_audit_that_keeps_numbers_finds_by_itself_what_was_settled_twice() {
+fn audit_that_keeps_request_numbers_finds_double_settlements() {
     let mut lines = journal();
     lines.push(call(8, 0, 0, 0, Booked::Late));
     assert_eq!(found(books(), &lines), Vec::<String>::new());
@@ -414,7 +414,7 @@ fn an_audit_that_keeps_numbers_finds_by_itself_what_was_settled_twice() {
 }
 
 #[test]
-fn an_export_is_read_whatever_else_it_says() {
+fn export_with_unknown_fields_is_read() {
     let json = r#"{"kind":"account","id":"acme","name":"Acme","status":"active","balance_rub":"1.00",
         "held_rub":"0.00","free_rub":"1.00","spent_rub":"0.00","loss_rub":"0.00","entered_rub":"1.00",
         "keys":[{"id":"k1","spent_rub":"0.00","held_rub":"0.00","prefix":"tg-"}],"holds":[],
@@ -425,7 +425,7 @@ fn an_export_is_read_whatever_else_it_says() {
 }
 
 #[test]
-fn a_list_of_breaches_has_an_end() {
+fn list_of_breaches_is_bounded() {
     let mut audit = AccountAudit::new(books());
     for n in 0..500 {
         audit.settled_twice(number(n));

@@ -1,4 +1,4 @@
-//! What a book shows to an [audit](crate::audit) beyond the books of the contract.
+//! The parts of a book that an [audit](crate::audit) reads in addition to the books of the contract.
 
 use super::{Account, Book, KeyBook, Millis};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Book {
-    /// Checks I1–I5 as far as a state can show them, which has no journal.
+    /// Checks I1–I5 as far as possible without a journal.
     #[must_use]
     pub fn audit(&self) -> Audit {
         let mut audit = Audit::default();
@@ -23,14 +23,14 @@ impl Book {
 }
 
 impl KeyBook {
-    /// What it had used before its day or its month began, whichever is more.
+    /// The key's usage before its current day or month began; the larger of the two.
     pub(crate) fn used_before(&self) -> MicroRub {
         self.month.before.max(self.day.before)
     }
 }
 
 impl Account {
-    /// The audit of this account, to go on with its journal if it has one.
+    /// Starts the audit of this account. It continues with the journal, if there is one.
     pub(crate) fn audit(&self, id: &AccountId, journal_complete: bool) -> AccountAudit {
         let mut holds: Vec<OpenHold> = self
             .open
@@ -83,7 +83,7 @@ impl Account {
         audit
     }
 
-    /// Whether a hold is found when its time is over.
+    /// Whether the sweep finds the hold when it expires.
     fn ends_by_itself(&self, number: RequestNumber, due: Millis) -> bool {
         self.due.contains(&(due, number)) && self.watched.is_some_and(|at| at <= due)
     }
@@ -103,7 +103,7 @@ mod tests {
         contract::{Booked, Entry, Hold, Settled},
     };
 
-    /// 100 were entered, 30 are held.
+    /// Entered 100; 30 are held.
     fn book() -> Book {
         let mut book = Book::default();
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());

@@ -1,4 +1,4 @@
-//! What moves money: entries, SETTLE and RELEASE, and the tombstones that make a repeat harmless.
+//! The commands that move money: entries, SETTLE and RELEASE, and the tombstones that make a repeat harmless.
 
 use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS, group::money_in};
 use crate::{
@@ -9,10 +9,11 @@ use crate::{
 };
 
 impl Book {
-    /// Books a payment or a correction, once for each id.
+    /// Books a payment or a correction, once per id.
     ///
     /// # Errors
-    /// See [`Rejection`].
+    /// [`Rejection`] if the account is unknown, the id was booked with another amount, or the balance would be out of
+    /// range.
     pub fn enter(&mut self, account: &AccountId, entry: &Entry) -> Result<(), Rejection> {
         let account = self.accounts.get_mut(account).ok_or(Rejection::NotFound)?;
         match account.entries.get(&entry.id) {
@@ -62,7 +63,7 @@ impl Book {
         let open = account.open.get(&number).map(|open| &open.key);
         let expired = account.expired.get(&number).map(|expired| &expired.key);
         let (held, booked) = match (open, expired) {
-            // A settlement on another key than its hold's is nobody's.
+            // A settlement on another key than its hold's moves nothing.
             (Some(other), _) | (None, Some(other)) if other != key => {
                 return nothing(Booked::Stale);
             }
@@ -86,8 +87,8 @@ impl Book {
         settled
     }
 
-    /// Charges a call and ends its hold, and remembers nothing of it: for a book whose repeats another ledger answers.
-    /// Says what could be charged; `None` where the key has no such hold.
+    /// Charges a call and ends its hold, without a tombstone: for a book whose repeats another ledger answers. Returns
+    /// what could be charged; `None` if the key has no such hold.
     #[cfg(feature = "redis")]
     pub(crate) fn settle_and_forget(
         &mut self,
@@ -105,17 +106,17 @@ impl Book {
         {
             let held = account.close(number)?.held;
             let settled = account.charge(number, key, cost, held, Booked::Held, now);
-            // The other ledger tells it.
+            // The other ledger emits the event.
             account.happened.clear();
             return Some(settled.charged);
         }
-        // What it held was given back when its time was over.
+        // The held amount was freed when the hold expired.
         account
             .forget_expired(number, key)
             .then_some(MicroRub::ZERO)
     }
 
-    /// Ends a hold without a charge, and remembers nothing of it. Says whether there was one.
+    /// Ends a hold without a charge and without a tombstone. Returns whether there was a hold.
     #[cfg(feature = "redis")]
     pub(crate) fn release_and_forget(
         &mut self,
@@ -129,7 +130,7 @@ impl Book {
         account.close(number).is_some() || account.forget_expired(number, key)
     }
 
-    /// Ends a hold without a charge; a RESERVE that comes later finds it gone.
+    /// Ends a hold without a charge; a RESERVE that arrives later is refused.
     pub fn release(&mut self, number: RequestNumber, account: &AccountId, now: Millis) {
         let Some(account) = self.accounts.get_mut(account) else {
             return;
@@ -164,7 +165,7 @@ impl Account {
         self.entered += i128::from(amount.micro());
     }
 
-    /// Takes an open hold off the books.
+    /// Removes an open hold from the books.
     pub(super) fn close(&mut self, number: RequestNumber) -> Option<Open> {
         let open = self.open.remove(&number)?;
         self.due.remove(&(open.due, number));
@@ -185,8 +186,8 @@ impl Account {
         known.is_some_and(|expired| expired.key == *key) && self.expired.remove(&number).is_some()
     }
 
-    /// Charges what the hold and the free money allow; the rest is loss. The hold itself was
-    /// promised: it pays even where a ceiling has been lowered since.
+    /// Charges as much as the hold and the free money allow; the rest is loss. The hold itself was granted: it pays
+    /// even if a ceiling has been lowered since.
     pub(super) fn charge(
         &mut self,
         number: RequestNumber,

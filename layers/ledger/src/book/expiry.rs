@@ -1,4 +1,4 @@
-//! How a hold ends by itself when its owner does not end it.
+//! Expiry: ends a hold that its owner does not end.
 
 use std::mem;
 
@@ -6,7 +6,7 @@ use super::{Account, Book, EXPIRED_MS, Expired, Millis};
 use crate::account::AccountId;
 
 impl Book {
-    /// Ends up to `most` holds of each account that are past their time; says how many.
+    /// Ends expired holds, at most `most` per account, and returns how many it ended.
     pub fn expire(&mut self, most: usize, now: Millis) -> usize {
         let (mut count, mut seen) = (0, Vec::new());
         while let Some((at, id)) = self.watched.pop_first() {
@@ -26,7 +26,7 @@ impl Book {
         count
     }
 
-    /// Looks at an account again when its first hold is past its time.
+    /// Schedules an account to be checked when its first hold expires.
     pub(super) fn watch(&mut self, id: &AccountId) {
         let Some(account) = self.accounts.get_mut(id) else {
             return;
@@ -120,9 +120,9 @@ mod tests {
     }
 
     #[test]
-    fn every_hold_ends_by_itself_whatever_came_before_it() {
+    fn every_hold_expires_whatever_precedes_it() {
         let mut book = funded(4);
-        // Account 0: a late one, then an earlier one. 1: ended at once. 2: prolonged. 3: cut short.
+        // Account 0: a late expiry, then an earlier one. 1: ended at once. 2: extended. 3: shortened.
         book.reserve(&hold(0, 1, 3 * MINUTE), 0).unwrap();
         book.reserve(&hold(0, 2, MINUTE), 0).unwrap();
         book.reserve(&hold(1, 3, MINUTE), 0).unwrap();
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(ended(59_999, &mut book), 0);
         assert_eq!(ended(60_000, &mut book), 2);
         assert_eq!(ended(120_000, &mut book), 1);
-        // Account 1 is looked at again once it holds something again.
+        // Account 1 is checked again once it has a hold again.
         book.reserve(&hold(1, 6, MINUTE), 120_000).unwrap();
         assert_eq!(ended(180_000, &mut book), 2);
         assert_eq!(ended(u64::MAX, &mut book), 0);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_round_leaves_of_an_account_the_next_one_ends() {
+    fn expired_holds_beyond_the_limit_are_ended_in_the_next_round() {
         let mut book = funded(1);
         for number in 0..5 {
             book.reserve(&hold(0, number, MINUTE), 0).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_without_holds_are_not_looked_at() {
+    fn expiry_skips_accounts_without_holds() {
         let mut book = funded(100);
         book.reserve(&hold(7, 1, MINUTE), 0).unwrap();
         book.reserve(&hold(7, 2, 2 * MINUTE), 0).unwrap();

@@ -1,4 +1,4 @@
-//! Groups of keys: which keys are in one, and what it has of their money.
+//! Groups of keys: which keys are in a group, and the group's money.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Account {
-    /// Makes a group, or changes it.
+    /// Creates a group, or changes it.
     pub fn set_group(&mut self, id: &GroupId, name: &str, ceilings: Ceilings, removed: bool) {
         let group = self.groups.entry(id.clone()).or_default();
         name.clone_into(&mut group.name);
@@ -22,12 +22,12 @@ impl Account {
         group.removed = removed;
     }
 
-    /// Adds a group as a store remembers it.
+    /// Restores a group from a store.
     pub fn restore_group(&mut self, id: GroupId, group: GroupBook) {
         self.groups.insert(id, group);
     }
 
-    /// A group.
+    /// A group by its id.
     #[must_use]
     pub fn group(&self, id: &GroupId) -> Option<&GroupBook> {
         self.groups.get(id)
@@ -38,22 +38,21 @@ impl Account {
         self.groups.get_mut(id)
     }
 
-    /// Its groups.
+    /// All groups, with their ids.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = (&GroupId, &GroupBook)> {
         self.groups.iter()
     }
 
-    /// The group that a key is in.
+    /// The group that a key is in, if any.
     #[must_use]
     pub fn group_of(&self, key: &KeyId) -> Option<&GroupId> {
         self.group_of.get(key)
     }
 
-    /// Puts a key into a group, with all that it holds, or takes it out of the one it is in; and says how many of its
-    /// calls may be open at once.
+    /// Moves a key into a group together with its holds, or out of its group, and sets the limit of its open calls.
     ///
     /// # Errors
-    /// There is no such key, or no such group.
+    /// The key or the group does not exist.
     pub fn bind(
         &mut self,
         id: &KeyId,
@@ -86,7 +85,7 @@ impl Account {
         Ok(())
     }
 
-    /// Says that a key is in a group as a store remembers it.
+    /// Restores from a store that a key is in a group.
     pub fn restore_member(&mut self, key: &KeyId, group: &GroupId) {
         self.group_of.insert(key.clone(), group.clone());
     }
@@ -96,7 +95,7 @@ impl Account {
         money_in(&self.groups, &self.group_of, key)
     }
 
-    /// The same, to change it.
+    /// The money of the group that a key is in, to be changed.
     pub(super) fn money_of_group_mut(&mut self, key: &KeyId) -> Option<&mut KeyBook> {
         if self.group_of.is_empty() {
             return None;
@@ -105,7 +104,7 @@ impl Account {
         Some(&mut self.groups.get_mut(group)?.money)
     }
 
-    /// Notes what a key was charged in its group, and what that tells.
+    /// Adds what a key was charged to its group, and emits the group's events.
     pub(super) fn charge_group(
         &mut self,
         key: &KeyId,
@@ -155,7 +154,7 @@ pub(super) fn money_in<'a>(
 }
 
 impl GroupBook {
-    /// The group as operators see it, where its account has so much free.
+    /// The group as operators see it, if `account` is free in its account.
     #[must_use]
     pub fn view(&self, record: GroupRecord, account: MicroRub, now: Millis) -> GroupView {
         let (month, day) = self.money.periods(now);
@@ -171,7 +170,7 @@ impl GroupBook {
         }
     }
 
-    /// What is left to a key of it.
+    /// A key's view, with its free money limited by what the group leaves.
     #[must_use]
     pub fn bounds(&self, key: KeyView, now: Millis) -> KeyView {
         KeyView {

@@ -1,13 +1,13 @@
-//! What may be held: RESERVE, EXTEND, PROBE, and the room under balance and ceilings that they go by.
+//! The commands that hold money: RESERVE, EXTEND, ADJUST, PROBE, and the computation of what a key may still hold.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use super::{Account, Book, EXPIRE_ON_RESERVE_MAX, KeyBook, Millis, Open};
 use crate::{
     account::{AccountId, KeyId, KeyRecord},
     calendar::{day_begins_ms, day_of, month_begins_ms, month_of},
     ceiling::{Ceiling, Ceilings, Period},
-    contract::{Hold, KeyView, PeriodView, Refusal, Reserved},
+    contract::{Adjusted, Adjustment, Hold, KeyView, PeriodView, Refusal, Reserved},
     money::MicroRub,
     number::RequestNumber,
 };
@@ -16,7 +16,7 @@ impl Book {
     /// Holds money for a call (I1).
     ///
     /// # Errors
-    /// See [`Refusal`].
+    /// The [`Refusal`].
     pub fn reserve(&mut self, hold: &Hold, now: Millis) -> Result<Reserved, Refusal> {
         let account = self
             .accounts
@@ -69,6 +69,7 @@ impl Book {
             want: hold.want,
             least: hold.least,
             due,
+            adjusted: 0,
         };
         account.open.insert(hold.number, open);
         if account.watched.is_none_or(|at| due < at) {
@@ -80,7 +81,7 @@ impl Book {
         })
     }
 
-    /// Lets a hold live for `ttl` from now. Says whether it still stood.
+    /// Makes a hold live for `ttl` from now. Returns whether the hold existed.
     pub fn extend(
         &mut self,
         number: RequestNumber,
@@ -103,10 +104,45 @@ impl Book {
         true
     }
 
+    /// Changes the amount of a hold. A larger amount is granted as a new hold would be (I1), but in full or not at all.
+    ///
+    /// # Errors
+    /// The [`Refusal`] of a larger amount; the hold is unchanged.
+    pub fn adjust(&mut self, adjustment: &Adjustment, now: Millis) -> Result<Adjusted, Refusal> {
+        let Adjustment {
+            number,
+            key,
+            sequence,
+            ..
+        } = adjustment;
+        let amount = adjustment.amount.max(MicroRub::ZERO);
+        let Some(account) = self.accounts.get_mut(&adjustment.account) else {
+            return Ok(Adjusted::Gone);
+        };
+        let open = account.open.get(number).filter(|open| open.key == *key);
+        let Some((held, adjusted)) = open.map(|open| (open.held, open.adjusted)) else {
+            return Ok(Adjusted::Gone);
+        };
+        if *sequence <= adjusted {
+            return Ok(Adjusted::Held(held));
+        }
+        if amount > held {
+            account.admits(key, now)?;
+            let room = account.has_room(key, amount.minus_or_zero(held), now);
+            // Making room ends expired holds, and this hold may be one of them.
+            if !account.open.contains_key(number) {
+                return Ok(Adjusted::Gone);
+            }
+            room?;
+        }
+        account.resize(*number, amount, *sequence);
+        Ok(Adjusted::Held(amount))
+    }
+
     /// Whether the key could hold anything at all.
     ///
     /// # Errors
-    /// See [`Refusal`].
+    /// The [`Refusal`].
     pub fn probe(&self, account: &AccountId, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         self.accounts
             .get(account)
@@ -116,13 +152,13 @@ impl Book {
 }
 
 impl Account {
-    /// What a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings and its group's.
+    /// Amount that a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings and its group's.
     #[must_use]
     pub fn free(&self, key: &KeyId, now: Millis) -> MicroRub {
         self.room(key, now).0
     }
 
-    /// The same, and the ceiling that leaves no more, if one does.
+    /// Amount that a key can still hold, and the ceiling that limits it; `None` if the account's money does.
     pub(crate) fn room(&self, key: &KeyId, now: Millis) -> (MicroRub, Option<Ceiling>) {
         let account = self.balance.minus_or_zero(self.held);
         match self.keys.get(key) {
@@ -131,7 +167,52 @@ impl Account {
         }
     }
 
-    /// Whether the key may have one more call open, once what is past its time has ended.
+    /// Whether the key can hold `more` in addition to its open holds. Ends expired holds first, if needed.
+    fn has_room(&mut self, key: &KeyId, more: MicroRub, now: Millis) -> Result<(), Refusal> {
+        let (mut free, mut ceiling) = self.room(key, now);
+        if free < more && self.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
+            (free, ceiling) = self.room(key, now);
+        }
+        if more <= free {
+            return Ok(());
+        }
+        Err(Refusal::DoesNotFit {
+            free,
+            held: self.keys.get(key).map_or(MicroRub::ZERO, |key| key.held),
+            ceiling,
+        })
+    }
+
+    /// Sets the amount of an open hold, by its adjustment with this number.
+    fn resize(&mut self, number: RequestNumber, amount: MicroRub, adjusted: u32) {
+        let Some(open) = self.open.get_mut(&number) else {
+            return;
+        };
+        let before = mem::replace(&mut open.held, amount);
+        open.adjusted = adjusted;
+        let key = open.key.clone();
+        let resized = |sum: MicroRub| sum.minus_or_zero(before).plus_or_max(amount);
+        self.held = resized(self.held);
+        if let Some(key) = self.keys.get_mut(&key) {
+            key.held = resized(key.held);
+        }
+        if let Some(group) = self.money_of_group_mut(&key) {
+            group.held = resized(group.held);
+        }
+    }
+
+    /// By how much an adjustment would enlarge its hold.
+    #[cfg(feature = "redis")]
+    pub(crate) fn growth(&self, adjustment: &Adjustment) -> MicroRub {
+        let open = self.open.get(&adjustment.number);
+        let open =
+            open.filter(|open| open.key == adjustment.key && adjustment.sequence > open.adjusted);
+        open.map_or(MicroRub::ZERO, |open| {
+            adjustment.amount.minus_or_zero(open.held)
+        })
+    }
+
+    /// Whether the key may have one more open call. Ends expired holds first, if needed.
     fn admits_a_call(&mut self, id: &KeyId, now: Millis) -> Result<(), Refusal> {
         if !self.limits_calls {
             return Ok(());
@@ -146,8 +227,8 @@ impl Account {
         most(self).map_or(Ok(()), |most| Err(Refusal::TooManyCalls { most }))
     }
 
-    /// The refusals that do not depend on an amount. Empty is judged by posted money alone, so that
-    /// a key whose money is merely held is told that the call does not fit.
+    /// The refusals that do not depend on an amount. Only the balance and what was spent count here, so that a key
+    /// whose money is merely held is refused because the call does not fit.
     pub(super) fn admits(&self, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         let id = key;
         let key = self.keys.get(id).ok_or(Refusal::Unknown)?;
@@ -170,7 +251,7 @@ impl Account {
 }
 
 impl KeyBook {
-    /// The key as operators see it, where its account has so much free.
+    /// The key as operators see it, if `account` is free in its account.
     #[must_use]
     pub fn view(&self, record: KeyRecord, account: MicroRub, now: Millis) -> KeyView {
         let (month, day) = self.periods(now);
@@ -185,7 +266,7 @@ impl KeyBook {
         }
     }
 
-    /// Its current month and day as operators see them.
+    /// The current month and day as operators see them.
     pub(super) fn periods(&self, now: Millis) -> (PeriodView, PeriodView) {
         let (month, day) = (self.month_at(now), self.day_at(now));
         let month = PeriodView {
@@ -201,8 +282,8 @@ impl KeyBook {
         (month, day)
     }
 
-    /// What the key can hold beside its open holds and `beside`, where its account has so much free; and
-    /// the ceiling that leaves no more, if one does.
+    /// Amount that the key can hold in addition to its open holds and `beside`, if `account` is free in its account;
+    /// and the ceiling that limits it, if one does.
     pub(crate) fn room(
         &self,
         account: MicroRub,
@@ -220,7 +301,7 @@ impl KeyBook {
         room
     }
 
-    /// The same beside what its group leaves, where it is in one.
+    /// As [`Self::room`], limited by what the key's group leaves, if it is in one.
     pub(super) fn room_in(
         &self,
         group: Option<&Self>,
@@ -235,7 +316,7 @@ impl KeyBook {
         }
     }
 
-    /// Its ceilings: the one that begins anew last comes first.
+    /// The ceilings; the one that resets last comes first.
     pub(super) fn bounds(&self, now: Millis) -> impl Iterator<Item = Bound> {
         let Ceilings { total, month, day } = self.ceilings;
         let total = total.map(|limit| Bound {
@@ -271,7 +352,7 @@ impl KeyBook {
     }
 }
 
-/// A ceiling of a key, and what has been spent under it.
+/// A ceiling, and what has been spent under it.
 pub(super) struct Bound {
     pub(super) ceiling: Ceiling,
     pub(super) limit: MicroRub,

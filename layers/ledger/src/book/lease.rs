@@ -1,4 +1,4 @@
-//! What a model of a ledger with leases does to a book: to it a lease is a hold that many calls are paid from.
+//! Operations of the lease model on a book. To the book, a lease is a hold from which many calls are paid.
 
 use super::{Account, Book, Millis, Open, hold::Bound};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Book {
-    /// Gives a hold so much; one that is not there is made. It ends by itself when it is due.
+    /// Sets the amount and expiry of a hold, and creates it if needed.
     pub(crate) fn resize_hold(
         &mut self,
         number: RequestNumber,
@@ -22,7 +22,7 @@ impl Book {
             return;
         };
         if let Some(before) = account.close(number) {
-            debug_assert_eq!(before.key, *key, "a lease is of one key");
+            debug_assert_eq!(before.key, *key, "all turns of a lease have the same key");
         }
         account.held = account.held.plus_or_max(amount);
         if let Some(key) = account.keys.get_mut(key) {
@@ -39,12 +39,13 @@ impl Book {
             want: MicroRub::ZERO,
             least: MicroRub::ZERO,
             due,
+            adjusted: 0,
         };
         account.open.insert(number, open);
         self.watch(id);
     }
 
-    /// The result of a hold that ended lately.
+    /// The result of a hold that ended recently, from its tombstone.
     pub(crate) fn buried(
         &mut self,
         number: RequestNumber,
@@ -56,7 +57,7 @@ impl Book {
         account.tombstones.get(&number).copied()
     }
 
-    /// Ends a hold of which nothing is remembered.
+    /// Ends a hold without a tombstone.
     pub(crate) fn end_hold(&mut self, number: RequestNumber, id: &AccountId) {
         if let Some(account) = self.accounts.get_mut(id) {
             account.close(number);
@@ -65,23 +66,23 @@ impl Book {
 }
 
 impl Account {
-    /// A hold's key, what it holds, and when it is due.
+    /// A hold's key, amount and expiry.
     pub(crate) fn hold(&self, number: RequestNumber) -> Option<(&KeyId, MicroRub, Millis)> {
         let open = self.open.get(&number)?;
         Some((&open.key, open.held, open.due))
     }
 
-    /// The key of a hold whose time is over.
+    /// The key of an expired hold.
     pub(crate) fn expired_hold(&self, number: RequestNumber) -> Option<&KeyId> {
         self.expired.get(&number).map(|expired| &expired.key)
     }
 
-    /// Whether a key gets no hold, whatever it is for.
+    /// Whether the key is refused every hold, whatever its amount.
     pub(crate) fn refuses(&self, key: &KeyId, now: Millis) -> bool {
         self.admits(key, now).is_err()
     }
 
-    /// Whether more is spent and held than a ceiling allows: it was lowered.
+    /// Whether more is spent and held than a ceiling allows, because it was lowered.
     pub(crate) fn is_over_a_ceiling(&self, id: &KeyId, now: Millis) -> bool {
         let Some(key) = self.keys.get(id) else {
             return false;
@@ -92,8 +93,11 @@ impl Account {
             || group.is_some_and(|group| group.bounds(now).any(|bound| over(group.held, bound)))
     }
 
-    /// Charges a call of which so much is paid from the hold of a lease.
-    #[expect(clippy::too_many_arguments, reason = "as a charge is told")]
+    /// Charges a call, of which `cover` is paid from the hold of a lease.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the fields of a charge in the journal"
+    )]
     pub(crate) fn charge_from(
         &mut self,
         lease: RequestNumber,

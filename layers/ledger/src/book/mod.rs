@@ -1,19 +1,22 @@
-//! The ledger's state machine, pure: commands and a time in, outcomes out. No clock, no socket.
+//! The ledger's state machine. It is pure: commands and a time go in, outcomes come out; it uses no clock and no
+//! socket.
 //!
-//! It is the memory store, the working state of the SQLite store, the oracle that the Redis scripts
-//! are tested against. Account A has a posted balance `b` and held `h`; its key k
-//! has a ceiling `l`, used `u` and held `h_k`. It may have a ceiling for the day and one for the month
-//! besides: for them `u` is what was charged in the current day or month of UTC, and `h_k` is all that it
-//! holds, since nobody knows on which day a call will be charged. A key may be in a group, which has ceilings of the same
-//! kinds: for them `u` is what its keys were charged while they were in it, and `h_k` is what they hold. What always
-//! holds:
+//! The memory store is this book, the SQLite store keeps it as its working state, and the Redis scripts are tested
+//! against it.
 //!
-//! - **I1** a hold is granted only within `min(b − h, l − u − h_k)` for each `l`, in one step;
+//! Account A has a posted balance `b` and an amount held `h`. Its key k has a ceiling `l`, has used `u`, and holds
+//! `h_k`. A key may also have ceilings for the day and for the month. For those, `u` is what was charged in the current
+//! day or month (UTC), and `h_k` is everything that the key holds, since it is unknown on which day a call will be
+//! charged. A key may be in a group, which has ceilings of the same kinds. For those, `u` is what its keys were charged
+//! while they were in the group, and `h_k` is what they hold. The invariants:
+//!
+//! - **I1** a hold is granted or enlarged only within `min(b − h, l − u − h_k)` for each `l`, in one step;
 //! - **I2** `h` and `h_k` are the sums of the open holds;
-//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls, each at what its receipt comes to;
+//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls; each cost is that of the usage
+//!   on the receipt at its prices;
 //! - **I4** `0 ≤ h ≤ b`;
-//! - **I5** a hold ends once: settled, released or expired; an expired one is settled late at most
-//!   once; a repeat is answered with the first result.
+//! - **I5** a hold ends once: settled, released or expired; an expired hold is settled late at most once; a repeat is
+//!   answered with the first result.
 
 mod audit;
 mod charge;
@@ -31,7 +34,7 @@ use std::{
 
 use foldhash::fast::FixedState;
 
-use super::contract::{BookError, Entry, Hold, Refusal, Reserved, Settled};
+use super::contract::{Adjusted, Adjustment, BookError, Entry, Hold, Refusal, Reserved, Settled};
 use crate::{
     account::{AccountId, GroupId, KeyId},
     ceiling::{Ceilings, Period},
@@ -43,14 +46,14 @@ use crate::{
 /// Unix time in milliseconds.
 pub type Millis = u64;
 
-/// How long the result of an ended hold answers repeats.
+/// How long the result of an ended hold is kept to answer repeats.
 pub const TOMBSTONE_MS: Millis = 600_000;
 /// How long an expired hold can still be settled.
 pub const EXPIRED_MS: Millis = 7 * 24 * 3_600_000;
-/// How many due holds one RESERVE that does not fit ends on its way.
+/// Expired holds that a RESERVE which does not fit ends, at most.
 pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
 
-/// Of ids that operators choose and numbers that we make. The same each time, so that a run can be
+/// For ids that operators choose and numbers that the gateway makes. Not seeded randomly, so that a run can be
 /// repeated.
 pub(crate) type Hashing = FixedState;
 
@@ -58,36 +61,36 @@ pub(crate) type Hashing = FixedState;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     accounts: HashMap<AccountId, Account, Hashing>,
-    /// When to look for holds that are past their time: at the latest when an account's first one is.
+    /// Accounts by when to check them for expired holds: at the latest when an account's first hold expires.
     watched: BTreeSet<(Millis, AccountId)>,
 }
 
-/// One account with its keys and holds.
+/// An account with its keys and holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// No call is admitted while true.
+    /// While true, no call is admitted.
     pub suspended: bool,
-    /// `b`: entries less charges.
+    /// `b`: entries minus charges.
     pub balance: MicroRub,
     /// `h`: the sum of the open holds.
     pub held: MicroRub,
     /// Costs that could not be charged.
     pub loss: MicroRub,
-    /// At which balances it tells that it runs low.
+    /// The balances at which a low-balance event is emitted.
     pub levels: Levels,
-    /// What has happened since somebody asked.
+    /// Events since [`Account::happened`] was last called.
     happened: Vec<(Option<KeyId>, Happening)>,
     keys: BTreeMap<KeyId, KeyBook>,
     groups: BTreeMap<GroupId, GroupBook>,
-    /// The groups of those keys that are in one.
+    /// The groups of the keys that are in one.
     group_of: BTreeMap<KeyId, GroupId>,
-    /// Of some key the number of open calls is limited.
+    /// Whether the number of open calls is limited for any key.
     limits_calls: bool,
     entries: HashMap<String, MicroRub>,
     entered: i128,
     open: HashMap<RequestNumber, Open, Hashing>,
     due: BTreeSet<(Millis, RequestNumber)>,
-    /// Its place among the watched ones.
+    /// The account's time in [`Book::watched`].
     watched: Option<Millis>,
     expired: HashMap<RequestNumber, Expired, Hashing>,
     tombstones: HashMap<RequestNumber, Settled, Hashing>,
@@ -99,7 +102,7 @@ pub struct Account {
 pub struct KeyBook {
     /// Whether it gets new holds.
     pub enabled: bool,
-    /// `l`, where there is one.
+    /// `l`, for each period that has a ceiling.
     pub ceilings: Ceilings,
     /// `u`: charged so far.
     pub used: MicroRub,
@@ -109,24 +112,25 @@ pub struct KeyBook {
     pub month: Period,
     /// The day of its last charge.
     pub day: Period,
-    /// What is left under a ceiling when it tells that it runs low.
+    /// The remaining amounts under a ceiling at which an event is emitted.
     pub levels: Levels,
-    /// How many of its calls may be open at once, where that is limited.
+    /// The limit of open calls, if any.
     pub concurrency: Option<u32>,
-    /// How many are.
+    /// The number of open calls.
     pub calls: u32,
 }
 
 /// The money of a group of keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupBook {
-    /// Its name.
+    /// Name for display.
     pub name: String,
-    /// It was removed.
+    /// Whether it was removed.
     pub removed: bool,
-    /// What its keys may spend together, have spent in it and hold.
+    /// The ceilings of its keys together, what they have spent in it, and what they hold.
     pub money: KeyBook,
-    /// What it has used beyond what its keys have: that of keys that left it, less what keys had used when they came.
+    /// The group's spending minus that of its present keys: the spending of keys that have left, minus what its present
+    /// keys had used before they joined.
     pub carried: MicroRub,
 }
 
@@ -137,6 +141,8 @@ struct Open {
     want: MicroRub,
     least: MicroRub,
     due: Millis,
+    /// The number of the last adjustment; 0 if there was none.
+    adjusted: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,132 +152,136 @@ struct Expired {
     at: Millis,
 }
 
-/// What a book can be told to do.
+/// A command to a book.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Opens an account, or changes whether it is suspended.
+    /// Opens an account, or suspends or resumes it.
     SetAccount {
-        /// Its id.
+        /// The account's id.
         account: AccountId,
-        /// Whether calls are refused.
+        /// Whether its calls are refused.
         suspended: bool,
     },
     /// Adds a key, or changes its ceilings and whether it is enabled.
     SetKey {
-        /// Its account.
+        /// The key's account.
         account: AccountId,
-        /// Its id.
+        /// The key's id.
         key: KeyId,
-        /// The most it may spend, where limited.
+        /// The most that it may spend.
         ceilings: Ceilings,
         /// Whether it gets new holds.
         enabled: bool,
     },
-    /// Makes a group of keys, or changes its ceilings.
+    /// Creates a group of keys, or changes its ceilings.
     SetGroup {
-        /// Its account.
+        /// The group's account.
         account: AccountId,
-        /// Its id.
+        /// The group's id.
         group: GroupId,
-        /// The most that its keys may spend together, where limited.
+        /// The most that its keys may spend together.
         ceilings: Ceilings,
     },
-    /// Puts a key into a group, or takes it out of the one it is in, and says how many of its calls may be open at once.
+    /// Moves a key into a group or out of its group, and sets the limit of its open calls.
     Bind {
-        /// Its account.
+        /// The key's account.
         account: AccountId,
-        /// The key.
+        /// The key's id.
         key: KeyId,
-        /// Its group from here on.
+        /// The key's new group; `None` for no group.
         group: Option<GroupId>,
-        /// How many calls, where that is limited.
+        /// The limit of open calls, if any.
         concurrency: Option<u32>,
     },
-    /// A payment or a correction.
+    /// Books a payment or a correction.
     Enter {
-        /// The account.
+        /// The account's id.
         account: AccountId,
-        /// The entry.
+        /// The payment or correction to book.
         entry: Entry,
     },
-    /// RESERVE.
+    /// RESERVE: holds money for a call.
     Reserve(Hold),
-    /// SETTLE.
+    /// SETTLE: charges a call and ends its hold.
     Settle {
         /// The call's number.
         number: RequestNumber,
-        /// Who pays.
+        /// The account that pays.
         account: AccountId,
-        /// On which key.
+        /// The key that the call was made with.
         key: KeyId,
-        /// What the call cost.
+        /// Cost of the call.
         cost: MicroRub,
         /// See [`super::contract::Settlement::fresh`].
         fresh: bool,
     },
-    /// RELEASE.
+    /// RELEASE: ends a hold without a charge.
     Release {
         /// The call's number.
         number: RequestNumber,
-        /// Who would have paid.
+        /// The account that would have paid.
         account: AccountId,
     },
-    /// EXTEND.
+    /// EXTEND: postpones the expiry of a hold.
     Extend {
         /// The call's number.
         number: RequestNumber,
-        /// Who pays.
+        /// The account that pays.
         account: AccountId,
-        /// From now.
+        /// Time to live, from now.
         ttl: Duration,
     },
-    /// PROBE.
+    /// ADJUST: changes the amount of a hold.
+    Adjust(Adjustment),
+    /// PROBE: checks whether a key could hold anything.
     Probe {
-        /// Who would pay.
+        /// The account that would pay.
         account: AccountId,
-        /// On which key.
+        /// The key that the call would be made with.
         key: KeyId,
     },
-    /// EXPIRE.
+    /// EXPIRE: ends the expired holds of an account.
     Expire {
-        /// Whose holds.
+        /// The account whose holds are ended.
         account: AccountId,
-        /// How many at most.
+        /// Holds to end, at most.
         most: usize,
     },
 }
 
-/// What a book answers.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done, or the entry had been booked before.
+    /// Carried out, or the entry had been booked before.
     Done,
     /// An operator's command was refused.
     Refused(Rejection),
-    /// RESERVE's answer, PROBE's without the amounts.
+    /// The result of RESERVE.
     Reserve(Result<Reserved, Refusal>),
-    /// PROBE's answer.
+    /// The result of ADJUST.
+    Adjust(Result<Adjusted, Refusal>),
+    /// The result of PROBE.
     Probe(Result<(), Refusal>),
-    /// SETTLE's answer.
+    /// The result of SETTLE.
     Settled(Settled),
-    /// Whether the hold stood.
+    /// Whether the hold existed.
     Extended(bool),
-    /// How many holds were ended.
+    /// Number of holds that were ended.
     Expired(usize),
 }
 
 /// Why an operator's command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// No such account.
+    /// The account does not exist.
     NotFound,
-    /// The entry's id came with another amount before.
+    /// The entry's id was booked with another amount.
     Exists,
     /// The balance would fall below what is held.
     BelowHeld,
     /// The balance would exceed [`MicroRub::MAX`].
     AboveMax,
-    /// No such group, or it was removed.
+    /// The group does not exist, or was removed.
     NoGroup,
 }
 
@@ -350,6 +360,7 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
             account,
             ttl,
         } => Outcome::Extended(book.extend(*number, account, *ttl, now)),
+        Command::Adjust(adjustment) => Outcome::Adjust(book.adjust(adjustment, now)),
         Command::Probe { account, key } => Outcome::Probe(book.probe(account, key, now)),
         Command::Expire { account, most } => Outcome::Expired(
             book.accounts
@@ -360,7 +371,7 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
 }
 
 impl Book {
-    /// An account.
+    /// An account by its id.
     #[must_use]
     pub fn account(&self, id: &AccountId) -> Option<&Account> {
         self.accounts.get(id)
@@ -378,7 +389,7 @@ impl Book {
         accounts.into_iter()
     }
 
-    /// Opens an account as a store remembers it: what was entered and what its keys have used.
+    /// Restores an account from a store: what was entered, and what its keys have used.
     pub fn restore(&mut self, id: &AccountId, account: Account) {
         self.accounts.insert(id.clone(), account);
         self.watch(id);
@@ -386,7 +397,7 @@ impl Book {
 }
 
 impl Account {
-    /// An account as a store remembers it, without holds. `entered` is the sum of its entries.
+    /// Builds an account from a store's data, without holds. `entries` are the entries already booked.
     #[must_use]
     pub fn restored(
         suspended: bool,
@@ -408,7 +419,7 @@ impl Account {
         }
     }
 
-    /// Adds a key as a store remembers it.
+    /// Restores a key from a store.
     pub fn restore_key(&mut self, id: KeyId, key: KeyBook) {
         self.limits_calls |= key.concurrency.is_some();
         self.keys.insert(id, key);
@@ -432,37 +443,37 @@ impl Account {
         self.keys.get_mut(id)
     }
 
-    /// Its keys.
+    /// All keys, with their ids.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = (&KeyId, &KeyBook)> {
         self.keys.iter()
     }
 
-    /// The open holds: number, key, amount, and when each ends by itself.
+    /// The open holds: number, key, amount, expiry.
     pub fn holds(&self) -> impl Iterator<Item = (RequestNumber, &KeyId, MicroRub, Millis)> {
         self.open
             .iter()
             .map(|(number, open)| (*number, &open.key, open.held, open.due))
     }
 
-    /// How many holds are open.
+    /// Number of open holds.
     #[must_use]
     pub fn holds_open(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether the number holds money now.
+    /// Whether the call has an open hold.
     #[must_use]
     pub fn is_open(&self, number: RequestNumber) -> bool {
         self.open.contains_key(&number)
     }
 
-    /// Whether the number holds money, or did until its time was over.
+    /// Whether the call has an open hold, or an expired one.
     #[cfg(feature = "redis")]
     pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.is_open(number) || self.expired.contains_key(&number)
     }
 
-    /// Whether an entry of this id has been booked.
+    /// Whether an entry with this id has been booked.
     #[must_use]
     pub fn has_entry(&self, id: &str) -> bool {
         self.entries.contains_key(id)

@@ -1,4 +1,5 @@
-//! What entries and charges tell: each in the step that moves the money, and never of what moved none.
+//! The events of entries and charges. They are emitted in the step that moves the money; a step that moves none emits
+//! none.
 
 use std::mem;
 
@@ -13,12 +14,12 @@ use crate::{
 };
 
 impl Account {
-    /// What has happened since this was asked last, in order, and on which key.
+    /// Takes the events since the last call, in order, with the key of each.
     pub fn happened(&mut self) -> Vec<(Option<KeyId>, Happening)> {
         mem::take(&mut self.happened)
     }
 
-    /// An entry was booked, above a balance of `before`.
+    /// Emits the event of an entry that was booked on a balance of `before`.
     pub(super) fn tell_entry(&mut self, entry: &Entry, before: MicroRub) {
         let (id, amount_rub, balance_rub) = (entry.id.clone(), entry.amount, self.balance);
         let what = match &entry.reason {
@@ -51,7 +52,7 @@ impl Account {
 }
 
 impl KeyBook {
-    /// Uses so much more. Says what that tells of its ceilings.
+    /// Adds a charge to what was used, and returns the events of its ceilings.
     pub(super) fn spend(
         &mut self,
         charged: MicroRub,
@@ -68,7 +69,7 @@ impl KeyBook {
         told
     }
 
-    /// What it tells of its ceilings when it comes to have used so much. Its day and month are the current ones.
+    /// The events of the ceilings when the used amount grows to `used`. Day and month must be the current ones.
     fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
         let mut told = Vec::new();
         for bound in self.bounds(now) {

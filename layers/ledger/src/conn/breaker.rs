@@ -1,4 +1,4 @@
-//! Whether a server is worth asking.
+//! A circuit breaker per server: refuses calls while the server is down.
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
@@ -7,16 +7,16 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How often a server that is down is asked again.
+/// How often a call is let through to a server that is down.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// So many calls in a row without an answer mean that the server is down.
+/// After this many unanswered calls in a row the server counts as down.
 const TIMEOUTS_MAX: u32 = 3;
 
-/// Refuses at once while the server is down; lets one call through every [`PROBE_EVERY`].
+/// Refuses calls at once while the server is down, except one call every [`PROBE_EVERY`].
 #[derive(Debug)]
 pub(super) struct Breaker {
     begin: Instant,
-    /// In milliseconds since `begin`, when the next call may try; 0 while all may.
+    /// When the next call may try, in milliseconds since `begin`; 0 while all calls may.
     next_probe_ms: AtomicU64,
     timeouts: AtomicU32,
 }
@@ -36,7 +36,7 @@ impl Breaker {
             return true;
         }
         let now = self.now_ms();
-        // Of all that find the probe due, one moves it on and goes.
+        // If several calls find that a probe is due, one of them moves the time on and is let through.
         now >= due
             && self
                 .next_probe_ms
@@ -50,7 +50,7 @@ impl Breaker {
     }
 
     pub(super) fn answered(&self) {
-        // Read first: in good times nothing is written to a line that all cores share.
+        // Read before writing: normally nothing is written to a cache line that all cores share.
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
@@ -64,7 +64,7 @@ impl Breaker {
             .store(self.now_ms() + probe_every_ms(), Ordering::Relaxed);
     }
 
-    /// Says whether it is open now. One late answer is no reason to refuse everybody.
+    /// Counts a late answer and returns whether the breaker is now open. A single late answer does not open it.
     pub(super) fn timed_out(&self) -> bool {
         let count = self
             .timeouts
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_down_is_asked_once_every_quarter_second() {
+    async fn unreachable_server_is_probed_every_quarter_second() {
         let breaker = Breaker::new();
         assert!(breaker.admits() && breaker.admits());
         breaker.open();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_few_late_answers_in_a_row_mean_down() {
+    async fn consecutive_late_answers_open_the_breaker() {
         let breaker = Breaker::new();
         assert!(!breaker.timed_out() && !breaker.timed_out());
         breaker.answered();

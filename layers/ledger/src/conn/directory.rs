@@ -1,4 +1,4 @@
-//! Who the primaries are: fixed, as the Sentinels say, or as the nodes of a Cluster say.
+//! Finds the primaries: a fixed server, or what the Sentinels or the nodes of a Cluster report.
 
 use std::{
     collections::HashMap,
@@ -18,46 +18,46 @@ use super::{
     url::{Address, Kind, RedisUrl},
 };
 
-/// How often it is looked who the primaries are while calls fail.
+/// How often the primaries are looked up while calls fail.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long it is waited for those who have not said so yet.
+/// How long a look-up waits for Sentinels or nodes that have not answered.
 const LOOK_LIMIT: Duration = Duration::from_millis(300);
 
-/// Knows the primaries, and whom to ask for them.
+/// The current primaries, and the servers that report them.
 pub(super) struct Directory {
     url: RedisUrl,
     connections: usize,
     map: RwLock<Arc<Map>>,
-    /// All servers that are known, so that none gets two sets of connections.
+    /// All known servers, so that each has one set of connections.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
     sentinels: Vec<Sentinel>,
-    /// Held while somebody looks; when that was.
+    /// Locked during a look-up; contains the time of the last one.
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// One Sentinel: without a password, and with that of the servers.
+/// One Sentinel: a connection without a password, and one with the servers' password.
 struct Sentinel {
     plain: Node,
     known: Node,
 }
 
-/// First and last slot, and who has them.
+/// First slot, last slot, and the address of their owner.
 type Slots = Vec<(u16, u16, Address)>;
 
-/// What a look costs those who come while somebody looks already.
+/// Behaviour of a caller while another look-up is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// They wait for what he finds.
+    /// Waits for its result.
     Wait,
-    /// They go on with what is known.
+    /// Continues with the known primaries.
     None,
 }
 
 impl Directory {
-    /// Looks for the first time.
+    /// Looks the primaries up for the first time.
     ///
     /// # Errors
-    /// Nobody told who the primaries are, within the limit.
+    /// No Sentinel or node has reported the primaries within the limit.
     pub(super) async fn begin(
         url: RedisUrl,
         connections: usize,
@@ -97,23 +97,23 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The primaries as they were when it was last looked.
+    /// The primaries as of the last look-up.
     pub(super) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether keys are spread over servers.
+    /// Whether keys are distributed over servers.
     pub(super) fn is_cluster(&self) -> bool {
         self.url.kind == Kind::Cluster
     }
 
-    /// Whether there is one server and nobody to ask for another.
+    /// Whether there is one fixed server.
     pub(super) fn is_single(&self) -> bool {
         self.url.kind == Kind::Single
     }
 
-    /// Looks who the primaries are now, unless that has been done since `seen`, or a moment ago. Does not
-    /// ask `except`, if others can be asked: it has just failed, and may be the one that does not know.
+    /// Looks the primaries up, unless that was done since `seen`, or a moment ago. Does not use `except` if other
+    /// servers are available: it has just failed, and may have outdated information.
     pub(super) async fn look(
         &self,
         seen: &Arc<Map>,
@@ -137,13 +137,13 @@ impl Directory {
         }
         *looked = Some(now);
         if let Some(found) = self.find(except, LOOK_LIMIT).await {
-            // An address that cannot be used leaves things as they were.
+            // If an address cannot be used, the map stays as it is.
             let _ = self.accept(found);
         }
         self.map()
     }
 
-    /// The server at an address that another one named.
+    /// The server at an address that another server reported.
     pub(super) fn named(&self, address: &str, by: &Node) -> Option<Arc<Node>> {
         self.node(&Address::told(address, by.address())?).ok()
     }
@@ -163,7 +163,7 @@ impl Directory {
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
     }
 
-    /// Makes what was found the map, unless it is already.
+    /// Replaces the map if the result differs from it.
     fn accept(&self, found: Slots) -> Result<(), RedisFault> {
         let map = self.map();
         let known = map
@@ -196,7 +196,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Asks all who may know.
+    /// Requests the primaries from all servers that may report them.
     async fn find(&self, except: Option<&Arc<Node>>, limit: Duration) -> Option<Slots> {
         match &self.url.kind {
             Kind::Single => None,
@@ -223,7 +223,7 @@ impl Directory {
         }
     }
 
-    /// What the first of those to be asked has against it.
+    /// The error of the first server that should have reported the primaries.
     async fn why_nobody_told(&self, limit: Duration) -> RedisFault {
         let told = |cause: &str, address: &Node| RedisFault::OutOfReach {
             address: Arc::clone(address.shown()),
@@ -242,14 +242,14 @@ impl Directory {
             };
             return match answer {
                 Err(failure) => failure.into(),
-                Ok(_) => told("the Sentinels know no primary of this name", plain),
+                Ok(_) => told("the Sentinels have no primary with this name", plain),
             };
         }
         match self.node(&self.url.hosts[0]) {
             Err(fault) => fault,
             Ok(node) => match node.send(&slots_question(), Lane::Shared, limit).await {
                 Err(failure) => failure.into(),
-                Ok(_) => told("it is in no Cluster that has slots", &node),
+                Ok(_) => told("the server belongs to no Cluster with slots", &node),
             },
         }
     }
@@ -262,7 +262,7 @@ impl Sentinel {
             Err(error) if wants_password(&error) => self.known.ask_anyway(&question).await,
             answer => answer,
         };
-        // Nil, and no pair, where the name is not known.
+        // The answer is nil, not a pair, if the name is not known.
         let (host, port) = redis::from_redis_value(answer.ok()?.pop()?).ok()?;
         Some(Address { host, port })
     }
@@ -285,14 +285,14 @@ async fn slots_as_seen_by(node: &Node) -> Option<Slots> {
     slots_of(answer, node.address())
 }
 
-/// Reads `CLUSTER SLOTS`; `None` if it is something else, or of a node that is in no cluster yet.
+/// Reads the answer to `CLUSTER SLOTS`; `None` if it has another form, or the node is not in a cluster yet.
 fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
     let Value::Array(rows) = answer else {
         return None;
     };
     let mut slots = Slots::new();
     for row in rows {
-        // First and last slot, the primary, its replicas; of each of those host, port and more.
+        // First slot, last slot, the primary, its replicas. Each server is an array of host, port and more.
         let Value::Array(fields) = row else {
             return None;
         };
@@ -321,8 +321,8 @@ fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
     (!slots.is_empty()).then_some(slots)
 }
 
-/// What most of them answer: at once when more than half say the same, else when all have answered or
-/// the time is up. One that does not know any more, because it is cut off, is so outvoted.
+/// The answer of most servers: returned at once if more than half agree, otherwise when all have answered or time is
+/// up. So a server that is cut off and has outdated information is outvoted.
 async fn most_say<T: PartialEq>(
     asked: impl Iterator<Item = impl Future<Output = Option<T>>>,
     limit: Duration,
@@ -345,7 +345,7 @@ async fn most_say<T: PartialEq>(
             break;
         }
     }
-    // Of answers that as many give, the first.
+    // If several answers are equally frequent, the first.
     let best = answers.into_iter().rev().max_by_key(|(_, count)| *count);
     best.map(|(answer, _)| answer)
 }
@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn most_are_believed_and_nobody_is_waited_for_in_vain() {
+    async fn the_majority_answer_is_returned_without_waiting_for_the_rest() {
         let limit = LOOK_LIMIT;
         let say = |answers: &[Option<u8>]| {
             let answers = answers.to_vec();

@@ -1,16 +1,16 @@
-//! Which server has which slot.
+//! Which server owns which slot.
 
 use std::sync::Arc;
 
 use super::node::Node;
 
-/// How many slots a Cluster has.
+/// Number of slots in a Cluster.
 const SLOTS: u16 = 16_384;
 
 /// The primaries and their slots, at one moment.
 pub(super) struct Map(Vec<Range>);
 
-/// Slots in a row that are one server's.
+/// Consecutive slots of one server.
 pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
@@ -18,7 +18,7 @@ pub(super) struct Range {
 }
 
 impl Map {
-    /// All slots are one server's.
+    /// A map in which one server owns all slots.
     pub(super) fn whole(node: Arc<Node>) -> Self {
         Self(vec![Range {
             first: 0,
@@ -36,14 +36,14 @@ impl Map {
         &self.0
     }
 
-    /// Who has the slot; nobody while its server is given up and none has taken its place.
+    /// The owner of a slot; `None` while its server has been given up and none has replaced it.
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         let index = self.0.partition_point(|range| range.last < slot);
         let range = self.0.get(index).filter(|range| range.first <= slot)?;
         Some(&range.node)
     }
 
-    /// Each primary once.
+    /// The primaries, without duplicates.
     pub(super) fn primaries(&self) -> Vec<Arc<Node>> {
         let mut primaries: Vec<Arc<Node>> = Vec::new();
         for range in &self.0 {
@@ -63,7 +63,8 @@ pub(super) fn slot_of(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// What of a key decides its slot: what stands between its first `{` and the next `}`, if anything.
+/// The part of a key that decides its slot: the text between its first `{` and the next `}` if there is any, otherwise
+/// all of it.
 pub(super) fn hash_tag(key: &str) -> &str {
     key.split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'))
@@ -72,7 +73,7 @@ pub(super) fn hash_tag(key: &str) -> &str {
         .unwrap_or(key)
 }
 
-/// CRC-16/XMODEM, as the Cluster specification has it.
+/// CRC-16/XMODEM, as in the Cluster specification.
 const CRC: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte: u16 = 0;
@@ -95,8 +96,8 @@ mod tests {
     use crate::conn::url::{Address, RedisUrl};
 
     #[test]
-    fn slots_are_those_of_the_servers() {
-        // As CLUSTER KEYSLOT answers.
+    fn key_slots_equal_those_of_redis() {
+        // Slots as returned by CLUSTER KEYSLOT.
         for (key, slot) in [
             ("123456789", 12_739),
             ("tg:{acme}", 11_304),
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_what_stands_between_the_first_braces() {
+    fn hash_tag_is_the_text_between_the_first_braces() {
         for (key, tag) in [
             ("tg:{acme}:d:{x}", "acme"),
             ("a{}b{c}", "a{}b{c}"),
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slot_is_its_owners_or_nobodys() {
+    async fn a_slot_has_one_owner_or_none() {
         let url = RedisUrl::parse("redis-cluster://a:1,b:2").unwrap();
         let node = |address: &Address| {
             Arc::new(Node::new(address.clone(), url.server(address), 1).unwrap())

@@ -1,23 +1,23 @@
-//! A connection to Redis that answers or refuses in time: one server, one behind Sentinels, or a Cluster.
+//! A connection to Redis that answers or fails in time: one server, a server behind Sentinels, or a Cluster.
 //!
-//! Shared by the Redis ledger and the Redis rate limiter. Each server has its multiplexed connections,
-//! its deadline on each call and its breaker, so that a primary that is gone holds up nobody but the
-//! callers whose slots it has.
+//! Shared by the Redis ledger and the Redis rate limiter. Each server has its own multiplexed connections, a deadline
+//! per call, and a breaker, so that a failed primary delays only calls whose slots it owns.
 //!
-//! The crate's own cluster connection (`cluster-async`, as in 1.8.1) would be less code, and is not used. It does
-//! otherwise where the fault catalogue looks:
+//! The cluster connection of the `redis` crate (`cluster-async`, as in 1.8.1) would need less code, but behaves
+//! differently in the cases of the fault catalogue:
 //!
-//! | | theirs | here |
+//! | | the `redis` crate | this module |
 //! |---|---|---|
-//! | a server has gone | calls for its slots are sent to another one; its MOVED has the slots learnt anew, and until every server has been connected to or given up, no call to any is polled (`poll_flush`, `refresh_connections_locked`) | calls of its slots fail or look who has them now, the others' go on |
-//! | a server stands still | no breaker: each call waits for its whole limit, and is sent again up to 16 times within it | refused at once after three late answers, asked again every 250 ms |
-//! | who has a slot | what the first node says that answers, be it cut off (`refresh_slots`) | what most nodes say |
-//! | ASK | ASKING and the command are sent apart on a connection that all share: another's command may come between; before several it goes once, and counts for the first | ASKING goes before each command, in the same parcel |
-//! | WAIT for a replica | asks all primaries; routed to one, it holds up all that share its only connection | a connection of its own, in one parcel with the write |
-//! | Sentinels, one server | other clients, with other retries | the same code, without slots |
+//! | a server is gone | calls for its slots are sent to another server; after MOVED all slots are looked up again, and until every server has been connected to or given up, no call to any server is polled (`poll_flush`, `refresh_connections_locked`) | calls for its slots fail or look for the new owner; other calls go on |
+//! | a server hangs | no breaker: each call waits for its whole limit, and is sent again up to 16 times within it | refused at once after three late answers, probed every 250 ms |
+//! | owner of a slot | as reported by the first node that answers, even if it is cut off (`refresh_slots`) | as reported by most nodes |
+//! | ASK | ASKING and the command are sent separately on a shared connection: another command may come between. Several commands get one ASKING, which applies to the first only | each command is preceded by ASKING, in one parcel |
+//! | WAIT for a replica | sent to all primaries; if routed to one, it blocks all users of the server's only connection | has its own connection, and is in one parcel with the write |
+//! | Sentinels, one server | separate clients with other retries | the same code, without slots |
 //!
-//! MOVED, TRYAGAIN, READONLY after a failover and commands that are sent twice come out alike; neither reads from
-//! replicas; and the EVALSHAs of many callers share a server's connection in both, so it would not be faster either.
+//! MOVED, TRYAGAIN, READONLY after a failover and repeated commands behave the same in both; neither reads from
+//! replicas; and the EVALSHAs of many callers share a server's connection in both, so the crate would not be faster
+//! either.
 //!
 //! ```text
 //! url        which of the three, and where
@@ -55,27 +55,27 @@ pub(crate) use self::node::{Lane, ServerInfo};
 pub use self::script::RedisScript;
 pub use self::url::RedisUrl;
 
-/// A reply's shape, and a reply whose shape has yet to be looked at; a script's arguments.
+/// The type of a reply, an unparsed reply, and a script's arguments.
 pub(crate) use redis::{FromRedisValue as Reply, ToRedisArgs as Args, Value};
 
-/// For what no caller waits for: operators' requests, sweeps.
+/// Deadline of work that no caller waits for: operators' requests, sweeps.
 pub(crate) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a replica may take to have what an operator wrote.
+/// How long an operator's write waits for a replica to acknowledge it.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
-/// After so many detours of one call it pauses before each further one.
+/// After this many redirections, a call pauses before each further one.
 const DETOURS_MAX: u32 = 4;
-/// That pause, and the one while a slot is moving.
+/// The pause before a further redirection, and while a slot is moving.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How the gateway talks to Redis.
+/// Settings of the connection to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// How long a call waits for an answer on the way of a request.
+    /// How long a call waits for an answer while a request waits for the call.
     pub response_timeout: Duration,
-    /// Connections to each server, used in turn; besides there is one for what waits for replicas, and one for leases.
-    /// Scripts run one after the other there in any case.
+    /// Connections to each server, used in turn. In addition there is one for commands that wait for replicas, and one
+    /// for leases. More connections do not run scripts in parallel: a server runs one at a time.
     pub connections: usize,
-    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list; for addresses with TLS.
+    /// Trusted certificate authorities as PEM, instead of Mozilla's list; for addresses with TLS.
     pub authorities: Option<Arc<[u8]>>,
 }
 
@@ -83,71 +83,73 @@ impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             response_timeout: Duration::from_millis(500),
-            // Few, so that commands that come together go out together; two, so that where answers are late
-            // they do not all wait for the same one.
+            // Few, so that concurrent commands are sent together; two, so that a late answer does not hold up all of
+            // them.
             connections: 2,
             authorities: None,
         }
     }
 }
 
-/// Why Redis did not do what was asked. Unless it replied, it may have done it.
+/// Why a Redis call failed. Unless the server replied with the error, the command may have been executed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisFault {
-    /// The address is no Redis URL, and why. The text is not repeated: it may hold a password.
+    /// The address is not a valid Redis URL, with the reason. The URL is left out, since it may contain a password.
     #[error("not a Redis URL: {0}")]
     Url(&'static str),
-    /// No connection, or it broke.
+    /// No connection could be made, or it broke.
     #[error("Redis at {address} is out of reach")]
     OutOfReach {
         /// Host and port.
         address: Arc<str>,
-        /// What went wrong.
+        /// Why the connection failed.
         #[source]
         cause: BoxError,
     },
-    /// No answer in time.
+    /// The server did not answer in time.
     #[error("Redis at {address} gave no answer in {} ms", .limit.as_millis())]
     TooSlow {
         /// Host and port.
         address: Arc<str>,
-        /// How long it was waited for.
+        /// The deadline that the answer missed.
         limit: Duration,
     },
-    /// It failed a moment ago and was not asked.
-    #[error("Redis at {address} is down; it is asked again every {} ms", PROBE_EVERY.as_millis())]
+    /// The server failed a moment ago, so that the call was not sent.
+    #[error("Redis at {address} is down; it is probed every {} ms", PROBE_EVERY.as_millis())]
     Down {
         /// Host and port.
         address: Arc<str>,
     },
-    /// It answered an error.
-    #[error("Redis at {address} answered an error")]
+    /// The server returned an error.
+    #[error("Redis at {address} returned an error")]
     Refused {
         /// Host and port.
         address: Arc<str>,
-        /// The error.
+        /// The error that the server returned.
         #[source]
         cause: BoxError,
     },
-    /// It is done, but a failover now would lose it.
-    #[error("Redis at {address} did it, but no replica has it yet; ask again with the same id")]
+    /// The write is done, but no replica has it, so that a failover now would lose it.
+    #[error(
+        "Redis at {address} executed the change, but no replica has it yet; retry with the same id"
+    )]
     NotReplicated {
         /// Hosts and ports.
         address: Arc<str>,
     },
-    /// It is empty, or holds other books than it did.
+    /// The server is empty, or contains other books than before.
     #[error(
-        "the data set is not the one this gateway began with: bring that back, or start the gateway anew"
+        "the data set is not the one that this gateway started with: restore it, or restart the gateway"
     )]
     OtherData,
-    /// It answered something that we do not understand, or holds data that we did not write.
+    /// The server returned something unexpected, or contains data that this crate did not write.
     #[error("unexpected from Redis: {0}")]
     Unexpected(String),
 }
 
 impl RedisFault {
-    /// Whether the server is there and still loads its data: it will serve by itself.
+    /// Whether the server is loading its data; it will serve without further action.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         let Self::OutOfReach { cause, .. } = self else {
@@ -157,13 +159,13 @@ impl RedisFault {
         error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
     }
 
-    /// Whether the server has no memory for what it was asked, and has done nothing.
+    /// Whether the server refused for lack of memory and has done nothing.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let Self::Refused { cause, .. } = self else {
             return false;
         };
         let error = cause.downcast_ref::<RedisError>();
-        // Before Redis 7 the error of a script tells of the command's in its words.
+        // Before Redis 7, the error of a command in a script is only in the text of the script's error.
         error.is_some_and(|error| {
             let in_words = || error.detail().is_some_and(|words| words.contains("-OOM "));
             error.code() == Some("OOM") || in_words()
@@ -171,7 +173,7 @@ impl RedisFault {
     }
 }
 
-/// Connections to one Redis, be it one server or many. Clones share them.
+/// Connections to one Redis, which may be one server or many. Clones share them.
 #[derive(Clone)]
 pub struct RedisConn(Arc<Inner>);
 
@@ -185,11 +187,10 @@ struct Inner {
 }
 
 impl RedisConn {
-    /// Connects; see [`RedisUrl`] for what the address may be. Gives up within a few seconds when the
-    /// server is out of reach.
+    /// Connects; [`RedisUrl`] describes the address. Gives up after a few seconds if the server is out of reach.
     ///
     /// # Errors
-    /// See [`RedisFault`].
+    /// [`RedisFault::Url`] if the address is invalid; otherwise the [`RedisFault`] of the first connection.
     pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, RedisFault> {
         let url = RedisUrl::parse(url)?;
         let url = match &settings.authorities {
@@ -216,37 +217,37 @@ impl RedisConn {
         &self.0.address
     }
 
-    /// Major and minor version of the oldest primary, as it was at the start.
+    /// Major and minor version of the oldest primary, as read at the start.
     #[must_use]
     pub fn version(&self) -> (u32, u32) {
         self.0.version
     }
 
-    /// Whether keys are spread over servers.
+    /// Whether keys are distributed over servers.
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         self.0.directory.is_cluster()
     }
 
-    /// Whether servers stand by to take the place of one that is gone.
+    /// Whether other servers can take over from a failed primary.
     pub(crate) fn is_replicated(&self) -> bool {
         !self.0.directory.is_single()
     }
 
-    /// How long a call on the way of a request waits.
+    /// The deadline of a call while a request waits for it.
     #[must_use]
     pub fn response_timeout(&self) -> Duration {
         self.0.response_timeout
     }
 
-    /// A script of two parts. Its first line may be `#!lua flags=...`, which goes on top, or away
-    /// for a server that does not know it (before 7.0).
+    /// Builds a script from two parts. If its first line is `#!lua flags=...`, that line becomes the first of the
+    /// whole, or is removed for a server that does not support it (before 7.0).
     #[must_use]
     pub fn script(&self, prelude: &str, script: &str) -> RedisScript {
         RedisScript::new(prelude, script, self.0.version >= FLAGS_SINCE)
     }
 
-    /// Runs a script of integers, and answers the integer that it returns, within the response timeout.
+    /// Runs a script whose arguments and result are integers, within the response timeout.
     ///
     /// # Errors
     /// Redis is out of reach, or the script failed.
@@ -259,8 +260,8 @@ impl RedisConn {
         self.eval(script, keys, args, self.response_timeout()).await
     }
 
-    /// Runs a script on the primary of its first key; the others must be of the same slot. All scripts
-    /// are idempotent or may as well run twice: where the connection broke, the call is sent once more.
+    /// Runs a script on the primary of its first key; other keys must be in the same slot. Scripts must be idempotent
+    /// or harmless to run twice: if the connection broke, the call is sent once more.
     pub(crate) async fn eval<T: Reply>(
         &self,
         script: &RedisScript,
@@ -271,7 +272,7 @@ impl RedisConn {
         self.eval_in(Lane::Shared, script, keys, args, limit).await
     }
 
-    /// The same over the connection of this lane.
+    /// As [`Self::eval`], over the connection of this lane.
     pub(crate) async fn eval_in<T: Reply>(
         &self,
         lane: Lane,
@@ -293,14 +294,15 @@ impl RedisConn {
         only(values)
     }
 
-    /// Runs a script without arguments on each of these keys, and answers in their order. To one server all go together.
+    /// Runs a script without arguments for each of these key lists, and returns the results in their order. Calls to
+    /// one server are sent together.
     pub(crate) async fn eval_each<T: Reply>(
         &self,
         script: &RedisScript,
         each: &[Vec<String>],
         limit: Duration,
     ) -> Result<Vec<T>, RedisFault> {
-        // The first tells whether the server knows it.
+        // The first call finds out whether the server has the script cached.
         let Some((first, others)) = each.split_first() else {
             return Ok(Vec::new());
         };
@@ -324,7 +326,7 @@ impl RedisConn {
         Ok(answers)
     }
 
-    /// Runs a script, and answers when a replica has what it wrote, if its primary has replicas.
+    /// Runs a script. Returns after a replica has acknowledged its writes, if the primary has replicas.
     pub(crate) async fn eval_durably<T: Reply>(
         &self,
         script: &RedisScript,
@@ -337,7 +339,7 @@ impl RedisConn {
         self.0.durably(key, command, Limit::begin(limit)).await
     }
 
-    /// Sends one command, whose second word is its key. It must bear to be sent twice.
+    /// Sends one command, whose second word is its key. It must be harmless to send twice.
     pub(crate) async fn command<T: Reply>(
         &self,
         words: &[&str],
@@ -349,7 +351,7 @@ impl RedisConn {
         only(self.0.send(slot, &parcel, Lane::Shared, limit).await?)
     }
 
-    /// Sends many such commands, and answers in their order. To one server they go together.
+    /// Sends several such commands and returns the results in their order. Commands to one server are sent together.
     pub(crate) async fn commands<T: Reply>(
         &self,
         commands: &[Vec<String>],
@@ -375,7 +377,7 @@ impl RedisConn {
         values.into_iter().map(read).collect()
     }
 
-    /// The same of one, and answers when a replica has what it wrote, if its primary has replicas.
+    /// As [`Self::command`]. Returns after a replica has acknowledged the write, if the primary has replicas.
     pub(crate) async fn command_durably<T: Reply>(
         &self,
         words: &[&str],
@@ -386,7 +388,7 @@ impl RedisConn {
         self.0.durably(key, command, Limit::begin(limit)).await
     }
 
-    /// Looks who the primaries are now, and answers them. Those that cannot be found stay the old ones.
+    /// Looks the primaries up and returns them. If the look-up fails, the known ones are returned.
     pub(crate) async fn look(&self) -> Vec<Primary> {
         let directory = &self.0.directory;
         let map = directory.look(&directory.map(), None, Patience::Wait).await;
@@ -402,7 +404,7 @@ impl fmt::Debug for RedisConn {
     }
 }
 
-/// One of the primaries, for what is asked of each.
+/// One of the primaries, for commands that are sent to each of them.
 pub(crate) struct Primary(Arc<Node>);
 
 impl Primary {
@@ -411,7 +413,7 @@ impl Primary {
         Arc::clone(self.0.shown())
     }
 
-    /// Sends it one command that needs no key.
+    /// Sends the server a command without a key.
     pub(crate) async fn command<T: Reply>(
         &self,
         words: &[&str],
@@ -421,21 +423,20 @@ impl Primary {
         only(self.0.send(&parcel, Lane::Shared, limit).await?)
     }
 
-    /// What it tells about itself; `None` where the host forbids to ask.
+    /// The server's INFO; `None` if the host forbids the command.
     pub(crate) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         self.0.info(limit).await
     }
 }
 
-/// Written behind an operator's write, in the same slot, so that there is something to wait for even
-/// where that write changed nothing because it had been made before. Gone at once.
+/// Sent after an operator's write, to the same slot. It gives WAIT a write to wait for, even if the operator's write
+/// changed nothing because it is a repeat. Expires at once.
 const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
-/// The first version that knows flags of scripts.
+/// The first version that supports flags of scripts.
 const FLAGS_SINCE: (u32, u32) = (7, 0);
 
 impl Inner {
-    /// Sends a parcel to whoever has the slot, wherever that leads, until there is an answer or the time
-    /// is up.
+    /// Sends a parcel to the owner of the slot, following redirections, until there is an answer or the time is up.
     async fn send(
         &self,
         slot: u16,
@@ -482,7 +483,7 @@ impl Inner {
                     asking = true;
                     self.redirected(error, &node)
                 }
-                // TRYAGAIN: some of the account's keys are here and some are there. Both soon will be.
+                // TRYAGAIN: the account's keys are moving, and some have not arrived yet. It will not take long.
                 Failure::Reply(..) => {
                     pauses = true;
                     map.owner(slot).cloned()
@@ -507,7 +508,7 @@ impl Inner {
         }
     }
 
-    /// Whether somebody else may answer, or the same one a little later.
+    /// Whether another server may answer, or the same one a little later.
     fn leads_on(&self, failure: &Failure) -> bool {
         match failure {
             Failure::Reply(_, error) => self.directory.is_cluster() && error.is_cluster_error(),
@@ -547,7 +548,7 @@ impl Inner {
             return false;
         };
         if owner.replicas().is_none() {
-            // It has just become the primary. What keeps it from telling will keep it from writing.
+            // The server has just become the primary. If INFO fails, so will the write, and the error is reported then.
             let _ = owner.info(self.response_timeout).await;
         }
         owner.replicas().is_some_and(|count| count > 0)
@@ -595,7 +596,7 @@ async fn oldest(
                 ));
             }
             Ok(Some(info)) => info.version,
-            // Some hosts forbid INFO. They run something recent.
+            // Some hosts forbid INFO. They run a recent version.
             Ok(None) => FLAGS_SINCE,
             Err(fault) => {
                 silent.get_or_insert(fault);
@@ -613,7 +614,7 @@ fn is(error: &RedisError, kind: ServerErrorKind) -> bool {
     error.kind() == ErrorKind::Server(kind)
 }
 
-/// Reads the only answer.
+/// Reads a reply that consists of one answer.
 fn only<T: Reply>(mut values: Vec<Value>) -> Result<T, RedisFault> {
     read(values.pop().unwrap_or(Value::Nil))
 }
@@ -629,9 +630,9 @@ mod tests {
     use super::*;
     use crate::redis::test_server::Server;
 
-    /// Whatever others are answered meanwhile.
+    /// The promise holds even while other connections are answered.
     #[tokio::test]
-    async fn a_connection_that_is_alone_in_its_lane_is_replaced_when_it_hangs() {
+    async fn hanging_single_connection_of_a_lane_is_replaced() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         let send = async |words: &[&str], lane, ms| {
@@ -651,7 +652,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_url_that_is_none_is_not_repeated() {
+    async fn invalid_url_is_not_repeated_in_the_error() {
         let error = RedisConn::connect("postgres://u:secret@h/1", RedisSettings::default())
             .await
             .unwrap_err();
@@ -662,8 +663,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_out_of_reach_is_said_so_at_once() {
-        // Port 1 is nobody's.
+    async fn unreachable_server_is_reported_at_once() {
+        // Nothing listens on port 1.
         for (url, said) in [
             (
                 "redis://:secret@127.0.0.1:1",

@@ -1,4 +1,4 @@
-//! One server: a few multiplexed connections used in turn, a deadline on each call, and a breaker.
+//! One server: a few multiplexed connections used in turn, a deadline per call, and a breaker.
 
 use std::{
     sync::{
@@ -17,49 +17,49 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{RedisFault, breaker::Breaker, url::Address};
 
-/// For one attempt to connect.
+/// Deadline of one attempt to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Commands that wait for the socket, each connection. The crate's 50 queues callers in a burst.
+/// Commands that may wait for the socket, per connection. With the crate's default of 50, callers queue in a burst.
 const PIPELINE_MAX: usize = 4096;
 
-/// One server.
+/// A server's connections, its breaker, and what is known of its replicas.
 pub(super) struct Node {
     address: Address,
     shown: Arc<str>,
     client: Client,
     config: ConnectionManagerConfig,
-    /// Those that are shared, then one for each other [`Lane`].
+    /// The shared connections, then one for each other [`Lane`].
     links: Box<[RwLock<Link>]>,
     turn: AtomicUsize,
     breaker: Breaker,
-    /// [`UNKNOWN`] before it has told.
+    /// Number of replicas; [`UNKNOWN`] before the first INFO.
     replicas: AtomicU32,
 }
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// A connection and how often it has been replaced.
+/// A connection, and how often it has been replaced.
 #[derive(Clone)]
 struct Link {
     generation: u64,
     manager: ConnectionManager,
 }
 
-/// Which connection.
+/// Which connection a command uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// One of those that all share.
+    /// One of the connections that all share.
     Shared,
-    /// The one for commands that hold up what comes behind them.
+    /// The connection for commands that block those after them, such as WAIT.
     Waiting,
-    /// The one that nobody has but who looks after leases: it is opened on that one's runtime, which drives it.
+    /// The connection for leases alone. It is opened on the runtime of the lease keeper, which drives it.
     Apart,
 }
 
-/// Lanes of one connection each.
+/// Number of lanes that have one connection.
 const LANES_OF_ONE: usize = 2;
 
-/// Until when.
+/// A deadline, with the duration it was set to, for error texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     pub(super) at: Instant,
@@ -67,7 +67,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// From now on.
+    /// A deadline that starts now.
     pub(super) fn begin(whole: Duration) -> Self {
         Self {
             at: Instant::now() + whole,
@@ -76,10 +76,10 @@ impl Limit {
     }
 }
 
-/// What came of a call, before it has words.
+/// Why a call failed, before it becomes a [`RedisFault`].
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// An error that the server answered, and who it is.
+    /// An error that the server returned, with its address.
     Reply(Arc<str>, RedisError),
     Fault(RedisFault),
 }
@@ -96,7 +96,7 @@ impl From<Failure> for RedisFault {
     }
 }
 
-/// Commands that go out together on one connection, nothing between them.
+/// Commands that are sent together on one connection, with nothing between them.
 #[derive(Debug)]
 pub(super) struct Parcel(Vec<Cmd>);
 
@@ -113,7 +113,7 @@ impl Parcel {
         Self(commands)
     }
 
-    /// Each with ASKING before it, for a slot that the server is taking over.
+    /// The same commands, each preceded by ASKING, for a slot that the server is taking over.
     pub(super) fn asking(&self) -> Self {
         let both = |command: &Cmd| [redis::cmd("ASKING"), command.clone()];
         Self(self.0.iter().flat_map(both).collect())
@@ -143,20 +143,20 @@ pub(super) fn command(words: &[&str]) -> Cmd {
     command
 }
 
-/// What a server tells about itself.
+/// Server facts from INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     pub(crate) version: (u32, u32),
-    /// The same for as long as it is the same process with the same line of data.
+    /// Run id and replication id: another value means another process or another history of data.
     pub(crate) identity: String,
-    /// How many replicas are in touch with it.
+    /// Number of connected replicas.
     pub(crate) replicas: u32,
     /// Whether it is a node of a Cluster.
     pub(crate) in_cluster: bool,
 }
 
 impl ServerInfo {
-    /// From the sections `server` and `replication` of INFO.
+    /// Parses the sections `server` and `replication` of INFO.
     fn read(info: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut lines = info.lines();
@@ -179,7 +179,7 @@ impl ServerInfo {
 }
 
 impl Node {
-    /// Connects when it is first asked.
+    /// A server that is connected to with the first command.
     pub(super) fn new(
         address: Address,
         info: ConnectionInfo,
@@ -191,15 +191,15 @@ impl Node {
             cause: error.into(),
         };
         let tcp = TcpSettings::default().set_nodelay(true);
-        // A peer that vanished without a word is noticed by what it does not acknowledge.
+        // A peer that vanished silently is detected by unacknowledged data.
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(super::OPERATOR_TIMEOUT);
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(unusable)?;
         let config = ConnectionManagerConfig::new()
-            // One attempt at a time: with the crate's own series every call waits for its end.
+            // One attempt at a time: with the crate's retries, every call would wait for the whole series.
             .set_number_of_retries(0)
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // Whoever asks has a deadline already: a second timer for each command would only cost.
+            // The caller has a deadline already; a second timer per command would only cost time.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_MAX);
         let links = (0..connections.max(1) + LANES_OF_ONE)
@@ -234,12 +234,12 @@ impl Node {
         &self.shown
     }
 
-    /// How many replicas it had when it last told about itself; `None` before it has.
+    /// Number of replicas as of the last INFO; `None` before the first.
     pub(super) fn replicas(&self) -> Option<u32> {
         Some(self.replicas.load(Ordering::Relaxed)).filter(|count| *count != UNKNOWN)
     }
 
-    /// Sends a parcel that may run twice: where the connection broke, it is sent once more.
+    /// Sends a parcel that may run twice: if the connection broke, it is sent once more.
     pub(super) async fn send(
         &self,
         parcel: &Parcel,
@@ -271,9 +271,9 @@ impl Node {
                 }))
             }
             Err(_) => {
-                // Whoever waits for replicas learns nothing about the server.
+                // A command that waits for replicas proves nothing about this server.
                 let is_silent = lane != Lane::Waiting && self.breaker.timed_out();
-                // Others' answers say nothing about a connection that is alone in its lane.
+                // In a lane with one connection, no other connection's answers show whether this one works.
                 if is_silent || lane != Lane::Shared {
                     self.replace(place, generation);
                 }
@@ -285,8 +285,8 @@ impl Node {
         }
     }
 
-    /// Asks whether or not the breaker is open, and tells it nothing: for questions about the servers,
-    /// which are put to several of them at once.
+    /// Sends a parcel even if the breaker is open, and does not report the result to it. For questions about the
+    /// servers, which are sent to several of them at once.
     pub(super) async fn ask_anyway(&self, parcel: &Parcel) -> RedisResult<Vec<Value>> {
         let place = self.place(Lane::Shared);
         let link = self.link(place);
@@ -298,7 +298,7 @@ impl Node {
         answer
     }
 
-    /// What it tells about itself; `None` where the host forbids to ask.
+    /// The server's INFO; `None` if the host forbids the command.
     pub(super) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         let sections = ["server", "replication"].map(|section| command(&["INFO", section]));
         let parcel = Parcel::several(sections.into());
@@ -323,9 +323,9 @@ impl Node {
             mut manager,
         } = link;
         match parcel.over(&mut manager).await {
-            // An idle connection was closed, or the server is back, or another one stands behind the
-            // name. After a drop the manager connects again by itself; other failures of connecting
-            // (TLS, AUTH, LOADING) it would keep for ever.
+            // An idle connection was closed, the server is back, or another server has taken over the name. After a drop
+            // the manager reconnects by itself. It would repeat other failures to connect (TLS, AUTH, LOADING) for ever,
+            // so it is replaced.
             Err(error) if !is_reply(&error) => {
                 if !error.is_connection_dropped() {
                     self.replace(place, generation);
@@ -353,7 +353,7 @@ impl Node {
             .clone()
     }
 
-    /// Puts a fresh connection in the place of a failed one, unless somebody else has.
+    /// Replaces a failed connection, unless another task has done so.
     fn replace(&self, place: usize, failed: u64) {
         let mut link = self.links[place]
             .write()
@@ -372,11 +372,11 @@ impl Node {
     }
 }
 
-/// Whether the server answered, and can answer others: an error in a script, out of memory.
+/// Whether the server answered and can answer other calls: an error in a script, out of memory.
 fn is_reply(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
     match error.kind() {
-        // It cannot serve anybody now, and after a failover another server may stand behind the name.
+        // The server cannot serve any call now, and after a failover the name may belong to another server.
         ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => false,
         ErrorKind::Server(_) | ErrorKind::Extension => true,
         _ => false,
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_known_by_its_run_and_its_line_of_data() {
+    fn server_is_identified_by_run_id_and_replication_id() {
         let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:aa\r\n\
                     # Replication\r\nrole:master\r\nconnected_slaves:2\r\nmaster_replid:bb\r\n\
                     master_replid2:cc\r\n";
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_goes_before_each_command() {
+    fn asking_is_sent_before_each_command() {
         let parcel = Parcel::several(vec![command(&["GET", "a"]), command(&["WAIT", "1"])]);
         let names: Vec<String> = parcel
             .asking()

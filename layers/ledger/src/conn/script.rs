@@ -1,8 +1,8 @@
-//! Scripts by their SHA-1, with the text as the way back.
+//! Scripts called by their SHA-1, with the full text as a fallback.
 
 use redis::{Cmd, Script, ToRedisArgs};
 
-/// A script's text and its SHA-1, which is its name on the server.
+/// A script's text, and its SHA-1, by which a server that has cached it is called.
 #[derive(Debug)]
 pub struct RedisScript {
     code: String,
@@ -10,8 +10,8 @@ pub struct RedisScript {
 }
 
 impl RedisScript {
-    /// Of two parts. The script's first line may be `#!lua flags=...`, which goes on top, or away for a
-    /// server that does not know it (before 7.0).
+    /// Builds a script from two parts. If its first line is `#!lua flags=...`, that line becomes the first of the
+    /// whole, or is removed for a server that does not support it (before 7.0).
     pub(super) fn new(prelude: &str, script: &str, flags_known: bool) -> Self {
         let code = match script.split_once('\n') {
             Some((flags, body)) if flags.starts_with("#!") && flags_known => {
@@ -24,18 +24,18 @@ impl RedisScript {
         Self { code, sha }
     }
 
-    /// Calls it by name; a server that has not seen it answers NOSCRIPT.
+    /// Calls it by its SHA-1. A server that has not cached it returns NOSCRIPT.
     pub(super) fn by_name(&self, keys: &[String], args: impl ToRedisArgs) -> Cmd {
         call("EVALSHA", &self.sha, keys, args)
     }
 
-    /// Calls it by its text.
+    /// The command that runs the script by its source (EVAL).
     pub(super) fn by_text(&self, keys: &[String], args: impl ToRedisArgs) -> Cmd {
         call("EVAL", &self.code, keys, args)
     }
 }
 
-/// What a script's arguments mostly take in bytes: the largest is what stands on a receipt.
+/// Usual size of a script's arguments in bytes; the largest is a receipt's item.
 const ARGS_SIZE: usize = 768;
 
 fn call(name: &str, script: &str, keys: &[String], args: impl ToRedisArgs) -> Cmd {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_stand_on_top_or_nowhere() {
+    fn script_flags_are_on_the_first_line_or_absent() {
         let script = "#!lua flags=allow-oom\nreturn 1";
         assert_eq!(
             RedisScript::new("local a = 1\n", script, true).code,

@@ -1,4 +1,4 @@
-//! Addresses of a Redis: one server, behind Sentinels, or a Cluster.
+//! Redis addresses: one server, a server behind Sentinels, or a Cluster.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::RedisFault;
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26_379;
 
-/// A Redis URL, read. Shown without user and password.
+/// A parsed Redis URL. Displayed without user and password.
 ///
 /// ```text
 /// redis://[user:password@]host[:6379][/database]
@@ -17,23 +17,23 @@ const SENTINEL_PORT: u16 = 26_379;
 /// redis-cluster://[user:password@]host[:6379],host,...
 /// ```
 ///
-/// `rediss`, `rediss-sentinel` and `rediss-cluster` for TLS. User and password are those of the servers;
-/// Sentinels are shown them only if they ask.
+/// `rediss`, `rediss-sentinel` and `rediss-cluster` use TLS. User and password are those of the servers; they are sent
+/// to a Sentinel only if it requires authentication.
 #[derive(Clone)]
 pub struct RedisUrl {
     pub(super) kind: Kind,
-    /// At least one: the server, the Sentinels, or nodes to begin with.
+    /// At least one: the server, the Sentinels, or the first nodes to ask.
     pub(super) hosts: Vec<Address>,
-    /// How to connect to the first of them; the others differ in the address only.
+    /// How to connect to the first host; the others differ only in their address.
     info: ConnectionInfo,
     has_credentials: bool,
 }
 
-/// How many servers there are, and who says which of them to ask.
+/// How many servers there are, and which servers report the primaries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Single,
-    /// The name that the Sentinels know the primary by.
+    /// The Sentinels' name of the primary.
     Sentinel(String),
     Cluster,
 }
@@ -46,10 +46,10 @@ pub(super) struct Address {
 }
 
 impl RedisUrl {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// [`RedisFault::Url`], which says what is wrong without repeating the text.
+    /// [`RedisFault::Url`] with the reason. The text itself is left out, since it may contain a password.
     pub fn parse(text: &str) -> Result<Self, RedisFault> {
         let (scheme, rest) = text.split_once("://").ok_or(RedisFault::Url(FORM))?;
         let (scheme, kind) = match scheme {
@@ -62,7 +62,7 @@ impl RedisUrl {
         };
         if rest.contains(['?', '#']) {
             return Err(RedisFault::Url(
-                "it has a '?' or a '#': percent-encode it in a password, leave it away elsewhere",
+                "it has a '?' or a '#': percent-encode it in a password, remove it elsewhere",
             ));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -73,7 +73,7 @@ impl RedisUrl {
         let (kind, port, database) = match kind {
             Kind::Cluster if !matches!(path, "" | "0" | "0/") => {
                 return Err(RedisFault::Url(
-                    "a Cluster has database 0 only: nothing goes behind the hosts, and a '/' in a password is \
+                    "a Cluster has database 0 only: put nothing after the hosts; a '/' in a password is \
                      percent-encoded",
                 ));
             }
@@ -91,7 +91,7 @@ impl RedisUrl {
             .ok_or(RedisFault::Url(
                 "the hosts must be like a:7000,b:7001 or [::1]:7000; percent-encode a password",
             ))?;
-        // The crate reads user, password and database; it knows one host only.
+        // The crate parses user, password and database, but supports only one host.
         let mut one = format!("{scheme}://");
         if let Some(credentials) = credentials {
             one = format!("{one}{credentials}@");
@@ -108,7 +108,7 @@ impl RedisUrl {
         })
     }
 
-    /// Trusting these authorities, PEM, and no others.
+    /// Trusts these certificate authorities (PEM) and no others.
     pub(super) fn trusting(self, pem: &[u8]) -> Result<Self, RedisFault> {
         let certificates = TlsCertificates {
             client_tls: None,
@@ -123,7 +123,7 @@ impl RedisUrl {
         })
     }
 
-    /// Whether it carries a user or a password.
+    /// Whether it contains a user or a password.
     #[must_use]
     pub const fn has_credentials(&self) -> bool {
         self.has_credentials
@@ -168,7 +168,7 @@ impl RedisUrl {
         self.info.clone().set_addr(addr)
     }
 
-    /// How to connect to a Sentinel: it has no databases, and often no password.
+    /// How to connect to a Sentinel. A Sentinel has no databases, and often no password.
     pub(super) fn sentinel(&self, address: &Address, with_credentials: bool) -> ConnectionInfo {
         let info = self.server(address);
         let settings = if with_credentials {
@@ -180,7 +180,7 @@ impl RedisUrl {
     }
 }
 
-/// Hosts and ports.
+/// Writes hosts and ports.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, host) in self.hosts.iter().enumerate() {
@@ -206,7 +206,7 @@ fn master_name(name: &str) -> Result<String, RedisFault> {
         Ok(name.to_owned())
     } else {
         Err(RedisFault::Url(
-            "behind the Sentinels must stand the name that they know the primary by, like /mymaster",
+            "add the name of the primary, as configured on the Sentinels, after the addresses, like /mymaster",
         ))
     }
 }
@@ -215,13 +215,13 @@ fn database_of(text: &str) -> Result<u32, RedisFault> {
     match text {
         "" => Ok(0),
         text => text.parse().map_err(|_| {
-            RedisFault::Url("behind the primary's name stands a database's number, if anything")
+            RedisFault::Url("only a database number may follow the name of the primary")
         }),
     }
 }
 
 impl Address {
-    /// `host`, `host:port`, `[v6]` or `[v6]:port`.
+    /// Parses `host`, `host:port`, `[v6]` or `[v6]:port`.
     fn parse(text: &str, default_port: u16) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -252,8 +252,8 @@ impl Address {
         })
     }
 
-    /// As servers write it in a redirection: `host:port`, an IPv6 host without brackets. Without a host
-    /// it is the one that said so.
+    /// Parses the address in a redirection: `host:port`, with an IPv6 host not in brackets. If the host is missing, it
+    /// is that of the server that sent the redirection.
     pub(super) fn told(text: &str, by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = match host {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn url_errors_do_not_contain_the_password() {
         for (text, said) in [
             ("postgres://u:hunter2@h/1", "redis-cluster://"),
             ("hunter2", "redis-cluster://"),
@@ -367,7 +367,10 @@ mod tests {
             ("redis-sentinel://:hunter2@a:1", "/mymaster"),
             ("redis-sentinel://:hunter2@a:1/", "/mymaster"),
             ("redis-sentinel://:hunter2@a:1/my master", "/mymaster"),
-            ("redis-sentinel://:hunter2@a:1/m/x", "database's number"),
+            (
+                "redis-sentinel://:hunter2@a:1/m/x",
+                "only a database number",
+            ),
             ("redis-sentinel:///mymaster", "a:7000,b:7001"),
         ] {
             let error = RedisUrl::parse(text).expect_err(text).to_string();
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_is_told_no_password_unless_it_asks() {
+    fn sentinel_gets_the_password_only_on_request() {
         let url = RedisUrl::parse("redis-sentinel://u:p@s1/m/3").unwrap();
         for (with, user, password) in [(false, None, None), (true, Some("u"), Some("p"))] {
             let info = url.sentinel(&url.hosts[0], with);
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirection_without_a_host_means_the_one_that_sent_it() {
+    fn redirection_without_a_host_means_the_sending_server() {
         let by = Address::parse("h:1", PORT).unwrap();
         for (text, told) in [
             ("10.0.0.1:7000", Some("10.0.0.1:7000")),

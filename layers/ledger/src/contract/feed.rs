@@ -1,4 +1,4 @@
-//! What a ledger tells, and what is kept beside it by those who pass it on.
+//! The events of a ledger, and the notes that consumers of events store next to the books.
 
 use std::{future::Future, time::Duration};
 
@@ -8,45 +8,45 @@ use crate::{
     happening::{Event, Happening, Levels, Watched},
 };
 
-/// How many events are kept; the oldest is forgotten first.
+/// Events that are kept; beyond that the oldest is dropped.
 pub const EVENTS_MAX: u64 = 100_000;
-/// How many events come at once, at most.
+/// Events that one read returns, at most.
 pub const EVENTS_AT_ONCE_MAX: usize = 1000;
-/// How long what was told once is not told again: 90 days, in milliseconds.
+/// How long an event with the same [`Telling::once`] is not emitted again: 90 days, in milliseconds.
 pub const TOLD_MS: u64 = 90 * 24 * 3_600_000;
 
-/// Something that a gateway has seen, to be told once.
+/// An event that a gateway reports, emitted once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telling {
-    /// What it is told by: the same again is told once. See [`TOLD_MS`].
+    /// Identifies the event: the same text again within [`TOLD_MS`] emits nothing.
     pub once: String,
-    /// Whose money, where it is an account's.
+    /// The account, if the event is about one.
     pub account: Option<AccountId>,
-    /// On which key, where it is one's.
+    /// The key, if the event is about one.
     pub key: Option<KeyId>,
-    /// What it is.
+    /// Kind and content of the event.
     pub what: Happening,
 }
 
-/// A text that is kept beside the books, and its version.
+/// A text that is stored next to the books, with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Its name.
+    /// Unique within the ledger.
     pub name: String,
-    /// Grows with each change, from 1.
+    /// Increases by one with each change, from 1.
     pub version: u64,
-    /// The text.
+    /// Text of the document.
     pub text: String,
 }
 
-/// The events of a ledger, in one order, and notes beside them. What a charge, a payment or a correction tells is made
-/// in the step that moves the money; nothing moves money without telling it.
+/// The events of a ledger, in one order, and the notes stored next to them. The event of a charge, a payment or a
+/// correction is emitted in the same step that moves the money, so that no money moves without its event.
 pub trait Feed: Send + Sync + 'static {
-    /// From now on these levels of an account, or of one of its keys or groups, are told. A level that has been passed already is
-    /// told when it is passed the next time.
+    /// Sets the levels of an account, or of one of its keys or groups. A level that was passed before is reported only
+    /// when it is passed again.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn set_levels(
         &self,
         account: &AccountId,
@@ -54,47 +54,48 @@ pub trait Feed: Send + Sync + 'static {
         levels: Levels,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// The levels of an account, of its keys and of its groups, where there are some: in this order, each by id.
+    /// The levels of an account, then of its keys, then of its groups, each sorted by id. Empty levels are left out.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn levels(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<(Watched, Levels)>, BookError>> + Send;
 
-    /// Gives their places to events that have none yet, where that is a step of its own; answers the place of the last.
+    /// Numbers events that have no number yet, in a store where that is a separate step. Returns the number of the
+    /// last.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn gather(&self) -> impl Future<Output = Result<u64, BookError>> + Send;
 
-    /// So many events behind the place `after`, oldest first. Of those that are forgotten there is none.
+    /// At most `limit` events after the number `after`, oldest first. Dropped events are not returned.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn events(
         &self,
         after: u64,
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Event>, BookError>> + Send;
 
-    /// Adds an event, unless the same was told before; says whether it was added.
+    /// Emits an event unless it was emitted before; returns whether it was emitted now.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn tell(&self, telling: &Telling) -> impl Future<Output = Result<bool, BookError>> + Send;
 
-    /// A note.
+    /// The note with this name, if any.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn note(&self, name: &str) -> impl Future<Output = Result<Option<Note>, BookError>> + Send;
 
-    /// Writes a note where its version is still this one; 0: where there is none. An empty text takes it away.
+    /// Writes a note if its version is still `version`; 0 if there must be none yet. An empty text deletes the note.
     ///
     /// # Errors
-    /// See [`BookError`]; [`BookError::Exists`] where somebody else has changed it.
+    /// [`BookError::Exists`] if the note was changed meanwhile, or another [`BookError`] if the ledger does not answer.
     fn put_note(
         &self,
         name: &str,
@@ -102,16 +103,17 @@ pub trait Feed: Send + Sync + 'static {
         text: &str,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// The notes whose names begin so, by name.
+    /// The notes whose names begin with `begins`, by name.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn notes(&self, begins: &str) -> impl Future<Output = Result<Vec<Note>, BookError>> + Send;
 
-    /// Whether `owner` alone may do what `name` names, for so long from now: it had the right or took it.
+    /// Acquires or renews the exclusive right named `name` for `owner`. Returns whether `owner` has it now; it expires
+    /// unless it is renewed.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn lease(
         &self,
         name: &str,

@@ -1,18 +1,18 @@
-//! Groups of keys: what they may spend together, as operators see it.
+//! Groups of keys, which share ceilings, as operators see them.
 
 use serde::{Deserialize, Serialize};
 
 use super::PeriodView;
 use crate::{account::GroupId, ceiling::Ceilings, money::MicroRub};
 
-/// What is known of a group, money apart.
+/// A group's settings, without its money.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
-    /// Its id, once in its account.
+    /// Unique within the account.
     pub id: GroupId,
-    /// Its name.
+    /// Display name.
     pub name: String,
-    /// It was removed: no key gets into it, and its books are kept.
+    /// The group was removed: no key can join it, and its books are kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }
@@ -20,27 +20,29 @@ pub struct GroupRecord {
 /// A group as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupView {
-    /// What is known of it.
+    /// The group's settings.
     #[serde(flatten)]
     pub record: GroupRecord,
     /// The most that its keys may spend together, if limited.
     pub ceiling_rub: Option<MicroRub>,
-    /// Spent by keys while they were in it.
+    /// Spending of keys while they were in the group.
     pub spent_rub: MicroRub,
-    /// Held by the running calls of its keys.
+    /// Amount held by the running calls of its keys.
     pub held_rub: MicroRub,
-    /// What its keys can spend together now: the least of the account's free money and the rests of its ceilings.
+    /// Amount that its keys can spend together now: the smallest of the account's free money and the remainders of its
+    /// ceilings.
     pub free_rub: MicroRub,
-    /// The current month.
+    /// Ceiling and spending of the current month.
     pub month: PeriodView,
-    /// The current day.
+    /// Ceiling and spending of the current day.
     pub day: PeriodView,
-    /// What it has spent beyond what its keys have: that of keys that left it, less what keys had spent when they came.
+    /// The group's spending minus that of its present keys: the spending of keys that have left, minus what its present
+    /// keys had spent before they joined.
     pub carried_rub: MicroRub,
 }
 
 impl GroupView {
-    /// The most that it may spend.
+    /// The group's ceilings.
     #[must_use]
     pub const fn ceilings(&self) -> Ceilings {
         Ceilings {
@@ -54,20 +56,20 @@ impl GroupView {
 /// A change of a group. `None` leaves a field alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupChange {
-    /// Its name.
+    /// The new name.
     pub name: Option<String>,
-    /// The ceiling; `Some(None)` takes it away.
+    /// The new ceiling; `Some(None)` removes it.
     pub ceiling: Option<Option<MicroRub>>,
-    /// The ceiling of a month; `Some(None)` takes it away.
+    /// The new ceiling per month; `Some(None)` removes it.
     pub ceiling_month: Option<Option<MicroRub>>,
-    /// The ceiling of a day; `Some(None)` takes it away.
+    /// The new ceiling per day; `Some(None)` removes it.
     pub ceiling_day: Option<Option<MicroRub>>,
-    /// It is removed, for good.
+    /// Removes the group for good.
     pub remove: bool,
 }
 
 impl GroupChange {
-    /// What the change makes of a group's ceilings.
+    /// Returns the ceilings after the change.
     #[must_use]
     pub fn ceilings(&self, before: Ceilings) -> Ceilings {
         Ceilings {
@@ -77,7 +79,7 @@ impl GroupChange {
         }
     }
 
-    /// Writes the change into a record, its ceilings apart.
+    /// Applies the change to a record; ceilings are not part of it.
     pub fn apply(&self, record: &mut GroupRecord) {
         if let Some(name) = &self.name {
             record.name.clone_from(name);

@@ -1,4 +1,4 @@
-//! An account's journal: its lines in their order, page by page.
+//! An account's journal: its lines in order, read page by page.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,58 +14,58 @@ use crate::{
 pub struct Receipt {
     /// The call's number.
     pub number: RequestNumber,
-    /// Unix time in milliseconds when it was booked.
+    /// Unix time in milliseconds at which the call was booked.
     pub at_ms: u64,
-    /// Who paid.
+    /// The account that paid.
     pub account: AccountId,
-    /// On which key.
+    /// The key that the call was made with.
     pub key: KeyId,
-    /// The group that was charged with it: the one that the key was in then. `None` where it was in none, where nothing
-    /// was booked, and where an earlier version wrote the receipt.
+    /// The group that the charge was counted in: the key's group at the time. `None` if the key was in none, if nothing
+    /// was booked, or if an earlier version wrote the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// What was held.
+    /// The amount that was held.
     pub held_rub: MicroRub,
-    /// What it cost.
+    /// Cost of the call.
     pub cost_rub: MicroRub,
-    /// What was charged.
+    /// The amount that was charged.
     pub charged_rub: MicroRub,
-    /// Cost beyond the charge.
+    /// Cost minus charge.
     pub loss_rub: MicroRub,
     /// How it was booked.
     pub booked: Booked,
-    /// What was bought.
+    /// The item that was bought.
     #[serde(flatten)]
     pub item: Item,
 }
 
-/// One line of an account's journal: what moved its money, and what was disputed.
+/// One line of an account's journal: an entry, a charged call, or a disputed call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(
     clippy::large_enum_variant,
-    reason = "nearly all lines are calls: a box would be one more allocation for each"
+    reason = "nearly all lines are calls: boxing them would cost an allocation each"
 )]
 pub enum JournalLine {
     /// A payment or a correction.
     Entry {
-        /// The operator's id for it.
+        /// The operator's id for the entry.
         id: String,
-        /// Unix time in milliseconds when it was booked.
+        /// Unix time in milliseconds at which it was booked.
         at_ms: u64,
-        /// Whose it is.
+        /// The account that it was booked on.
         account: AccountId,
-        /// How much, signed.
+        /// The amount, signed.
         amount_rub: MicroRub,
-        /// Why, for a correction.
+        /// The reason of a correction; `None` for a payment.
         reason: Option<String>,
     },
-    /// A call.
+    /// A charged or disputed call.
     Call(Receipt),
 }
 
 impl JournalLine {
-    /// Unix time in milliseconds when it was booked.
+    /// Unix time in milliseconds at which the line was booked.
     #[must_use]
     pub const fn at_ms(&self) -> u64 {
         match self {
@@ -74,7 +74,7 @@ impl JournalLine {
         }
     }
 
-    /// The payment or correction, if this is the one of that id.
+    /// The line as an entry, if it is the one with this id.
     pub(crate) fn into_entry(self, wanted: &str) -> Option<Entry> {
         match self {
             Self::Entry {
@@ -88,7 +88,7 @@ impl JournalLine {
     }
 }
 
-/// Looks for an entry from the journal's end back: who asks has mostly booked it just now.
+/// Finds an entry, from the journal's end backwards: usually it was booked a moment ago.
 pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -113,30 +113,31 @@ pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// How many lines a page of a journal has at most.
+/// Lines of a journal page, at most.
 pub const JOURNAL_LINES_MAX: usize = 1000;
 
-/// Which part of an account's journal is asked for.
+/// The part of an account's journal to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPart<'a> {
-    /// From this time on, in Unix milliseconds.
+    /// Lines from this time on, in Unix milliseconds.
     pub since_ms: u64,
-    /// Before this time.
+    /// Lines before this time, in Unix milliseconds.
     pub until_ms: u64,
-    /// Behind what a page called [`JournalPage::next`], in the same direction.
+    /// Lines after this position: [`JournalPage::next`] of a page read in the same direction.
     pub after: Option<&'a str>,
-    /// From the last line back, for whoever looks at the latest.
+    /// Reads backwards from the last line.
     pub newest_first: bool,
-    /// Nothing that came later than these books: their [`journal_end`](super::AccountBooks::journal_end).
+    /// No lines that were booked after these books were read: their [`journal_end`](super::AccountBooks::journal_end).
     pub end: Option<&'a str>,
-    /// Where the newest come first: nothing up to this place, as a [`Rollup`](crate::rollup::Rollup) tells how far it is.
+    /// When reading backwards: stop at this position, which a [`Rollup`](crate::rollup::Rollup) reports as the end of
+    /// its sums.
     pub behind: Option<&'a str>,
-    /// How many lines at most; no more than [`JOURNAL_LINES_MAX`] come.
+    /// Lines to return, at most; never more than [`JOURNAL_LINES_MAX`].
     pub limit: usize,
 }
 
 impl JournalPart<'_> {
-    /// All of it, in pages as large as they get.
+    /// The whole journal, in the largest pages.
     #[must_use]
     pub const fn whole() -> Self {
         Self {
@@ -151,12 +152,12 @@ impl JournalPart<'_> {
     }
 }
 
-/// Lines of a journal, in the direction that was asked for.
+/// Lines of a journal, in the requested direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalPage {
-    /// The lines.
+    /// The lines of this page.
     pub lines: Vec<JournalLine>,
-    /// Where to go on; `None` at the end.
+    /// Position to continue from; `None` at the end.
     pub next: Option<String>,
 }
 
@@ -188,7 +189,7 @@ enum NextPage {
 }
 
 impl JournalPages {
-    /// The lines that these books count, and no later ones.
+    /// Reads the lines that these books include, and none after them.
     #[must_use]
     pub fn up_to(books: &AccountBooks) -> Self {
         Self::new(books.view.id.clone(), books.journal_end.clone())
@@ -202,8 +203,7 @@ impl JournalPages {
         }
     }
 
-    /// The next page's lines, oldest first; `None` behind the last page. Asked again after an error, it asks for the
-    /// same page.
+    /// The next page's lines, oldest first; `None` after the last page. After an error, the same page is read again.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -218,7 +218,7 @@ impl JournalPages {
         Ok(Some(self.turned(page)))
     }
 
-    /// Which page is next.
+    /// The account and part of the next page; `None` after the last page.
     pub(crate) fn asked(&self) -> Option<(&AccountId, JournalPart<'_>)> {
         let after = match &self.next {
             NextPage::First => None,
@@ -233,7 +233,7 @@ impl JournalPages {
         Some((&self.account, part))
     }
 
-    /// Goes on behind the page that was asked for.
+    /// Continues after a page that was read, and returns its lines.
     pub(crate) fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
         self.next = page.next.map_or(NextPage::None, NextPage::After);
         page.lines

@@ -1,7 +1,7 @@
-//! What a ledger promises: the words that all stores share, and the two traits.
+//! The contract of a ledger: the types that all stores share, and two traits.
 //!
-//! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`super::book`] is
-//! the state machine that says what every answer means.
+//! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`super::book`] is the state machine
+//! that defines every answer.
 
 mod feed;
 mod groups;
@@ -34,25 +34,44 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// A wish to hold money for a call.
+/// A request to hold money for a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// The call's number, which is the hold's id.
+    /// The call's number, which is also the hold's id.
     pub number: RequestNumber,
-    /// Who pays.
+    /// The account that pays.
     pub account: AccountId,
-    /// On which key.
+    /// The key that the call is made with.
     pub key: KeyId,
-    /// What the call can cost.
+    /// The most that the call can cost.
     pub want: MicroRub,
-    /// What it must at least hold: less is held when funds are short, down to this.
+    /// The smallest acceptable hold: if less than `want` is free, less is held, but at least this.
     pub least: MicroRub,
-    /// How long the hold lives unless settled, released or extended.
+    /// How long the hold lives unless it is settled, released or extended.
     pub ttl: Duration,
 }
 
 impl Hold {
-    /// All or nothing of it.
+    /// A request to hold `amount`, all or nothing.
+    #[must_use]
+    pub const fn new(
+        number: RequestNumber,
+        account: AccountId,
+        key: KeyId,
+        amount: MicroRub,
+        ttl: Duration,
+    ) -> Self {
+        Self {
+            number,
+            account,
+            key,
+            want: amount,
+            least: amount,
+            ttl,
+        }
+    }
+
+    /// The request with `least` equal to `want`, so that the hold is granted in full or refused.
     #[cfg(feature = "redis")]
     pub(crate) fn whole(&self) -> Self {
         Self {
@@ -62,45 +81,45 @@ impl Hold {
     }
 }
 
-/// A hold that stands.
+/// A hold that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
-    /// What is held: `min(want, free)`.
+    /// The amount held: `min(want, free)`.
     pub held: MicroRub,
-    /// What is left free beside it.
+    /// Amount that stays free next to the hold.
     pub free: MicroRub,
 }
 
-/// Why nothing was held. Exhaustive on purpose: whoever turns it into an answer has to know of a new one.
+/// Why nothing was held. Exhaustive on purpose: code that turns it into an answer must handle every reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// No such account or key.
+    /// The account or the key does not exist.
     Unknown,
     /// The account is suspended.
     Suspended,
     /// The key is disabled or deleted.
     Disabled,
-    /// The account's posted balance is spent.
+    /// The account's balance is spent.
     AccountEmpty,
     /// A ceiling of the key, or of its group, is used up.
     CeilingUsedUp(Ceiling),
-    /// It does not fit beside what is held.
+    /// The hold does not fit next to the open holds.
     DoesNotFit {
-        /// Free on this key now.
+        /// Free amount of this key now.
         free: MicroRub,
-        /// Held by the key's running calls.
+        /// Amount held by the key's running calls.
         held: MicroRub,
-        /// The ceiling that leaves no more, of the key or of its group; `None` where the account's money does.
+        /// The ceiling of the key or its group that limits `free`; `None` if the account's balance does.
         ceiling: Option<Ceiling>,
     },
-    /// As many of the key's calls are open as may be at once.
+    /// The key has as many open calls as it may have at once.
     TooManyCalls {
-        /// How many that are.
+        /// The limit of open calls.
         most: u32,
     },
-    /// The number was settled or released already.
+    /// The call was already settled or released.
     Gone,
-    /// The number holds something else already.
+    /// The call already has a hold with another amount, account or key.
     Conflict,
 }
 
@@ -123,65 +142,114 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a ledger did not do what was asked.
+/// A change of the amount that a running call holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adjustment {
+    /// The call's number.
+    pub number: RequestNumber,
+    /// The account that pays.
+    pub account: AccountId,
+    /// The key that the call is made with.
+    pub key: KeyId,
+    /// Number of this adjustment among those of the call, from 1. An adjustment that arrives after one with the same or
+    /// a higher number changes nothing.
+    pub sequence: u32,
+    /// The amount to hold from now on.
+    pub amount: MicroRub,
+}
+
+/// The answer to an [`Adjustment`] that was not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Adjusted {
+    /// The call holds this amount now: the requested amount, or that of an adjustment with a higher number.
+    Held(MicroRub),
+    /// The call holds nothing: it has ended, its hold has expired or was lost, or it was never held.
+    Gone,
+    /// This ledger cannot adjust holds; the hold is unchanged.
+    Unsupported,
+}
+
+/// Why a ledger operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// It said no.
+    /// The ledger refused.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// It could not be asked, or its answer was lost: it may have done it.
+    /// The ledger did not answer, or its answer was lost: the operation may have been carried out.
     #[error("ledger out of reach")]
     Unavailable(#[source] BoxError),
 }
 
-/// The end of a call: what it used and cost.
+/// The end of a call that cost something: what it used and what it cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settlement {
     /// The call's number.
     pub number: RequestNumber,
-    /// Who pays.
+    /// The account that pays.
     pub account: AccountId,
-    /// On which key.
+    /// The key that the call was made with.
     pub key: KeyId,
-    /// What was held.
+    /// The amount that was held at first. If the hold was adjusted, the item has the later amounts.
     pub held: MicroRub,
-    /// What the call cost.
+    /// Cost of the call.
     pub cost: MicroRub,
-    /// The first attempt to settle was made so recently that its tombstone would still be there:
-    /// a hold that the ledger has never heard of was lost by it, not settled before.
+    /// The first attempt to settle is so recent that the tombstone of an earlier settlement would still exist. So if
+    /// the ledger does not know the hold, it has lost the hold, and has not settled it before.
     pub fresh: bool,
-    /// The lease that held the money for it, if one did: where it is settled by another process than the one that
-    /// held it.
+    /// The lease that held the money, if one did and the call is settled by another process than the one that held it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<RequestNumber>,
-    /// What stands on the receipt beside the money.
+    /// Content of the receipt in addition to the money.
     pub item: Item,
 }
 
-/// What was bought.
+impl Settlement {
+    /// The charge for a call that has just ended: `cost`, from `hold`, which was granted with `held`.
+    #[must_use]
+    pub fn new(hold: &Hold, held: MicroRub, cost: MicroRub, item: Item) -> Self {
+        Self {
+            number: hold.number,
+            account: hold.account.clone(),
+            key: hold.key.clone(),
+            held,
+            cost,
+            fresh: true,
+            lease: None,
+            item,
+        }
+    }
+
+    /// The amount that was held when the call ended.
+    #[must_use]
+    pub fn held_at_end(&self) -> MicroRub {
+        self.item.held_at_end_rub.unwrap_or(self.held)
+    }
+}
+
+/// The item that was bought.
 ///
-/// Ledgers keep it as JSON, in files and streams that gateways of several versions read: what came later may be
-/// missing, is left out where there is nothing to say, and what is not known is passed over. Its members stand in this order:
-/// what many calls share comes first, and from `usage` on what is each call's own.
+/// Ledgers store it as JSON, in files and streams that gateways of several versions read. So newer fields may be
+/// missing, empty fields are left out, and unknown fields are ignored. The order of fields is fixed: fields that many
+/// calls share come first, and those from `usage` on are the call's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// The catalog name, or whatever is sold.
+    /// Catalog name of the model, or of whatever is sold.
     pub model: String,
-    /// Who answered.
+    /// The vendor that answered.
     pub vendor: String,
     /// The prices that the cost was computed with.
     pub price: Option<Arc<Price>>,
-    /// The usage was estimated or repaired: the vendor's own was missing or absurd.
+    /// The usage was estimated or repaired, because the vendor's was missing or implausible.
     pub estimated: bool,
-    /// The vendor's counts were beyond what is possible, and were cut to what was held for.
+    /// The vendor's counts were impossible and were cut to what the hold covers.
     #[serde(default)]
     pub bounded: bool,
-    /// The vendor told of something that has no price: it was charged at the dearest rate that covers it.
+    /// The vendor reported something that has no price; it was charged at the dearest rate that covers it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unpriced: bool,
     /// How the call ended.
     pub end: End,
-    /// Where the call came in; `None` where the gateway that took it did not say.
+    /// The endpoint that the call was made to; `None` if the gateway did not record it.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -190,18 +258,31 @@ pub struct Item {
     pub endpoint: Option<Endpoint>,
     /// Tokens by class.
     pub usage: Usage,
-    /// What the vendor takes for the call, in rubles at the exchange rate of its price, where that is known. The
-    /// operator's alone.
+    /// Vendor's price of the call, in rubles at the exchange rate of its price, if configured. Only the operator sees
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_cost_rub: Option<MicroRub>,
-    /// The session that the caller named.
+    /// The usage that the vendor reported, if it was cut (`bounded`). Only the operator sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_usage: Option<Usage>,
+    /// The price of the part that was cut, as far as the vendor may bill it. It is the seller's loss and no part of the
+    /// call's cost. Only the operator sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounded_loss_rub: Option<MicroRub>,
+    /// The largest amount that the call held, if its hold was adjusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_max_rub: Option<MicroRub>,
+    /// The amount that the call held when it ended, if its hold was adjusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_at_end_rub: Option<MicroRub>,
+    /// The session that the caller named, if any.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "session::kept"
     )]
     pub session: Option<SessionId>,
-    /// How it went in time; `None` where nobody watched.
+    /// The call's timing; `None` if it was not recorded.
     #[serde(
         rename = "times",
         default,
@@ -212,8 +293,8 @@ pub struct Item {
 }
 
 impl Item {
-    /// What every receipt says; nothing was counted, and there is nothing more to say. Whoever fills in the rest of it
-    /// by `..Item::new(…)` need not know what comes later.
+    /// An item with the mandatory fields; nothing is counted and all other fields are empty. Code that fills in the
+    /// rest with `..Item::new(…)` keeps compiling when fields are added.
     #[must_use]
     pub fn new(model: impl Into<String>, vendor: impl Into<String>, end: End) -> Self {
         Self {
@@ -225,6 +306,10 @@ impl Item {
             bounded: false,
             unpriced: false,
             vendor_cost_rub: None,
+            vendor_usage: None,
+            bounded_loss_rub: None,
+            held_max_rub: None,
+            held_at_end_rub: None,
             end,
             session: None,
             endpoint: None,
@@ -243,22 +328,22 @@ const fn is_false(flag: &bool) -> bool {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Booked {
-    /// From its hold.
+    /// Charged from its hold.
     Held,
-    /// The hold had expired: from what was free.
+    /// Charged from free money, because the hold had expired.
     Late,
-    /// The ledger had lost the hold: from what was free.
+    /// Charged from free money, because the ledger had lost the hold.
     Forced,
-    /// Not at all: a number that was never held, or so long ago that it may have been settled.
+    /// Not charged: the number was never held, or its hold is so old that it may have been settled.
     Stale,
-    /// Not at all: the account is gone.
+    /// Not charged: the account does not exist any more.
     NoAccount,
-    /// Not at all: the hold was released.
+    /// Not charged: the hold was released.
     Released,
 }
 
 impl Booked {
-    /// The word that receipts and logs have for it.
+    /// The word for it in receipts and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -272,46 +357,46 @@ impl Booked {
     }
 }
 
-/// What a settlement moved.
+/// The result of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
-    /// How it was booked, the first time.
+    /// How the call was booked, the first time.
     pub booked: Booked,
-    /// What was charged.
+    /// The amount charged.
     pub charged: MicroRub,
-    /// What it cost beyond what could be charged: ours to bear.
+    /// The part of the cost that could not be charged; the operator bears it.
     pub loss: MicroRub,
-    /// It had been booked before; this is the first result.
+    /// The call had been booked before, and this is the first result.
     pub repeated: bool,
 }
 
 impl Settled {
-    /// Whether this settlement, and no earlier one, moved the money.
+    /// Whether this settlement moved money, and not an earlier one of the same call.
     #[must_use]
     pub const fn moved(&self) -> bool {
         !self.repeated && matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
     }
 }
 
-/// What a call needs of a ledger. Every operation is idempotent by the call's number.
+/// The ledger operations that a call needs. Every operation is idempotent by the call's number.
 pub trait Ledger: Send + Sync + 'static {
-    /// Holds money: one atomic step over the account and the key.
+    /// Holds money, in one atomic step over the account and the key.
     ///
     /// # Errors
-    /// The refusal, or that the ledger is out of reach (and may have held it: release it).
+    /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`]: the money may be held, so release it.
     fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
     /// Charges a call and ends its hold.
     ///
     /// # Errors
-    /// The ledger is out of reach: ask again.
+    /// [`LedgerError::Unavailable`]: retry.
     fn settle(
         &self,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled, LedgerError>> + Send;
 
-    /// Charges calls that ended at about the same time: what [`Ledger::settle`] says to each, in their
-    /// order. Worth an implementation of its own where telling them together is cheaper.
+    /// Charges calls that ended at about the same time. Returns the results of [`Ledger::settle`] in the same order. A
+    /// ledger overrides it if settling many calls together is cheaper.
     fn settle_all(
         &self,
         settlements: &[Settlement],
@@ -319,10 +404,10 @@ pub trait Ledger: Send + Sync + 'static {
         join_all(settlements.iter().map(|call| self.settle(call)))
     }
 
-    /// Ends a hold without a charge. A hold that comes later under this number is refused.
+    /// Ends a hold without a charge. A hold that arrives later under this number is refused.
     ///
     /// # Errors
-    /// The ledger is out of reach: ask again.
+    /// [`LedgerError::Unavailable`]: retry.
     fn release(
         &self,
         number: RequestNumber,
@@ -330,10 +415,10 @@ pub trait Ledger: Send + Sync + 'static {
         key: &KeyId,
     ) -> impl Future<Output = Result<(), LedgerError>> + Send;
 
-    /// Lets a hold live for `ttl` from now. Says whether it still stood.
+    /// Extends a hold to live for `ttl` from now. Returns whether the hold still existed.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger does not answer.
     fn extend(
         &self,
         number: RequestNumber,
@@ -341,36 +426,52 @@ pub trait Ledger: Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, LedgerError>> + Send;
 
-    /// Whether the key could hold anything at all: the refusals of [`Ledger::reserve`] that do not
-    /// depend on an amount.
+    /// Changes the amount that a running call holds, in one atomic step over the account and the key. A smaller amount
+    /// is always granted. A larger one is granted in full or refused, by the same rules as a new hold.
+    ///
+    /// The default changes nothing and returns [`Adjusted::Unsupported`], so that calls keep their first hold.
     ///
     /// # Errors
-    /// The refusal, or that the ledger is out of reach.
+    /// [`LedgerError::Refused`] if a larger amount is refused: the hold is unchanged. [`LedgerError::Unavailable`]: the
+    /// hold may have changed. Repeat the adjustment, or make another one with a higher number.
+    fn adjust(
+        &self,
+        adjustment: &Adjustment,
+    ) -> impl Future<Output = Result<Adjusted, LedgerError>> + Send {
+        let _ = adjustment;
+        std::future::ready(Ok(Adjusted::Unsupported))
+    }
+
+    /// Whether the key could hold anything at all. Checks those refusals of [`Ledger::reserve`] that do not depend on
+    /// an amount.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`].
     fn probe(
         &self,
         account: &AccountId,
         key: &KeyId,
     ) -> impl Future<Output = Result<(), LedgerError>> + Send;
 
-    /// Ends holds that are past their time, some at a call; says how many.
+    /// Ends expired holds, a limited number per call, and returns how many it ended.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger does not answer.
     fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
 
-    /// The lease from which this process holds money for a call, where it does: another process that settles the call
-    /// has to name it. A ledger without leases has none.
+    /// The lease from which this process holds the call's money, if any. Another process that settles the call must
+    /// pass it. `None` for a ledger without leases.
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         let _ = (number, key);
         None
     }
 
-    /// Keeps, on this machine, what running calls would cost should this process die now: the next
-    /// process settles them so. A later checkpoint of a number replaces the earlier one; its settling
-    /// or releasing ends it. A ledger that keeps nothing does nothing.
+    /// Records on this machine what running calls would cost if the process died now; the next process settles them
+    /// with that. A later checkpoint of a call replaces the earlier one; settling or releasing the call deletes it.
+    /// Does nothing for a ledger that cannot store checkpoints.
     ///
     /// # Errors
-    /// It could not be kept.
+    /// The checkpoint was not stored.
     fn checkpoint(
         &self,
         running: &[Settlement],
@@ -380,82 +481,151 @@ pub trait Ledger: Send + Sync + 'static {
     }
 }
 
-/// A payment into an account, or a correction (signed).
+/// A shared ledger, for a ledger whose clones do not share the money.
+impl<L: Ledger> Ledger for Arc<L> {
+    fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send {
+        L::reserve(self, hold)
+    }
+
+    fn settle(
+        &self,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Result<Settled, LedgerError>> + Send {
+        L::settle(self, settlement)
+    }
+
+    fn settle_all(
+        &self,
+        settlements: &[Settlement],
+    ) -> impl Future<Output = Vec<Result<Settled, LedgerError>>> + Send {
+        L::settle_all(self, settlements)
+    }
+
+    fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        L::release(self, number, account, key)
+    }
+
+    fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<bool, LedgerError>> + Send {
+        L::extend(self, number, account, ttl)
+    }
+
+    fn adjust(
+        &self,
+        adjustment: &Adjustment,
+    ) -> impl Future<Output = Result<Adjusted, LedgerError>> + Send {
+        L::adjust(self, adjustment)
+    }
+
+    fn probe(
+        &self,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        L::probe(self, account, key)
+    }
+
+    fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send {
+        L::expire(self)
+    }
+
+    fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
+        L::lease_of(self, number, key)
+    }
+
+    fn checkpoint(
+        &self,
+        running: &[Settlement],
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        L::checkpoint(self, running)
+    }
+}
+
+/// A payment into an account, or a correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The operator's id for it: the same id again changes nothing.
+    /// The operator's id of the entry. Booking the same id again changes nothing.
     pub id: String,
-    /// How much.
+    /// The amount, signed.
     pub amount: MicroRub,
-    /// Why, for a correction; `None` for a payment.
+    /// The reason of a correction; `None` for a payment.
     pub reason: Option<String>,
 }
 
-/// Why an operator's request was not carried out.
+/// Why an operator's request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BookError {
-    /// No such account, key or receipt.
+    /// The account, key or receipt does not exist.
     #[error("not found")]
     NotFound,
-    /// It exists already, with other contents.
+    /// An account, key or entry of this name already exists with other contents.
     #[error("it exists already, with other contents")]
     Exists,
     /// The balance would fall below what is held, or below zero.
     #[error("the balance would fall below what is held")]
     BelowHeld,
-    /// The balance would exceed the largest amount.
+    /// The balance would exceed [`MicroRub::MAX`].
     #[error("the balance would exceed the largest amount")]
     AboveMax,
-    /// The account has no such group, or it was removed.
+    /// The group does not exist in the account, or was removed.
     #[error("the account has no such group, or it was removed")]
     NoGroup,
-    /// The group has keys that are not deleted.
+    /// The group still has keys that are not deleted.
     #[error("the group has keys that are not deleted")]
     GroupInUse,
-    /// The ledger is out of reach, or its answer was lost: ask again with the same id.
+    /// The ledger did not answer, or its answer was lost: retry with the same id.
     #[error("ledger out of reach")]
     Unavailable(#[source] BoxError),
 }
 
-/// A tariff version: grows by one whenever the tariff changes.
+/// A version of the tariff. Its number increases by one whenever the tariff changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TariffVersion {
-    /// Its number, from 1.
+    /// Number of the version, from 1.
     pub id: u64,
-    /// Unix time in milliseconds since when it is in force.
+    /// Unix time in milliseconds from which it is in force.
     pub effective_from_ms: u64,
 }
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
-    /// Accounts looked at.
+    /// Number of accounts checked.
     pub accounts: u64,
-    /// Keys looked at.
+    /// Number of keys checked.
     pub keys: u64,
-    /// Holds that stand.
+    /// Number of open holds.
     pub holds_open: u64,
-    /// Every breach of an invariant, in words that begin with its name.
+    /// Every breach of an invariant; the text begins with the invariant's name.
     pub breaches: Vec<String>,
 }
 
-/// What an operator needs of a ledger. Whatever is acknowledged here is durable.
+/// The ledger operations that an operator needs. Whatever is acknowledged here is durable.
 pub trait LedgerAdmin: Send + Sync + 'static {
-    /// Opens an account. The same id and name again changes nothing.
+    /// Opens an account. Opening it again with the same name changes nothing.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn create_account(
         &self,
         id: &AccountId,
         name: &str,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
-    /// Renames an account, suspends it or lets it run again.
+    /// Renames an account, suspends it or resumes it. `None` leaves a field unchanged.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn change_account(
         &self,
         id: &AccountId,
@@ -463,10 +633,10 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         suspended: Option<bool>,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
-    /// One account.
+    /// Returns one account.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn account(
         &self,
         id: &AccountId,
@@ -475,25 +645,25 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// All accounts, by id.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountView>, BookError>> + Send;
 
-    /// Books a payment or a correction, once for each id. Whether what was booked under it is of the same kind and reason,
-    /// [`LedgerAdmin::entry`] says.
+    /// Books a payment or a correction, once per id. A repeat is compared by its amount only; [`LedgerAdmin::entry`]
+    /// returns the reason that was booked.
     ///
     /// # Errors
-    /// See [`BookError`]; [`BookError::Exists`] when the id came with another amount before.
+    /// [`BookError::Exists`] if the id was booked with another amount, or another [`BookError`].
     fn enter(
         &self,
         account: &AccountId,
         entry: &Entry,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
-    /// What was booked under an entry's id, as far as the journal still tells it. Worth an implementation of its own where
-    /// it can be found without reading the journal.
+    /// The entry with this id, if the journal still has it. A ledger overrides this if it can find the entry without
+    /// reading the journal.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn entry(
         &self,
         account: &AccountId,
@@ -505,43 +675,43 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// Adds a key to its account.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn create_key(
         &self,
         record: &KeyRecord,
         ceilings: Ceilings,
     ) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// Changes a key. Once a disabling is acknowledged, the key gets no new hold.
+    /// Changes a key. Once disabling a key is acknowledged, no new hold is made on it.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn change_key(
         &self,
         id: &KeyId,
         change: &KeyChange,
     ) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// One key.
+    /// Returns one key.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn key(&self, id: &KeyId) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// All keys of an account, by id; deleted ones too.
+    /// All keys of an account, by id, including deleted ones.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn keys(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<KeyView>, BookError>> + Send;
 
-    /// Makes a group of an account's keys. The same id, name and ceilings again change nothing; the id of a removed one is
-    /// not used again.
+    /// Creates a group of an account's keys. Creating it again with the same name and ceilings changes nothing. The id
+    /// of a removed group is not reused.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn create_group(
         &self,
         account: &AccountId,
@@ -549,10 +719,10 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         ceilings: Ceilings,
     ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
 
-    /// Changes a group, or removes it, which takes that none of its keys is left.
+    /// Changes a group, or removes it. A group can be removed only after its last key has left or was deleted.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn change_group(
         &self,
         account: &AccountId,
@@ -560,10 +730,10 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         change: &GroupChange,
     ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
 
-    /// All groups of an account, by id; removed ones too.
+    /// All groups of an account, by id, including removed ones.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn groups(
         &self,
         account: &AccountId,
@@ -572,17 +742,17 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// The receipt of a call.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn receipt(
         &self,
         number: RequestNumber,
     ) -> impl Future<Output = Result<Receipt, BookError>> + Send;
 
-    /// The receipt of a call of this account; of another one's there is none. Unlike [`LedgerAdmin::receipt`] it
-    /// may be asked by callers: where accounts are kept apart, no other one is looked into.
+    /// The receipt of a call of this account; [`BookError::NotFound`] for a call of another account. Unlike
+    /// [`LedgerAdmin::receipt`], it may serve callers: a store that keeps accounts apart reads no other account.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn receipt_of(
         &self,
         account: &AccountId,
@@ -598,40 +768,40 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         }
     }
 
-    /// Part of an account's journal, oldest first. Pages that follow each other by their `next` have
-    /// every line once, whatever is booked in between.
+    /// Part of an account's journal, oldest first unless the part requests the newest first. Pages read one after
+    /// another by their `next` contain every line once, whatever is booked meanwhile.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn journal(
         &self,
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> impl Future<Output = Result<JournalPage, BookError>> + Send;
 
-    /// An account with its keys and holds, at one moment, and how far its journal went then.
+    /// An account with its keys and holds at one moment, and the position of its journal's end at that moment.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn books(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<AccountBooks, BookError>> + Send;
 
-    /// The tariff's version: a new one if `fingerprint` differs from that of the version in force.
+    /// Returns the tariff's version. Creates a new version if `fingerprint` differs from that of the version in force.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn tariff_version(
         &self,
         fingerprint: &str,
     ) -> impl Future<Output = Result<TariffVersion, BookError>> + Send;
 
-    /// Checks I1–I5 over the whole ledger: what [`audit`](crate::audit::audit) sees in its books and journals, and more
-    /// where a store sees more.
+    /// Checks I1–I5 over the whole ledger. The default checks what [`audit`](crate::audit::audit) can read from books
+    /// and journals; a store that can see more overrides it.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn audit(&self) -> impl Future<Output = Result<Audit, BookError>> + Send {
         crate::audit::audit(self)
     }
@@ -666,7 +836,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_is_read_whatever_another_version_says_beside_it() {
+    fn item_with_fields_of_another_version_is_read() {
         let with = |more: &str| {
             let json = format!("{},{more}}}", PLAIN.strip_suffix('}').unwrap());
             serde_json::from_str::<Item>(&json).unwrap_or_else(|error| panic!("{json}: {error}"))

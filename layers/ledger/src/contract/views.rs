@@ -1,4 +1,4 @@
-//! Accounts, keys and holds as operators see them, and what they may change.
+//! Accounts, keys and holds as operators see them, and the changes that operators make.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,40 +15,40 @@ use crate::{
     ceiling::Period,
 };
 
-/// A hold that stands, as operators see it.
+/// An open hold, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenHold {
     /// The call's number.
     pub number: RequestNumber,
-    /// On which key.
+    /// The key that the call is made with.
     pub key: KeyId,
-    /// How much.
+    /// The amount held.
     pub held_rub: MicroRub,
-    /// Unix time in milliseconds when it ends by itself; `None` would be never (a breach of I8).
+    /// Unix time in milliseconds at which the hold expires. `None` means never, which is a breach of I8.
     pub due_ms: Option<u64>,
 }
 
 /// An account as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountView {
-    /// Its id.
+    /// The account's id.
     pub id: AccountId,
-    /// Its name.
+    /// Display name.
     pub name: String,
-    /// No call is admitted while true.
+    /// While true, no call is admitted.
     #[serde(rename = "status", with = "status")]
     pub suspended: bool,
-    /// Posted balance: top-ups and adjustments less charges.
+    /// Posted balance: payments and corrections minus charges.
     pub balance_rub: MicroRub,
-    /// Held by running calls.
+    /// The sum of open holds.
     pub held_rub: MicroRub,
-    /// Balance less holds.
+    /// Balance minus holds.
     pub free_rub: MicroRub,
-    /// Charged so far.
+    /// The sum of charges.
     pub spent_rub: MicroRub,
-    /// Costs that could not be charged.
+    /// The sum of costs that could not be charged.
     pub loss_rub: MicroRub,
-    /// How many holds stand.
+    /// Number of open holds.
     #[serde(default)]
     pub holds_open: u64,
 }
@@ -74,26 +74,26 @@ mod status {
 /// A key as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyView {
-    /// What it may do.
+    /// The key's settings.
     #[serde(flatten)]
     pub record: KeyRecord,
     /// The most it may spend, if limited.
     pub ceiling_rub: Option<MicroRub>,
-    /// Spent so far.
+    /// Spending so far.
     pub spent_rub: MicroRub,
-    /// Held by its running calls.
+    /// Amount held by its running calls.
     pub held_rub: MicroRub,
-    /// What it can spend now: the least of the account's free money and the rests of its ceilings.
+    /// Amount that it can spend now: the smallest of the account's free money and the remainders of its ceilings.
     pub free_rub: MicroRub,
-    /// The current month.
+    /// Ceiling and spending of the current month.
     pub month: PeriodView,
-    /// The current day.
+    /// Ceiling and spending of the current day.
     pub day: PeriodView,
 }
 
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 impl KeyView {
-    /// Its month and its day, as a ledger keeps them.
+    /// The month and the day, as a ledger stores them.
     pub(crate) fn periods(&self) -> (Period, Period) {
         periods(self.spent_rub, &self.month, &self.day)
     }
@@ -101,7 +101,7 @@ impl KeyView {
 
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 impl GroupView {
-    /// The same of a group.
+    /// The month and the day, as a ledger stores them.
     pub(crate) fn periods(&self) -> (Period, Period) {
         periods(self.spent_rub, &self.month, &self.day)
     }
@@ -116,75 +116,75 @@ fn periods(spent: MicroRub, month: &PeriodView, day: &PeriodView) -> (Period, Pe
     (period(month, month_of), period(day, day_of))
 }
 
-/// What a key may spend and has spent in a day or a month of UTC.
+/// Ceiling and spending of a key or a group in a month or day (UTC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeriodView {
-    /// The most it may spend in it, if limited.
+    /// The most that may be spent in the period, if limited.
     pub ceiling_rub: Option<MicroRub>,
-    /// Spent in it so far.
+    /// Spending in the period so far.
     pub spent_rub: MicroRub,
-    /// When the next one begins, in Unix milliseconds.
+    /// When the next period begins, in Unix milliseconds.
     pub resets_at_ms: u64,
 }
 
-/// An account with all that belongs to it, at one moment.
+/// An account with everything that belongs to it, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountBooks {
-    /// Its money.
+    /// The account's settings and money.
     #[serde(flatten)]
     pub view: AccountView,
-    /// The sum of all its entries, those among them that the journal may have forgotten.
+    /// The sum of all entries, including those that the journal has dropped.
     pub entered_rub: MicroRub,
-    /// Its keys, by id; deleted ones too.
+    /// The account's keys, by id, including deleted ones.
     pub keys: Vec<KeyView>,
-    /// Its groups of keys, by id; removed ones too.
+    /// The account's groups of keys, by id, including removed ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupView>,
-    /// Its holds, by number.
+    /// The account's open holds, by call number.
     pub holds: Vec<OpenHold>,
-    /// How far the journal went at that moment.
+    /// Position of the journal's end at that moment.
     pub journal_end: String,
-    /// The journal has forgotten nothing: its sums are those of the books.
+    /// Whether the journal has all its lines. If so, its sums equal those of the books.
     pub journal_complete: bool,
 }
 
 /// A change of a key. `None` leaves a field alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyChange {
-    /// The operator's name for it.
+    /// The new name.
     pub name: Option<String>,
-    /// Enabled, disabled or deleted. A deleted key stays deleted.
+    /// Enables, disables or deletes the key. A deleted key stays deleted.
     pub status: Option<KeyStatus>,
-    /// The ceiling; `Some(None)` takes it away.
+    /// The new ceiling; `Some(None)` removes it.
     pub ceiling: Option<Option<MicroRub>>,
-    /// The ceiling of a month; `Some(None)` takes it away.
+    /// The new ceiling per month; `Some(None)` removes it.
     pub ceiling_month: Option<Option<MicroRub>>,
-    /// The ceiling of a day; `Some(None)` takes it away.
+    /// The new ceiling per day; `Some(None)` removes it.
     pub ceiling_day: Option<Option<MicroRub>>,
-    /// Catalog names it may call.
+    /// Catalog names of the models that it may call.
     pub models: Option<Vec<String>>,
-    /// Addresses it may be used from.
+    /// Client addresses that it may be used from.
     pub addresses: Option<Vec<ipnet::IpNet>>,
-    /// Requests per second; `Some(None)` takes the limit away.
+    /// Requests per second; `Some(None)` removes the limit.
     pub requests_per_second: Option<Option<u32>>,
-    /// Requests per minute; `Some(None)` takes the limit away.
+    /// Requests per minute; `Some(None)` removes the limit.
     pub requests_per_minute: Option<Option<u32>>,
-    /// Tokens per minute; `Some(None)` takes the limit away.
+    /// Tokens per minute; `Some(None)` removes the limit.
     pub tokens_per_minute: Option<Option<u32>>,
-    /// The group of keys that it spends with; `Some(None)` takes it out of its group.
+    /// The group whose ceilings it shares; `Some(None)` removes it from its group.
     pub group: Option<Option<GroupId>>,
-    /// How many of its calls may be open at once; `Some(None)` takes the limit away.
+    /// Calls that may be open at once; `Some(None)` removes the limit.
     pub concurrency: Option<Option<u32>>,
-    /// Whether answers to calls with an idempotency key are kept.
+    /// Whether answers to calls with an idempotency key are stored.
     pub idempotency: Option<bool>,
-    /// When it expires; `Some(None)` means never.
+    /// Unix time in milliseconds at which it expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
-    /// When it was changed.
+    /// Unix time in milliseconds of the change.
     pub changed_at_ms: Option<u64>,
 }
 
 impl KeyChange {
-    /// What the change makes of a key's ceilings.
+    /// Returns the ceilings after the change.
     #[must_use]
     pub fn ceilings(&self, before: Ceilings) -> Ceilings {
         Ceilings {
@@ -194,7 +194,7 @@ impl KeyChange {
         }
     }
 
-    /// Writes the change into a record, its ceilings apart.
+    /// Applies the change to a record; ceilings are not part of it.
     pub fn apply(self, record: &mut KeyRecord) {
         fn set<T>(field: &mut T, value: Option<T>) {
             if let Some(value) = value {
@@ -202,7 +202,7 @@ impl KeyChange {
             }
         }
         set(&mut record.name, self.name);
-        // It would not be an owner key any more.
+        // The list of models is what marks an owner key, so it must not change.
         if !record.is_owner() {
             set(&mut record.models, self.models);
         }

@@ -1,19 +1,22 @@
-//! What ran when the process died: the newest note of each call, and what the next process makes of it.
+//! Recovers calls that ran when the process died: the latest record of each call, and what the next process does with
+//! it.
 //!
-//! The settler hands what running calls have cost to [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint), round
-//! by round. A ledger in a file of its own keeps that beside its books ([`note`], [`forget`], [`left`]); for a ledger
-//! elsewhere the outbox does, with how each call began and ended ([`CallNote`]). Both keep to this:
+//! The settler passes what running calls have cost to [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint),
+//! round by round. A ledger in a local file stores that next to its books ([`note`], [`forget`], [`left`]). For a
+//! remote ledger the outbox stores it, together with how each call began and ended ([`CallNote`]). Both keep these
+//! rules:
 //!
-//! - **The newest note counts.** It says all that is known of the call; what came before it need not be kept.
-//! - **A note of a running call is its end, were it now** (`End::GatewayStopped`). One that comes behind the end
-//!   changes nothing.
-//! - **An end is written before or with what it does, and a note is gone no later than the ledger's answer is given.**
-//!   A file that has the books too forgets the note in the commit of the charge, or before a release is answered; the
-//!   outbox writes the end before the ledger is told, and that it is done after the ledger has answered. So a death in
-//!   between leaves an end to be told again, never a charge that nobody knows of.
-//! - **It is read back once, before anything is served**, and stays until the ledger has all of it. A call of which
-//!   there is but an intent is released; one that was noted is settled so; one that has ended is told as it ended.
-//! - **Telling twice is harmless.** The ledger knows a call by its number, and answers a repeat with the first result.
+//! - **The latest record counts.** It contains all that is known of the call; earlier records need not be kept.
+//! - **The record of a running call is how the call would end now** (`End::GatewayStopped`). One that arrives after the
+//!   end changes nothing.
+//! - **An end is written before its effect or together with it, and a record is deleted before the ledger's result is
+//!   returned.** A file that also has the books deletes the record in the commit of the charge, or before a release is
+//!   answered. The outbox writes the end before it sends it to the ledger, and writes that it is done after the ledger
+//!   has acknowledged it. So if the process dies in between, an end may be sent again, but no charge is lost.
+//! - **Records are read once, before anything is served**, and are kept until the ledger has all of them. A call with
+//!   only an intent is released; a call with a checkpoint is settled with it; a call that has ended is ended the same
+//!   way.
+//! - **Sending an end twice is harmless.** The ledger identifies the call by its number, and returns the first result.
 
 #[cfg(feature = "outbox")]
 use std::sync::Arc;
@@ -32,13 +35,13 @@ use crate::{
 };
 use crate::{contract::Settlement, number::RequestNumber};
 
-/// The newest that is known of a call.
+/// The latest record of a call.
 #[cfg(feature = "outbox")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallNote {
-    /// What the ledger is to be told, should the process die now.
+    /// Sent to the ledger if the process dies now.
     pub(crate) ending: Ending,
-    /// The call has ended so. If not, it ran.
+    /// Whether the call has ended this way. If not, it was running.
     pub(crate) ended: bool,
     /// Unix time in milliseconds.
     pub(crate) at_ms: u64,
@@ -48,18 +51,17 @@ pub(crate) struct CallNote {
 #[cfg(feature = "outbox")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Unix time in milliseconds of the step that says how it ends.
+    /// Unix time in milliseconds of the step that determines how the call ends.
     pub at_ms: u64,
-    /// What the ledger is to be told: a call of which there is but an intent is released, one that was noted
-    /// while it ran is settled so.
+    /// Sent to the ledger: a call with only an intent is released, a call with a checkpoint is settled with it.
     pub ending: Ending,
-    /// The ledger acknowledged it, so lately that it may be told again.
+    /// The ledger has acknowledged it, so recently that it may be sent again.
     pub done: bool,
 }
 
 #[cfg(feature = "outbox")]
 impl CallNote {
-    /// The ledger is being asked to hold money for it.
+    /// The record that the ledger is about to be sent a hold for the call.
     pub(crate) fn intent(
         number: RequestNumber,
         account: AccountId,
@@ -78,7 +80,7 @@ impl CallNote {
         }
     }
 
-    /// It has cost so much by now.
+    /// The record of what the call has cost by now.
     pub(crate) fn checkpoint(settlement: Arc<Settlement>, at_ms: u64) -> Self {
         Self {
             ending: Ending::Settle(settlement),
@@ -95,7 +97,7 @@ impl CallNote {
         }
     }
 
-    /// What the next process has to do for it. Nothing for a hold that was refused: no call has ended, and none runs.
+    /// The next process's work for the call. `None` for a refused hold: the call neither ended nor runs.
     pub(crate) fn pending(self, done: bool) -> Option<Pending> {
         let Self {
             ending,
@@ -110,7 +112,7 @@ impl CallNote {
     }
 }
 
-/// Where a file that has the books keeps its notes.
+/// The table of checkpoints, in a file that also has the books.
 #[cfg(feature = "sqlite")]
 pub(crate) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS running (
@@ -119,7 +121,7 @@ CREATE TABLE IF NOT EXISTS running (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Notes what running calls have cost.
+/// Stores checkpoints of running calls.
 #[cfg(feature = "sqlite")]
 pub(crate) fn note(conn: &Connection, running: &[Settlement]) -> rusqlite::Result<()> {
     let sql = "INSERT INTO running (number, settlement) VALUES (?1, ?2)
@@ -133,7 +135,7 @@ pub(crate) fn note(conn: &Connection, running: &[Settlement]) -> rusqlite::Resul
     Ok(())
 }
 
-/// Forgets the note of a call that has ended.
+/// Deletes the checkpoint of a call that has ended.
 #[cfg(feature = "sqlite")]
 pub(crate) fn forget(conn: &Connection, number: RequestNumber) -> rusqlite::Result<()> {
     let sql = "DELETE FROM running WHERE number = ?1";
@@ -142,7 +144,7 @@ pub(crate) fn forget(conn: &Connection, number: RequestNumber) -> rusqlite::Resu
     Ok(())
 }
 
-/// What an earlier process left, in the order in which its calls began.
+/// The checkpoints that an earlier process left, in the order in which the calls began.
 #[cfg(feature = "sqlite")]
 pub(crate) fn left(conn: &Connection) -> rusqlite::Result<Vec<Settlement>> {
     conn.prepare("SELECT settlement FROM running ORDER BY number")?
@@ -150,7 +152,7 @@ pub(crate) fn left(conn: &Connection) -> rusqlite::Result<Vec<Settlement>> {
         .collect()
 }
 
-/// Forgets all of it, once it is charged.
+/// Deletes all checkpoints, once they are settled.
 #[cfg(feature = "sqlite")]
 pub(crate) fn forget_all(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute("DELETE FROM running", []).map(drop)

@@ -1,5 +1,4 @@
-//! What the SQLite files of this crate share: the lock, what is checked before a file is trusted, and
-//! how columns are read.
+//! Shared by the SQLite files of this crate: the lock, the checks before a file is trusted, and reading of columns.
 
 use std::{
     ffi::OsString,
@@ -16,32 +15,32 @@ use uuid::fmt::Hyphenated;
 
 use crate::{BoxError, number::RequestNumber};
 
-/// How long a statement waits for somebody else's lock, a backup's or a console's.
+/// How long a statement waits for another connection's lock, such as a backup's or a console's.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A kind of file, and what a new one begins with.
+/// A kind of file, and what a new file of the kind starts with.
 pub(crate) struct Kind {
-    /// What `file(1)` and we know it by.
+    /// Identifies the kind of file, for this crate and for `file(1)`.
     pub(crate) application_id: i64,
     pub(crate) schema_version: i64,
     pub(crate) schema: &'static str,
-    /// What is set on the connection that writes.
+    /// Settings of the connection that writes.
     pub(crate) pragmas: &'static str,
 }
 
 /// An open file.
 pub(crate) struct SqliteFile {
-    /// Absolute, links followed.
+    /// Absolute path with symbolic links resolved.
     pub(crate) path: PathBuf,
     pub(crate) conn: Connection,
-    /// To be kept until the connection is closed.
+    /// Must be kept until the connection is closed.
     pub(crate) lock: File,
 }
 
-/// No SQLite file is shorter than its header and less than a page.
+/// Every SQLite file has at least this size: its header and the smallest page.
 const HEADER_BYTES: u64 = 512;
 
-/// Why a file was not opened. Each store says it in its own words.
+/// Why a file was not opened. Each store words it for its operator.
 #[derive(Debug)]
 pub(crate) enum NotOpened {
     InUse {
@@ -69,16 +68,16 @@ pub(crate) enum NotOpened {
 }
 
 impl Kind {
-    /// Opens a file of this kind for writing, alone, or makes it.
+    /// Opens a file of this kind for writing, exclusively, or creates it.
     pub(crate) fn open(&self, path: &Path) -> Result<SqliteFile, NotOpened> {
-        // An absolute path is never one of SQLite's special names, and a link leads to one lock.
+        // An absolute path cannot be one of SQLite's special names, and links to one file lead to one lock.
         let path = std::path::absolute(path).map_err(|source| NotOpened::Io {
             path: path.to_owned(),
             source,
         })?;
         let path = path.canonicalize().unwrap_or(path);
         let lock = lock(&path)?;
-        // SQLite takes the stump of a file for an empty one, and would begin anew over it.
+        // SQLite takes a truncated file for an empty one, and would overwrite it.
         let length = std::fs::metadata(&path).map_or(0, |file| file.len());
         if (1..HEADER_BYTES).contains(&length) {
             return Err(NotOpened::Foreign { path });
@@ -94,7 +93,8 @@ impl Kind {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // SQLite would make it readable for everybody; what it makes beside it takes the file's own mode.
+        // SQLite would create the file readable for everybody. The files that it creates next to it get the file's
+        // mode.
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
@@ -104,7 +104,7 @@ impl Kind {
                 .truncate(false)
                 .mode(0o600)
                 .open(&path);
-            // Before SQLite makes files beside it that could not be written to either.
+            // Must be checked before SQLite creates files next to it that could not be written to either.
             if let Err(error) = made
                 && path.exists()
                 && matches!(
@@ -118,7 +118,7 @@ impl Kind {
         let mut conn = Connection::open_with_flags(&path, flags).map_err(failed)?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         let fresh = self.is_fresh(&conn, &path, failed)?;
-        // SQLite falls back to reading alone without a word.
+        // SQLite silently falls back to read-only.
         if conn.is_readonly(MAIN_DB).map_err(failed)? {
             return Err(NotOpened::ReadOnly { path });
         }
@@ -126,7 +126,7 @@ impl Kind {
         Ok(SqliteFile { path, conn, lock })
     }
 
-    /// Whether nothing has been written to the file yet; an error if what was written is not ours.
+    /// Whether nothing has been written to the file yet. An error if it contains something else than this kind's data.
     fn is_fresh(
         &self,
         conn: &Connection,
@@ -161,7 +161,7 @@ impl Kind {
     fn prepare(&self, conn: &mut Connection, fresh: bool) -> rusqlite::Result<()> {
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
         if mode != "wal" {
-            // What is acknowledged must be in the log; no other mode is tested.
+            // Acknowledged changes must be in the log; no other mode is tested.
             let why = format!("the file system allows no write-ahead log (journal mode {mode})");
             return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
         }
@@ -177,8 +177,8 @@ impl Kind {
     }
 }
 
-/// Writes in one transaction, all or nothing. Its own two statements are kept like the others;
-/// `Connection::transaction` would have them parsed for each commit.
+/// Writes in one transaction, all or nothing. The two statements of the transaction are cached like the others;
+/// `Connection::transaction` would parse them for each commit.
 pub(crate) fn in_one_commit<T>(
     conn: &mut Connection,
     write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -189,17 +189,17 @@ pub(crate) fn in_one_commit<T>(
         conn.prepare_cached("COMMIT")?.execute([])?;
         Ok(written)
     });
-    // Some errors, a full disk's for one, have rolled it back already.
+    // After some errors, such as a full disk, SQLite has rolled back already.
     if written.is_err() && !conn.is_autocommit() {
-        // What is told is why it was not written.
+        // The error to report is the one of the write.
         let _ = conn.execute_batch("ROLLBACK");
     }
     written
 }
 
-/// Takes the lock that keeps a second gateway away. It is a file of its own: SQLite's exclusive mode
-/// would keep our reader and the operator's backup away too, and a lock on the file itself would be
-/// let go when any other handle on it is closed.
+/// Takes the lock that keeps a second gateway away. It is a separate file: SQLite's exclusive mode would also block
+/// this process's reader and the operator's backup, and a lock on the file itself is released when any other handle on
+/// it is closed.
 fn lock(path: &Path) -> Result<File, NotOpened> {
     let mut lock_path = OsString::from(path);
     lock_path.push(".lock");
@@ -223,7 +223,7 @@ fn lock(path: &Path) -> Result<File, NotOpened> {
     }
 }
 
-/// A statement that must have met its row.
+/// Fails unless the statement has changed exactly one row.
 pub(crate) fn one(changed: usize) -> rusqlite::Result<()> {
     if changed == 1 {
         Ok(())
@@ -232,12 +232,12 @@ pub(crate) fn one(changed: usize) -> rusqlite::Result<()> {
     }
 }
 
-/// A number as files have it.
+/// A call number as files store it.
 pub(crate) fn number_text(number: RequestNumber, buffer: &mut [u8; Hyphenated::LENGTH]) -> &str {
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// Counts beyond 2⁶³ cannot be stored and mean nothing more.
+/// A count as SQLite stores it. Counts above 2⁶³ cannot be stored; they are clamped.
 pub(crate) fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

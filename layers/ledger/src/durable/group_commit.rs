@@ -1,18 +1,19 @@
-//! The one thread that writes a file, and the queue before it: what comes together shares a commit.
+//! Writes a file from one thread, through a queue: changes that arrive together share a commit.
 //!
-//! A store says what waits, what of it is due and what statements it comes to ([`WriteQueue`], and the closure that
-//! the thread is started with). The rest is here, once:
+//! A store defines what is queued, which of it is due, and which statements it becomes ([`WriteQueue`], and the closure
+//! that the thread is started with). Everything else is here, once:
 //!
-//! - **Order.** A change is made and queued under one lock, so changes reach the file in the order in which they
+//! - **Order.** A change is made and queued under one lock, so that changes reach the file in the order in which they
 //!   were made.
-//! - **Gathering.** What is due waits up to [`Pace::window`] for more, unless there is [`Pace::enough`] or somebody
-//!   is in a hurry. The thread is woken only where that changes when it has to act: each time asks the system.
-//! - **Acknowledging.** Whoever waits is answered after the commit with his change and all before it. One whose
-//!   commit failed is answered by the loss of his sender, and finds the [`Fault`] set by then.
-//! - **Failing.** A commit is written whole or not at all. A store may take a batch back, to be tried again each
+//! - **Gathering.** Due changes wait at most [`Pace::window`] for more, unless [`Pace::enough`] are queued or a change
+//!   is urgent. The thread is woken only if the time at which it must act has changed, since each wake-up is a system
+//!   call.
+//! - **Acknowledging.** A waiting caller is answered after the commit that contains its change and all before it. If
+//!   the commit fails, the caller's sender is dropped; the [`Fault`] is set by then.
+//! - **Failing.** A commit is written whole or not at all. A store may take a batch back, to be retried every
 //!   [`Pace::retry`]; otherwise nothing more is written until a restart. A panic of the thread is such a fault, too.
-//! - **Closing.** Nothing more is taken; what waits is written; then the connection is closed, and the lock let go
-//!   of last, or the next gateway would meet an open file.
+//! - **Closing.** New changes are refused; the queue is written; then the connection is closed, and the lock is
+//!   released last, or the next gateway would find an open file.
 
 use std::{
     fs::File,
@@ -27,111 +28,111 @@ use tokio::sync::oneshot;
 
 use crate::BoxError;
 
-/// Real time: a paused test does not stop the thread.
+/// Real time: pausing the clock in a test does not stop the thread.
 #[expect(
     clippy::disallowed_types,
-    reason = "changes come from where tokio's clock may be paused, the thread waits outside of it"
+    reason = "the writer's thread must use real time, even if tests pause tokio's clock"
 )]
 pub(crate) type Moment = std::time::Instant;
 
-/// Resolves once the change is in the file, and everything before it.
+/// Resolves once the change, and everything before it, is in the file.
 pub(crate) type Committed = oneshot::Receiver<()>;
 
-/// What waits for the file, under the writer's lock.
+/// The changes that wait to be written, under the writer's lock.
 pub(crate) trait WriteQueue: Send + 'static {
-    /// What one commit writes.
+    /// The changes of one commit.
     type Batch: Send;
 
-    /// How the thread is called.
+    /// Name of the thread.
     const THREAD: &'static str;
-    /// How it gathers.
+    /// When the thread commits.
     const PACE: Pace;
 
-    /// How much waits.
+    /// Number of queued changes.
     fn len(&self) -> usize;
 
-    /// When something of it is to be written though nobody waits for that; `None` where nothing is.
+    /// When a queued change must be written although no caller waits for it; `None` if there is no such change.
     fn due(&self, now: Moment) -> Option<Moment>;
 
-    /// Takes what is due by then, or everything.
+    /// Takes the changes that are due at this time, or all of them.
     fn take(&mut self, due: Option<Moment>) -> Self::Batch;
 
-    /// How much there is in a batch.
+    /// Number of changes in a batch.
     fn size(batch: &Self::Batch) -> usize;
 
-    /// Drops what has been written. Called outside of the lock, after those who wait were answered.
+    /// Drops changes that have been written. Called outside of the lock, after waiting callers were answered.
     fn empty(batch: &mut Self::Batch);
 
-    /// Takes back what is left of an emptied batch: its room, or further work.
+    /// Takes back an emptied batch, to reuse its buffers or for further work in it.
     fn reuse(&mut self, batch: Self::Batch);
 
-    /// Takes back a batch that could not be written, if it may be the next time: says whether it has. By default
-    /// no fault is one that passes.
+    /// Takes back a batch that could not be written, if writing it may succeed later. Returns whether it was taken
+    /// back. By default no fault is temporary.
     fn put_back(&mut self, batch: Self::Batch, cause: &rusqlite::Error) -> bool {
         let _ = (batch, cause);
         false
     }
 
-    /// The first commit since a batch was put back.
+    /// Called at the first commit after a batch was put back.
     fn recovered(&mut self) {}
 
-    /// Why nothing is written, for whoever asked for it.
+    /// The error text for callers while nothing is written.
     fn explain(fault: &Fault) -> String;
 
     /// Writes an incident to the log.
     fn report(incident: &Incident<'_>);
 }
 
-/// How a writer gathers.
+/// When a writer commits.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// So long what is due waits for more, to share a commit.
+    /// How long due changes wait for more, to share a commit.
     pub(crate) window: Duration,
-    /// So many are commit enough.
+    /// With this many changes queued, a commit does not wait for more.
     pub(crate) enough: usize,
-    /// So many may wait ([`WriterState::is_full`]).
+    /// Changes that may be queued, at most ([`WriterState::is_full`]).
     pub(crate) queue_max: usize,
-    /// How often a batch that was put back is tried.
+    /// How often a batch that was put back is retried.
     pub(crate) retry: Duration,
 }
 
-/// How soon the thread has to act on what was queued.
+/// How soon the thread must act on what was queued.
 #[cfg_attr(
     not(feature = "outbox"),
-    allow(dead_code, reason = "a ledger's file has nothing that may wait")
+    allow(dead_code, reason = "only the outbox has changes that may wait")
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Nothing came of it.
+    /// Nothing was queued.
     None,
-    /// Not before then.
+    /// Commit at this time.
     Due(Moment),
-    /// Now, but a shared commit is worth the wait.
+    /// Commit soon; may wait for a batch.
     Gather,
-    /// Now, with all that waits.
+    /// Commit immediately, with everything queued.
     Hurry,
 }
 
 /// Why nothing is written.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// It is tried again.
+    /// The commit is retried.
     Passing(Arc<str>),
-    /// A commit failed, for good.
+    /// A commit failed permanently.
     Broken(Arc<str>),
     /// The thread panicked.
     Stopped,
-    /// Somebody closed it.
+    /// The queue was closed.
     Closed,
 }
 
-/// What an operator has to know.
+/// A fault that operators must see.
 #[derive(Debug)]
 pub(crate) enum Incident<'a> {
-    /// A commit failed, for good.
+    /// A commit failed permanently.
     Broken {
         cause: &'a rusqlite::Error,
-        /// How many changes it had.
+        /// Number of changes in the commit.
         changes: usize,
     },
     /// The file was not closed cleanly.
@@ -140,7 +141,7 @@ pub(crate) enum Incident<'a> {
     Panicked,
 }
 
-/// A queue with its thread, which ends when this is closed or dropped.
+/// A queue with its thread. The thread ends when this is closed or dropped.
 pub(crate) struct GroupCommit<Q: WriteQueue> {
     shared: Arc<Shared<Q>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -151,11 +152,11 @@ struct Shared<Q: WriteQueue> {
     news: Condvar,
 }
 
-/// What is under the lock.
+/// The state under the lock.
 pub(crate) struct WriterState<Q> {
     pub(crate) queue: Q,
     waiting: Vec<oneshot::Sender<()>>,
-    /// Room for those who wait next.
+    /// Spare buffer for the next waiting callers.
     waiting_spare: Vec<oneshot::Sender<()>>,
     hurry: bool,
     asleep: Asleep,
@@ -163,14 +164,14 @@ pub(crate) struct WriterState<Q> {
     fault: Option<Fault>,
 }
 
-/// What the thread waits for, if it has to be woken for that.
+/// Under which condition the thread must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asleep {
-    /// It acts, or looks again by itself.
+    /// Never: it is running, or wakes up by itself.
     No,
-    /// For something to be due, before then.
+    /// When something becomes due before this time.
     Until(Option<Moment>),
-    /// For enough to share its commit.
+    /// When enough changes are queued for a commit.
     Gathering,
 }
 
@@ -180,8 +181,8 @@ struct Batch<Q: WriteQueue> {
 }
 
 impl<Q: WriteQueue> GroupCommit<Q> {
-    /// Starts the thread. `commit` writes a batch, whole or not at all, and leaves in it what is still to be done;
-    /// the flag is whether anybody waits for it.
+    /// Starts the thread. `commit` writes a batch, whole or not at all, and leaves in it what is still to be done. Its
+    /// flag is whether a caller waits for the commit.
     pub(crate) fn start(
         queue: Q,
         conn: Connection,
@@ -201,7 +202,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         })
     }
 
-    /// A queue that nobody writes.
+    /// A queue without a thread, for tests.
     #[cfg(test)]
     pub(crate) fn without_thread(queue: Q) -> Self {
         Self {
@@ -210,7 +211,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Has the thread asleep until then, for all that those who submit can see.
+    /// Makes the thread look asleep until `until` to those who submit.
     #[cfg(test)]
     pub(crate) fn pretend_asleep(&self, until: Moment) {
         self.shared.lock().asleep = Asleep::Until(Some(until));
@@ -221,12 +222,12 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         self.shared.lock().asleep == Asleep::No
     }
 
-    /// Poisoned when a step under the lock has panicked, which spoils the queue or not, as the store knows.
+    /// Fails if a step under the lock has panicked. Whether that spoils the queue depends on the store.
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, WriterState<Q>>> {
         self.shared.state.lock()
     }
 
-    /// Lets go of the queue, and wakes the thread if what was done to it is any news.
+    /// Unlocks the queue, and wakes the thread if the change affects when it must act.
     pub(crate) fn submit(&self, mut state: MutexGuard<'_, WriterState<Q>>, urgency: Urgency) {
         state.hurry |= urgency == Urgency::Hurry;
         let wakes = match (state.asleep, urgency) {
@@ -260,14 +261,14 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         self.shared.lock().fault.clone()
     }
 
-    /// Takes no more; the thread ends once what waits is written.
+    /// Refuses new changes; the thread ends once the queue is written.
     #[cfg(feature = "outbox")]
     pub(crate) fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Does what has to be done first, takes no more, and waits until the file is let go of. When it is called
-    /// twice, the first call alone waits.
+    /// Calls `first`, refuses new changes, and waits until the file is closed. If called twice, only the first call
+    /// waits.
     pub(crate) async fn close(&self, first: impl FnOnce() + Send + 'static) {
         let thread = self
             .thread
@@ -288,13 +289,13 @@ impl<Q: WriteQueue> GroupCommit<Q> {
 
 impl<Q: WriteQueue> Drop for GroupCommit<Q> {
     fn drop(&mut self) {
-        // Not joined: a drop may stand on an async thread. The thread writes what waits, and ends.
+        // The thread is not joined, since the drop may happen on an async thread. It writes the queue and ends.
         self.shared.stop();
     }
 }
 
 impl<Q: WriteQueue> WriterState<Q> {
-    /// An error once nothing more will be written. A fault that passes is none.
+    /// Fails once nothing more will be written. A temporary fault is not an error here.
     pub(crate) fn takes_more(&self) -> Result<(), BoxError> {
         match &self.fault {
             None | Some(Fault::Passing(_)) => Ok(()),
@@ -302,7 +303,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// An error while what waits cannot be written.
+    /// Fails while the queue cannot be written.
     pub(crate) fn can_write(&self) -> Result<(), BoxError> {
         match &self.fault {
             None => Ok(()),
@@ -310,12 +311,12 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Whether so much waits that no more should be taken.
+    /// Whether the queue is full and no more changes should be made.
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= Q::PACE.queue_max
     }
 
-    /// Waits for all that is queued by now. To be submitted with [`Urgency::Gather`] or more.
+    /// Waits for everything queued by now. The change must be submitted with [`Urgency::Gather`] or more.
     pub(crate) fn wait(&mut self) -> Committed {
         let (sender, committed) = oneshot::channel();
         self.waiting.push(sender);
@@ -338,7 +339,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// All of it if somebody waits for that.
+    /// Takes due changes, or all of them if a caller waits.
     fn take(&mut self) -> Batch<Q> {
         let all = self.hurry || self.closing || self.fault.is_some() || !self.waiting.is_empty();
         self.hurry = false;
@@ -348,7 +349,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// What is left of a batch that was written. Once it is closing nothing more is begun.
+    /// Takes back a written batch. Once the queue is closing, no further work is started.
     fn take_back(&mut self, done: Batch<Q>) {
         self.waiting_spare = done.waiting;
         if !self.closing {
@@ -362,19 +363,19 @@ impl<Q: WriteQueue> Batch<Q> {
         self.waiting.is_empty() && Q::size(&self.work) == 0
     }
 
-    /// Answers those who wait.
+    /// Answers the waiting callers.
     fn acknowledge(&mut self) {
         for committed in self.waiting.drain(..) {
-            // Nobody may be waiting any more; it is done all the same.
+            // A caller may have stopped waiting; the change is written all the same.
             let _ = committed.send(());
         }
         Q::empty(&mut self.work);
-        // What once was long need not stay so.
+        // A buffer that was large once need not stay large.
         self.waiting.shrink_to(WAITING_SPARE_MAX);
     }
 }
 
-/// So much room is kept for those who wait.
+/// Capacity that is kept for waiting callers, at most.
 const WAITING_SPARE_MAX: usize = 1_024;
 
 impl<Q: WriteQueue> Shared<Q> {
@@ -394,7 +395,7 @@ impl<Q: WriteQueue> Shared<Q> {
         }
     }
 
-    /// For what a step that panicked cannot have spoiled: all but what the store keeps in its queue.
+    /// Ignores poisoning, for fields that a panicking step cannot have spoiled: everything but the store's queue.
     fn lock(&self) -> MutexGuard<'_, WriterState<Q>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -414,7 +415,7 @@ impl<Q: WriteQueue> Shared<Q> {
         lock: File,
         mut commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> rusqlite::Result<()>,
     ) {
-        // A panic too must stop the serving.
+        // Stops serving after a panic, too.
         let stopped = StopGuard(self);
         let (mut done, mut failing) = (None, false);
         while let Some(mut batch) = self.next_batch(done.take()) {
@@ -442,8 +443,8 @@ impl<Q: WriteQueue> Shared<Q> {
         drop(lock);
     }
 
-    /// What is due, all of it if somebody waits for that, or `None` once there will be no more. There may be
-    /// nothing in it while a fault is to be tried.
+    /// The next batch: what is due, or everything if a caller waits; `None` once the queue is closed and written. May
+    /// be empty while a fault is retried.
     fn next_batch(&self, done: Option<Batch<Q>>) -> Option<Batch<Q>> {
         let mut state = self.lock();
         if let Some(done) = done {
@@ -481,7 +482,7 @@ impl<Q: WriteQueue> Shared<Q> {
         }
     }
 
-    /// What is due may be later, or nothing, by the time.
+    /// Waits until something is due. Each wake-up computes the due time again, since it may have moved or disappeared.
     fn wait_until_due<'a>(
         &self,
         mut state: MutexGuard<'a, WriterState<Q>>,
@@ -513,7 +514,7 @@ impl<Q: WriteQueue> Shared<Q> {
         state.queue.recovered();
     }
 
-    /// Says whether it will be tried again. Those who wait are answered by the loss of their senders.
+    /// Handles a failed commit and returns whether it will be retried. Waiting callers see their senders dropped.
     fn fail(&self, batch: Batch<Q>, cause: &rusqlite::Error) -> bool {
         let Batch { work, waiting } = batch;
         let changes = Q::size(&work).max(waiting.len());

@@ -1,4 +1,4 @@
-//! What the stores that write files share.
+//! Shared by the stores that write files.
 
 #[cfg(any(feature = "sqlite", feature = "outbox"))]
 pub(crate) mod crash_log;

@@ -1,4 +1,4 @@
-//! What the embedded stores tell, and the notes beside their books.
+//! The events of the embedded stores, and the notes next to their books.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,11 +13,11 @@ use crate::{
     happening::{Event, Happening, Levels, Watched},
 };
 
-/// Numbers of events, and what is no event and no money.
+/// The part of the state that is neither events nor money: the last event number, emitted names, notes.
 #[derive(Debug, Default)]
 pub(super) struct FeedState {
     last: u64,
-    /// When what was told once was told.
+    /// When each event with a name was emitted.
     told: HashMap<String, Millis>,
     notes: BTreeMap<String, Note>,
 }
@@ -29,7 +29,7 @@ impl FeedState {
         happened: Vec<(Option<KeyId>, Happening)>,
         at_ms: Millis,
     ) -> Vec<Event> {
-        // Most charges tell nothing, which allocates nothing.
+        // Most charges emit nothing, and then nothing is allocated.
         let event = |(key, what)| {
             self.last += 1;
             Event {
@@ -45,7 +45,7 @@ impl FeedState {
 }
 
 impl State {
-    /// What has happened in an account, as events.
+    /// Turns what has happened in an account into events.
     pub(super) fn tell_of(&mut self, account: &AccountId, at_ms: Millis) -> Vec<Event> {
         let happened = self.book.account_mut(account);
         let happened = happened.map(|account| account.happened());
@@ -74,7 +74,7 @@ impl State {
         Ok(((), Some(record)))
     }
 
-    /// Takes in levels as a store remembers them. `None`: there is no such account, key or group.
+    /// Restores levels from a store's file. `None` if the account, key or group does not exist.
     pub(crate) fn put_levels(
         &mut self,
         account: &AccountId,
@@ -151,7 +151,7 @@ impl State {
         Ok(((), Some(Record::Note(note))))
     }
 
-    /// Takes in a note as a store remembers it.
+    /// Restores a note from a store's file.
     pub(crate) fn restore_note(&mut self, note: Note) {
         if note.text.is_empty() {
             self.feed.notes.remove(&note.name);
@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// Takes in the number of the last event, and when what was told once was told, as a store remembers them.
+    /// Restores from a store's file the number of the last event, and when each named event was emitted.
     #[cfg(feature = "sqlite")]
     pub(crate) fn restore_feed(&mut self, last: u64, told: HashMap<String, Millis>) {
         (self.feed.last, self.feed.told) = (last, told);

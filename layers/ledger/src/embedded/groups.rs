@@ -96,14 +96,14 @@ impl State {
         Ok(ids.filter_map(|id| book.group_view(id, now)).collect())
     }
 
-    /// Puts a key where its record says that it is.
+    /// Moves a key into the group that its record names.
     pub(super) fn bind(&mut self, record: &KeyRecord) -> Result<(), BookError> {
         let account = self.book.account_mut(&record.account);
         let account = account.ok_or(BookError::NotFound)?;
         Ok(account.bind(&record.id, record.group.as_ref(), record.concurrency)?)
     }
 
-    /// Whether a key may come into the group.
+    /// Fails unless a key may join the group.
     pub(super) fn has_group(
         &self,
         account: &AccountId,

@@ -1,4 +1,4 @@
-//! In memory: nothing outlives the process.
+//! Idempotency claims and answers in memory; nothing outlives the process.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,13 +23,13 @@ struct Inner {
 
 type Key = (AccountId, Digest);
 
-/// So many entries of what is gone are not worth a pass.
+/// Queue entries of removed claims that are tolerated before a clean-up pass.
 const GONE_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Table {
     rows: HashMap<Key, Row>,
-    /// In the order in which they were made; some may be gone.
+    /// In the order in which claims were made; some of them may have been removed.
     expiring: VecDeque<(Instant, Key, RequestNumber)>,
     sums: HashMap<AccountId, Sums>,
     bytes: u64,
@@ -56,7 +56,7 @@ enum State {
 }
 
 impl MemoryAnswers {
-    /// Keeps none, so far.
+    /// An empty store.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self(Arc::new(Inner {
@@ -79,7 +79,7 @@ impl MemoryAnswers {
         let mut table = self.table();
         table.sweep(now);
         let key = (claim.account.clone(), claim.id);
-        // Those that were kept for longer may stand in front of it.
+        // Entries that expire later may be in front of it in the queue.
         if table.rows.get(&key).is_some_and(|row| row.expires <= now) {
             table.remove(&key);
         }
@@ -198,7 +198,7 @@ impl Table {
             self.expiring.pop_front();
             match self.rows.get(&key) {
                 Some(row) if row.first != first => {}
-                // It was kept for longer, since it ran.
+                // The claim's expiry has moved, because its call was still running.
                 Some(row) if row.expires > now => {
                     self.expiring.push_back((row.expires, key, first));
                 }
@@ -207,8 +207,8 @@ impl Table {
         }
     }
 
-    /// Calls that end free are gone long before their time. What is left of them in the queue stays in proportion to
-    /// what is kept.
+    /// Removes queue entries whose claims were deleted. Claims of free calls are deleted long before they expire; this
+    /// keeps the queue proportional to the stored claims.
     fn forget_gone(&mut self) {
         if self.expiring.len() > 2 * self.rows.len() + GONE_MAX {
             let rows = &self.rows;
@@ -237,7 +237,7 @@ impl Table {
 }
 
 impl Row {
-    /// What runs is kept.
+    /// A running call does not expire.
     fn run_until(&mut self, until: Instant) {
         self.state = State::Running { until };
         self.expires = self.expires.max(until);

@@ -1,10 +1,10 @@
-//! What is known of calls that carry an idempotency key: who runs them, and how they were answered.
+//! Claims on calls with an idempotency key, and their answers: which call runs, and how earlier calls were answered.
 //!
-//! No books: what stands here may be lost, and then a call that is sent again is another call. Whether an earlier one was
-//! charged is said by the ledger alone. A store never sees a caller's words: the id and the fingerprint are keyed digests,
-//! and the answer is sealed by whoever stores it.
+//! This is not part of the books: a store may lose its contents, and a repeated call then runs as a new call. Only the
+//! ledger decides whether an earlier call was charged. A store never sees a caller's text: the id and the fingerprint
+//! are keyed digests, and the caller of the store encrypts the answer.
 //!
-//! A claim is made under a request number, which fences it: whoever has it no more changes nothing.
+//! A claim is made under a request number, which fences it: a call that has lost its claim cannot change anything.
 
 mod memory;
 #[cfg(feature = "redis")]
@@ -23,7 +23,7 @@ pub use self::redis::RedisAnswers;
 pub use self::sqlite::SqliteAnswers;
 use crate::{BoxError, account::AccountId, number::RequestNumber};
 
-/// A keyed digest: of the key that was presented, or of the request.
+/// A keyed digest of an idempotency key or of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -39,88 +39,88 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The wish to run a call.
+/// A request to run a call.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Whose bounds it counts in.
+    /// The account in whose bounds the claim counts.
     pub account: AccountId,
-    /// Of the account's claims, which one: the caller's key is part of it.
+    /// Identifies the claim within the account. The digest includes the caller's API key.
     pub id: Digest,
-    /// What is asked.
+    /// Digest of the request.
     pub fingerprint: Digest,
-    /// Who asks.
+    /// The number of the call that makes the claim.
     pub number: RequestNumber,
-    /// How long it lives unless it is renewed or finished.
+    /// How long the claim lives unless it is renewed or finished.
     pub lease: Duration,
-    /// How long it is known, and its answer.
+    /// How long the claim and its answer are kept.
     pub kept: Duration,
 }
 
-/// What became of the wish.
+/// The result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// It runs under this number; nobody else runs it.
+    /// This call has the claim and runs; no other call does.
     Mine,
-    /// Another one was there first.
+    /// An earlier call has the claim.
     Earlier(Earlier),
-    /// As many are kept for the account as may be.
+    /// The account already has as many claims as it may have.
     Full,
 }
 
-/// The call that came first.
+/// The call that has the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
-    /// Its number.
+    /// The call's number.
     pub number: RequestNumber,
-    /// What it asked.
+    /// Digest of the call's request.
     pub fingerprint: Digest,
-    /// How far it is.
+    /// The state of the call.
     pub stage: Stage,
 }
 
-/// How far a call is.
+/// The state of a claimed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It runs; somebody says so for so long from now.
+    /// The call runs; its claim lives for this long from now unless renewed.
     Running(Duration),
-    /// It ran, and nobody says any more that it does.
+    /// The call has not ended, and its claim was not renewed in time.
     Abandoned,
-    /// It was answered.
+    /// The call has ended with this answer, encrypted.
     Answered(Vec<u8>),
-    /// It was charged, and there is no answer to repeat.
+    /// The call was charged, and has no answer that could be replayed.
     Unanswered,
 }
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// With an answer, sealed.
+    /// The call ended with this answer, encrypted.
     Answered(&'a [u8]),
-    /// Charged, without an answer that could be repeated.
+    /// Charged, without an answer that could be replayed.
     Unanswered,
-    /// It cost nothing, and may run again.
+    /// Free of charge; the same call may run again.
     Free,
 }
 
-/// What became of an outcome.
+/// The result of storing an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
-    /// It is kept.
+    /// The outcome is stored.
     Kept,
-    /// It would have been beyond a bound: it is kept without the answer.
+    /// The answer would exceed a bound: the outcome is stored without it.
     TooMuch,
-    /// Somebody else has the claim.
+    /// Another call has the claim.
     NotMine,
 }
 
-/// What may be kept.
+/// Limits of what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Calls of one account.
+    /// Claims per account.
     pub account_calls_max: u64,
-    /// Bytes of answers of one account.
+    /// Bytes of answers per account.
     pub account_bytes_max: u64,
-    /// Bytes of answers of all accounts.
+    /// Bytes of answers over all accounts.
     pub bytes_max: u64,
 }
 
@@ -134,26 +134,26 @@ impl Default for Bounds {
     }
 }
 
-/// Where answers are kept.
+/// Stores claims and answers.
 pub trait AnswerStore: Send + Sync + 'static {
-    /// Claims a call. With `from`, takes over one that was abandoned under that number. One atomic step; asked again under
-    /// the same number, it answers the same.
+    /// Claims a call. With `from`, takes over the abandoned claim of that call. One atomic step; repeated under the
+    /// same number, it returns the same result.
     ///
     /// # Errors
-    /// The store is out of reach, or its answer was lost.
+    /// The store did not answer, or its answer was lost.
     fn claim(
         &self,
         claim: &Claim,
         from: Option<RequestNumber>,
     ) -> impl Future<Output = Result<Claimed, BoxError>> + Send;
 
-    /// Says that the call still runs. Answers whether it is still the claim's.
+    /// Renews the claim of a running call. Returns whether the call still has the claim.
     ///
     /// # Errors
     /// As for [`AnswerStore::claim`].
     fn renew(&self, claim: &Claim) -> impl Future<Output = Result<bool, BoxError>> + Send;
 
-    /// Ends the claim.
+    /// Ends the claim and stores the outcome.
     ///
     /// # Errors
     /// As for [`AnswerStore::claim`].
@@ -164,7 +164,7 @@ pub trait AnswerStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Finished, BoxError>> + Send;
 }
 
-/// Milliseconds of a time that is kept, within what every store can count.
+/// A duration in milliseconds, at most one year, which every store can represent.
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 fn millis(duration: Duration) -> u64 {
     const MAX: u64 = 365 * 24 * 3_600_000;

@@ -1,4 +1,5 @@
-//! In Redis, for many gateways: in the slot of the account, each step one script, by the server's clock.
+//! Idempotency claims and answers in Redis, shared by many gateways. They are stored in the account's slot; each step
+//! is one script, and its time is the server's clock.
 //!
 //! ```text
 //! tg:{A}:i:<id>   HASH  f fingerprint, n number, s running|answered|unanswered, u runs until, h hour, x kept until,
@@ -7,8 +8,8 @@
 //! tg:answers      HASH  <hour>: bytes of all accounts
 //! ```
 //!
-//! Redis takes claims away by itself when their time is over, so what is kept is counted by the hour: up to one hour's
-//! more than there is.
+//! Redis removes claims by itself when they expire. So usage is counted by the hour, and may be overestimated by at
+//! most one hour's claims.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -35,7 +36,7 @@ struct Inner {
 }
 
 impl RedisAnswers {
-    /// Answers on a connection that is there already.
+    /// Uses an existing connection.
     #[must_use]
     pub fn new(conn: RedisConn, bounds: Bounds) -> Self {
         let script = |text| conn.script("", text);
@@ -49,7 +50,7 @@ impl RedisAnswers {
         }))
     }
 
-    /// Takes room for so many bytes, if there is any; gives back what was taken and is not needed.
+    /// Reserves room for `bytes`, if there is any. A negative number gives room back.
     async fn has_room(&self, bytes: i64, kept: Duration) -> Result<bool, RedisFault> {
         let Inner {
             conn, room, bounds, ..
@@ -144,7 +145,8 @@ impl AnswerStore for RedisAnswers {
             .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
             .await;
         if word == "answered" && !finished.as_ref().is_ok_and(|word| word == "kept") {
-            // An account at its own bound takes nothing from others, nor does what may be told again.
+            // An answer that exceeds the account's own bound takes no room from other accounts; nor does one that was
+            // stored before.
             let given_back = self.has_room(-bytes, claim.kept).await;
             if finished.is_ok() {
                 given_back?;

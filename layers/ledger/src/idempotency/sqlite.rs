@@ -1,4 +1,5 @@
-//! In a file beside the ledger's: it holds no books, and may be deleted while no gateway runs.
+//! Idempotency claims and answers in a file next to the ledger's. It holds no books, and may be deleted while no
+//! gateway runs.
 
 use std::{
     fmt,
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{BoxError, embedded::now_ms, number::RequestNumber};
 
-/// Sums are kept by triggers, so that no row is counted twice or forgotten.
+/// Triggers maintain the sums, so that no row is counted twice or missed.
 const SCHEMA: &str = "
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
@@ -42,12 +43,12 @@ END;
 const RUNNING: u8 = 0;
 const ANSWERED: u8 = 1;
 const UNANSWERED: u8 = 2;
-/// Rows whose time is over that one claim takes away.
+/// Expired rows that one claim deletes, at most.
 const SWEPT_MAX: u32 = 64;
 
-/// Answers in one SQLite file, made when the first is claimed. Clones share it.
+/// Answers in one SQLite file, created with the first claim. Clones share it.
 ///
-/// It is asked on tokio's blocking threads, so a tokio runtime is needed.
+/// Queries run on tokio's blocking threads, so a tokio runtime is needed.
 #[derive(Clone)]
 pub struct SqliteAnswers(Arc<Inner>);
 
@@ -189,7 +190,7 @@ fn claim_in(
     if calls >= bounds.account_calls_max || bytes >= bounds.account_bytes_max {
         return Ok(Claimed::Full);
     }
-    // What has expired and was not swept yet makes room.
+    // An expired row that was not deleted yet makes room.
     step.prepare_cached("DELETE FROM answers WHERE account = ?1 AND id = ?2")?
         .execute(params![&*claim.account, claim.id.0])?;
     step.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, 0, NULL)")?
@@ -250,7 +251,7 @@ fn finish_in(
     })
 }
 
-/// Calls and bytes of an account, or, under no name, of all.
+/// Claims and bytes of an account; with an empty name, of all accounts.
 fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
     let found = step
         .prepare_cached("SELECT calls, bytes FROM sums WHERE account = ?1")?
@@ -263,7 +264,7 @@ fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
-    // SQLite would make it readable for everybody; where this fails, it says why.
+    // SQLite would create the file readable for everybody. If this fails, SQLite reports why.
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
@@ -281,7 +282,7 @@ fn bytes_of(number: RequestNumber) -> [u8; 16] {
     *number.uuid().as_bytes()
 }
 
-/// As the file counts.
+/// A count as SQLite stores it.
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

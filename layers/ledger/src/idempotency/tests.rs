@@ -31,20 +31,20 @@ fn earlier(claimed: Claimed) -> Earlier {
     }
 }
 
-/// What every store promises.
+/// The promises of every store.
 async fn contract(store: &impl AnswerStore) {
-    one_runs_and_the_others_are_told(store).await;
-    what_cost_nothing_runs_again(store).await;
+    one_call_runs_and_the_others_get_its_state(store).await;
+    a_free_call_may_run_again(store).await;
     an_abandoned_call_is_taken_over_once(store).await;
-    what_runs_is_kept_for_as_long(store).await;
+    a_running_call_does_not_expire(store).await;
     bounds_are_kept(store).await;
-    what_is_over_is_forgotten(store).await;
+    expired_answers_are_deleted(store).await;
 }
 
-async fn one_runs_and_the_others_are_told(store: &impl AnswerStore) {
+async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
     let (first, second) = (claim("acme", 1), claim("acme", 1));
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
-    // An answer that was lost is asked for again.
+    // A claim whose result was lost is made again.
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     let told = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(
@@ -60,20 +60,20 @@ async fn one_runs_and_the_others_are_told(store: &impl AnswerStore) {
         .finish(&first, Outcome::Answered(b"\0sealed\xff"))
         .await;
     assert_eq!(answered.unwrap(), Finished::Kept);
-    // The same twice is once.
+    // Finishing twice has the effect of finishing once.
     let again = store.finish(&first, Outcome::Free).await;
     assert_eq!(again.unwrap(), Finished::Kept);
     let told = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(told.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
     assert_eq!(told.number, first.number);
-    // Another account's claim is another one.
+    // The same id of another account is another claim.
     assert_eq!(
         store.claim(&claim("other", 1), None).await.unwrap(),
         Claimed::Mine
     );
 }
 
-async fn what_cost_nothing_runs_again(store: &impl AnswerStore) {
+async fn a_free_call_may_run_again(store: &impl AnswerStore) {
     let (first, second) = (claim("acme", 2), claim("acme", 2));
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     store.finish(&first, Outcome::Free).await.unwrap();
@@ -98,15 +98,15 @@ async fn an_abandoned_call_is_taken_over_once(store: &impl AnswerStore) {
     assert_eq!(taken, Claimed::Mine);
     let late = store.claim(&third, Some(first.number)).await.unwrap();
     assert_eq!(earlier(late).number, second.number);
-    // Who has lost it changes nothing.
+    // A call that has lost its claim changes nothing.
     assert!(!store.renew(&first).await.unwrap());
     let lost = store.finish(&first, Outcome::Answered(b"late")).await;
     assert_eq!(lost.unwrap(), Finished::NotMine);
     assert!(store.renew(&second).await.unwrap());
 }
 
-/// Though it is to be kept for less.
-async fn what_runs_is_kept_for_as_long(store: &impl AnswerStore) {
+/// A running call is kept beyond `kept`, which is shorter here.
+async fn a_running_call_does_not_expire(store: &impl AnswerStore) {
     let (mut first, second) = (claim("long", 1), claim("long", 1));
     // Long enough for a busy machine to renew it in time.
     first.lease = 5 * LEASE;
@@ -114,7 +114,7 @@ async fn what_runs_is_kept_for_as_long(store: &impl AnswerStore) {
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     for _ in 0..5 {
         tokio::time::sleep(2 * LEASE).await;
-        // Each claim sweeps.
+        // Each claim deletes expired rows.
         store.claim(&claim("long", 2), None).await.unwrap();
         assert!(store.renew(&first).await.unwrap());
     }
@@ -139,26 +139,26 @@ async fn bounds_are_kept(store: &impl AnswerStore) {
         store.finish(&calls[1], sixty).await.unwrap(),
         Finished::Kept
     );
-    // 120 of 100 bytes of the account.
+    // 120 bytes, of 100 allowed per account.
     assert_eq!(
         store.finish(&calls[2], sixty).await.unwrap(),
         Finished::TooMuch
     );
     let told = earlier(store.claim(&of(3), None).await.unwrap());
     assert_eq!(told.stage, Stage::Unanswered);
-    // Of all accounts 150 are kept at most: sixty here, some of another above.
+    // All accounts may have 150 bytes: 60 from here, and some from above.
     let (one, two) = (claim("d", 1), claim("e", 1));
     for call in [&one, &two] {
         assert_eq!(store.claim(call, None).await.unwrap(), Claimed::Mine);
     }
     let all = Outcome::Answered(&[7; 90]);
     assert_eq!(store.finish(&one, all).await.unwrap(), Finished::TooMuch);
-    // What did not fit into an account takes nothing from the others.
+    // An answer that did not fit into its account takes no room from other accounts.
     let few = Outcome::Answered(&[7; 75]);
     assert_eq!(store.finish(&two, few).await.unwrap(), Finished::Kept);
 }
 
-async fn what_is_over_is_forgotten(store: &impl AnswerStore) {
+async fn expired_answers_are_deleted(store: &impl AnswerStore) {
     let short = Claim {
         kept: LEASE,
         ..claim("f", 1)
@@ -178,7 +178,7 @@ async fn the_store_in_memory_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn calls_that_end_free_leave_nothing_behind_in_memory() {
+async fn free_calls_leave_nothing_in_memory() {
     let store = MemoryAnswers::new(bounds());
     let one = claim("acme", 1);
     for _ in 0..10_000 {
@@ -189,7 +189,7 @@ async fn calls_that_end_free_leave_nothing_behind_in_memory() {
             Claimed::Mine
         ));
         store.finish(&free, Outcome::Free).await.unwrap();
-        // One that is kept stays.
+        // A claim that is still kept is not removed.
         drop(store.claim(&one, None).await.unwrap());
     }
     assert!(store.remembered() < 2_000, "{}", store.remembered());

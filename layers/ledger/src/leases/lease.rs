@@ -1,8 +1,9 @@
-//! A lease as its gateway has it: pure, times in, turns out.
+//! A lease as its gateway sees it. A pure state machine: times go in, turns come out.
 //!
-//! What it grants is decided by a [`Book`] of one account and one key, whose balance is what the lease has and nobody
-//! was charged for. So that the ledger never has less in the lease than this book grants from: what is given back leaves
-//! the book before the ledger is told, what is got more comes into it when the ledger has answered.
+//! A [`Book`] of one account and one key decides what the lease grants. The book's balance is the lease's money that no
+//! call was charged. The ledger must never have less in the lease than the book grants from. So an amount that is given
+//! back leaves the book before the ledger is called, and an amount that is added enters the book after the ledger has
+//! answered.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,29 +20,43 @@ use crate::{
     account::{AccountId, KeyId},
     book::{Account, Book, Hashing, KeyBook, Millis},
     ceiling::Ceilings,
-    contract::{Hold, Refusal, Reserved, Settled, Settlement},
+    contract::{Adjusted, Adjustment, Hold, Refusal, Reserved, Settled, Settlement},
     money::MicroRub,
     number::RequestNumber,
 };
 
-/// Ends that are told in one turn.
+/// Ends that one turn reports, at most.
 pub(crate) const ENDS_MAX: usize = 256;
-/// Turns whose words are remembered: those of some seconds of the busiest lease, of minutes of others.
+/// Words of past turns that are remembered: the turns of a few seconds for the busiest lease, of minutes for others.
 const WORDS_MAX: usize = 4_096;
 
-/// What the ledger said of an end, or why it was not heard.
+/// The ledger's result for an end, or why there is none.
 pub(crate) type Told = Result<Settled, Arc<BoxError>>;
+/// The answer to an adjustment that the ledger had to decide, or why there is none.
+pub(crate) type Raised = Result<Result<Adjusted, Refusal>, Arc<BoxError>>;
 
-/// How large a lease is to be.
+/// The answer to an adjustment, or where it will arrive.
+pub(crate) enum Adjusting {
+    Done(Adjusted),
+    Waits(oneshot::Receiver<Raised>),
+}
+
+/// A call that is to hold more than the lease can grant by itself.
+struct Raise {
+    adjustment: Adjustment,
+    heard: oneshot::Sender<Raised>,
+}
+
+/// The size that a lease should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Beside what running calls hold.
+    /// Free money, in addition to what running calls hold.
     pub(crate) free: MicroRub,
-    /// With less than this free in the ledger nobody gets more.
+    /// With less free money than this in the ledger, no lease is enlarged.
     pub(crate) short_of: MicroRub,
 }
 
-/// One that is to be given back as its calls end.
+/// The size of a lease that is given back as its calls end.
 pub(crate) const NOTHING: Size = Size {
     free: MicroRub::ZERO,
     short_of: MicroRub::ZERO,
@@ -52,34 +67,38 @@ pub(crate) struct Lease {
     account: AccountId,
     key: KeyId,
     book: Book,
-    /// What the ledger has in it, as far as it has answered.
+    /// The amount that the ledger has in the lease, according to its last answer.
     ledger_has: MicroRub,
     word: String,
-    /// Those of its turns so far, oldest first.
+    /// The words of the lease's turns, oldest first.
     words: VecDeque<Uuid>,
-    /// Of a lease that is lost: the turn of ours that the ledger has fallen back to. So nobody else goes on with it.
+    /// For a lost lease: the turn of this lease that the ledger has fallen back to. If set, no other owner continues
+    /// the lease.
     fell_back_to: Option<Uuid>,
     state: State,
-    /// Ends that the ledger has not acknowledged, and those of them that are in no turn yet.
+    /// Ends that the ledger has not acknowledged; `queue` has those of them that are in no turn yet.
     ends: HashMap<RequestNumber, End, Hashing>,
     queue: VecDeque<RequestNumber>,
-    /// A turn whose answer has not been heard, and when it was made.
+    /// Adjustments that the ledger has to decide. The turn that has no answer yet contains the first `raises_sent`.
+    raises: VecDeque<Raise>,
+    raises_sent: usize,
+    /// The turn that has no answer yet, and when it was made.
     under_way: Option<(Turn, Now)>,
-    /// The longest time that any of its holds has asked for.
+    /// The longest time to live of any of its holds.
     ttl: Duration,
-    /// How long after a turn something may be granted.
+    /// How long after a turn the lease may grant holds.
     grants_ms: u64,
     grants_until: Option<Now>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The ledger has not said yes.
+    /// The ledger has not opened the lease yet.
     Opening,
     Open,
-    /// It is another's, or none's: nothing is granted, and its ends are told.
+    /// Another owner has the lease, or it does not exist: it grants nothing, and its ends are still reported.
     Lost,
-    /// Given back, or never got.
+    /// The lease was given back, or never opened.
     Closed,
 }
 
@@ -91,7 +110,7 @@ struct End {
 }
 
 impl Lease {
-    /// One that has nothing until the ledger has answered its first turn.
+    /// A lease that has no money until the ledger has answered its first turn.
     pub(crate) fn new(
         number: RequestNumber,
         account: &AccountId,
@@ -116,6 +135,8 @@ impl Lease {
             state: State::Opening,
             ends: HashMap::default(),
             queue: VecDeque::new(),
+            raises: VecDeque::new(),
+            raises_sent: 0,
             under_way: None,
             ttl: Duration::ZERO,
             grants_ms,
@@ -127,18 +148,18 @@ impl Lease {
         self.number
     }
 
-    /// It lives so long at least after a turn.
+    /// Makes the lease live at least this long after a turn.
     pub(crate) fn lives_for(&mut self, ttl: Duration) {
         self.ttl = self.ttl.max(ttl);
     }
 
-    /// Holds money for a call, where the lease has all that it wants. `None`: the ledger is to be asked.
+    /// Holds money for a call if the lease has all that the call wants. `None` means that the ledger must decide.
     pub(crate) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
         if self.ends.contains_key(&hold.number) {
             return Some(Err(Refusal::Gone));
         }
         let free = self.free();
-        // An empty lease says nothing of its account, and so nothing of a call that costs nothing either.
+        // An empty lease does not show the state of its account. So it leaves even free calls to the ledger.
         let pays = hold.want <= free && free > MicroRub::ZERO;
         let has = self.may_grant(now) && hold.least <= hold.want && pays;
         if !has && !self.of_account().knows(hold.number) {
@@ -148,7 +169,8 @@ impl Lease {
         Some(self.book.reserve(hold, now.steady))
     }
 
-    /// Ends a call with a charge. Says what the ledger says, once it does; `None` where the call is not the lease's.
+    /// Ends a call with a charge. The receiver yields the ledger's result; `None` if the call is not held from this
+    /// lease.
     pub(crate) fn settle(
         &mut self,
         settlement: &Settlement,
@@ -157,7 +179,7 @@ impl Lease {
         let number = settlement.number;
         let (heard, hears) = oneshot::channel();
         if let Some(end) = self.ends.get_mut(&number) {
-            // Told before, and not answered.
+            // The end was sent before and not acknowledged.
             Arc::make_mut(&mut end.settlement).fresh = settlement.fresh;
             end.heard.retain(|heard| !heard.is_closed());
             end.heard.push(heard);
@@ -181,9 +203,9 @@ impl Lease {
         Some(hears)
     }
 
-    /// Ends a call without a charge: the ledger never heard of it. Says whether it was the lease's.
+    /// Ends a call without a charge; the ledger never learns of the call. Returns whether it was held from this lease.
     pub(crate) fn release(&mut self, number: RequestNumber, key: &KeyId) -> bool {
-        // One that was charged stays charged.
+        // A call that was charged stays charged.
         self.ends.contains_key(&number) || self.book.release_and_forget(number, &self.account, key)
     }
 
@@ -192,12 +214,42 @@ impl Lease {
         self.book.extend(number, &self.account, ttl, now.steady)
     }
 
-    /// Whether a call that has not ended, or whose end has not been acknowledged, is the lease's.
+    /// Changes the amount that a call holds. The lease decides what it can; the ledger decides the rest in the next
+    /// turn. `None` if the call is not held from this lease.
+    pub(crate) fn adjust(&mut self, adjustment: &Adjustment, now: Now) -> Option<Adjusting> {
+        if self.ends.contains_key(&adjustment.number) {
+            return Some(Adjusting::Done(Adjusted::Gone));
+        }
+        if !self.of_account().knows(adjustment.number) {
+            return None;
+        }
+        let growth = self.of_account().growth(adjustment);
+        let decides = self.may_grant(now) && growth <= self.free();
+        if growth == MicroRub::ZERO || decides {
+            let adjusted = self.book.adjust(adjustment, now.steady);
+            // The lease's book has no ceilings, and the amount is free in it.
+            return Some(Adjusting::Done(adjusted.unwrap_or(Adjusted::Gone)));
+        }
+        if matches!(self.state, State::Lost | State::Closed) {
+            return Some(Adjusting::Done(Adjusted::Gone));
+        }
+        let (heard, hears) = oneshot::channel();
+        let adjustment = adjustment.clone();
+        self.raises.push_back(Raise { adjustment, heard });
+        Some(Adjusting::Waits(hears))
+    }
+
+    /// Whether an adjustment waits for the ledger.
+    pub(crate) fn has_raises(&self) -> bool {
+        !self.raises.is_empty()
+    }
+
+    /// Whether the lease has the call: it runs, or its end has not been acknowledged.
     pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.ends.contains_key(&number) || self.of_account().knows(number)
     }
 
-    /// What may be granted from it if anything may.
+    /// The amount that the lease can grant, if it may grant at all.
     pub(crate) fn free(&self) -> MicroRub {
         let account = self.of_account();
         account.balance.minus_or_zero(account.held)
@@ -207,12 +259,12 @@ impl Lease {
         self.queue.len()
     }
 
-    /// What the ledger has in it, as far as it has answered.
+    /// The amount that the ledger has in the lease, according to its last answer.
     pub(crate) const fn leased(&self) -> MicroRub {
         self.ledger_has
     }
 
-    /// What its running calls hold.
+    /// The amount that its running calls hold.
     pub(crate) fn held_by_calls(&self) -> MicroRub {
         self.of_account().held
     }
@@ -229,32 +281,34 @@ impl Lease {
         matches!(self.state, State::Lost)
     }
 
-    /// Whether no call holds anything of it, and none has ended that the ledger has not heard of.
+    /// Whether no call holds money of the lease, and the ledger has acknowledged all ends.
     pub(crate) fn is_idle(&self) -> bool {
         self.of_account().holds_open() == 0 && self.ends.is_empty()
     }
 
-    /// Whether a turn was made whose answer has not been heard.
+    /// Whether a turn has no answer yet.
     pub(crate) const fn has_turn_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// For how long the ledger keeps it without a turn.
+    /// How long the ledger keeps the lease without a turn.
     pub(crate) const fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    fn may_grant(&self, now: Now) -> bool {
+    /// Whether the lease may grant holds by itself.
+    pub(crate) fn may_grant(&self, now: Now) -> bool {
         self.state == State::Open
             && self
                 .grants_until
                 .is_some_and(|until| now.steady < until.steady && now.wall < until.wall)
     }
 
-    /// What the ledger is to be told next, under a word that no turn had; the same again as long as it has not answered.
+    /// The next turn to send to the ledger, with a `word` that no other turn has. While a turn has no answer, the same
+    /// turn is returned again.
     pub(crate) fn turn(&mut self, size: Size, now: Now, word: Uuid) -> Turn {
         if let Some((turn, _)) = &mut self.under_way {
-            // What a turn tells first it tells again, save how old its ends are.
+            // A repeated turn has the same contents, except for whether its ends are fresh.
             for end in &mut turn.ends {
                 if let Some(known) = self.ends.get(&end.settlement.number) {
                     end.settlement = Arc::clone(&known.settlement);
@@ -262,7 +316,7 @@ impl Lease {
             }
             return turn.clone();
         }
-        // Holds whose owners forgot them.
+        // Ends holds that their owners have abandoned.
         self.book.expire(usize::MAX, now.steady);
         let count = self.queue.len().min(ENDS_MAX);
         let ends = self.queue.drain(..count).filter_map(|number| {
@@ -284,14 +338,14 @@ impl Lease {
                 turn.more = size.free;
                 turn.grants_ms = self.grants_ms;
             }
-            State::Open => self.resize(&mut turn, size),
+            State::Open => self.resize(&mut turn, size, now),
             State::Lost | State::Closed => {}
         }
         self.under_way = Some((turn.clone(), now));
         turn
     }
 
-    /// One that asks for nothing.
+    /// A turn that only reports ends.
     fn plain_turn(&self, word: Uuid) -> Turn {
         Turn {
             lease: self.number,
@@ -302,6 +356,7 @@ impl Lease {
             this: word.simple().to_string(),
             give: MicroRub::ZERO,
             more: MicroRub::ZERO,
+            raise: MicroRub::ZERO,
             short_of: MicroRub::ZERO,
             ttl_ms: ttl_ms(self.ttl).max(self.grants_ms),
             grants_ms: 0,
@@ -309,7 +364,7 @@ impl Lease {
         }
     }
 
-    fn resize(&mut self, turn: &mut Turn, size: Size) {
+    fn resize(&mut self, turn: &mut Turn, size: Size, now: Now) {
         let free = self.free();
         if size == NOTHING {
             self.grants_until = None;
@@ -320,6 +375,15 @@ impl Lease {
             return;
         }
         turn.step = Step::GoOn;
+        let growth = self.growth();
+        // While the lease may not grant, the ledger decides the whole growth, whatever is free in the lease.
+        let own = if self.may_grant(now) {
+            free.min(growth)
+        } else {
+            MicroRub::ZERO
+        };
+        turn.raise = growth.minus_or_zero(own);
+        let free = free.minus_or_zero(own);
         if size.free < free {
             turn.give = free.minus_or_zero(size.free);
             self.take_out(turn.give);
@@ -331,14 +395,48 @@ impl Lease {
         }
     }
 
-    /// What is given back is granted to nobody from here on, whether the ledger has heard of it or not.
+    /// By how much the waiting adjustments enlarge their holds. The next turn contains all of them.
+    fn growth(&mut self) -> MicroRub {
+        // A caller that has gone needs no larger hold.
+        self.raises.retain(|raise| !raise.heard.is_closed());
+        self.raises_sent = self.raises.len();
+        let account = self.of_account();
+        let raises = self.raises.iter();
+        let growths = raises.map(|raise| account.growth(&raise.adjustment));
+        growths.fold(MicroRub::ZERO, MicroRub::plus_or_max)
+    }
+
+    /// Carries out the adjustments of the answered turn, in order, as far as `available` is enough.
+    fn raise(&mut self, mut available: MicroRub, beside: MicroRub, now: Millis) {
+        for _ in 0..std::mem::take(&mut self.raises_sent) {
+            let Some(Raise { adjustment, heard }) = self.raises.pop_front() else {
+                return;
+            };
+            let growth = self.of_account().growth(&adjustment);
+            let answer = if growth <= available {
+                available = available.minus_or_zero(growth);
+                self.book.adjust(&adjustment, now)
+            } else {
+                Err(Refusal::DoesNotFit {
+                    free: available.plus_or_max(beside),
+                    held: self.held_by_calls(),
+                    ceiling: None,
+                })
+            };
+            // The caller may have gone.
+            let _ = heard.send(Ok(answer));
+        }
+    }
+
+    /// Removes an amount that is given back: it must not be granted any more, whether or not the ledger has received
+    /// the turn.
     fn take_out(&mut self, amount: MicroRub) {
         let account = self.of_account_mut();
         account.balance = account.balance.minus_or_zero(amount);
     }
 
-    /// The ledger has answered a turn. Of one that was answered before nothing is learnt. Says since when the oldest
-    /// of its ends had waited.
+    /// Handles the ledger's answer to a turn. A second answer to the same turn is ignored. Returns when the oldest of
+    /// the turn's ends was queued.
     pub(crate) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
         let (turn, made) = self.under_way.take_if(same)?;
@@ -363,7 +461,7 @@ impl Lease {
         oldest
     }
 
-    /// Tells those who wait what became of a turn's ends.
+    /// Passes the results of a turn's ends to those who wait for them.
     fn heard(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let mut oldest: Option<Millis> = None;
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
@@ -372,7 +470,7 @@ impl Lease {
             };
             oldest = Some(oldest.map_or(known.at, |oldest| oldest.min(known.at)));
             for heard in known.heard {
-                // Whoever asked may have gone.
+                // The waiting task may have gone.
                 let _ = heard.send(Ok(*settled));
             }
         }
@@ -395,8 +493,8 @@ impl Lease {
         };
         let gained = answer.left.minus_or_zero(expected);
         self.ledger_has = answer.left;
-        if answer.left < expected || gained > turn.more {
-            // It has lost what it had acknowledged.
+        if answer.left < expected || gained > turn.more.plus_or_max(turn.raise) {
+            // The ledger has lost something that it had acknowledged.
             return self.lose(Uuid::parse_str(&turn.this).ok());
         }
         let account = self.of_account_mut();
@@ -413,19 +511,29 @@ impl Lease {
             }),
             _ => None,
         };
+        // Money that was in the lease before may be granted only if the ledger still lets the lease grant.
+        let available = match self.grants_until {
+            Some(_) => self.free(),
+            None => gained,
+        };
+        self.raise(available, answer.free, made.steady);
     }
 
-    /// Nobody knows whether the turn under way was done: it is told again.
+    /// Handles a turn without an answer: it may or may not have been carried out, so it is sent again.
     pub(crate) fn unanswered(&mut self, cause: BoxError) {
         let cause = Arc::new(cause);
         if self.under_way.is_none() {
             return;
         }
-        // Those that wait for the turn after it hear so too: they are not acknowledged sooner.
+        // Ends that wait for the following turn fail as well, since they will not be acknowledged sooner.
         for end in self.ends.values_mut() {
             for heard in end.heard.drain(..) {
                 let _ = heard.send(Err(Arc::clone(&cause)));
             }
+        }
+        self.raises_sent = 0;
+        for raise in self.raises.drain(..) {
+            let _ = raise.heard.send(Err(Arc::clone(&cause)));
         }
     }
 
@@ -435,10 +543,14 @@ impl Lease {
         self.grants_until = None;
         let account = self.of_account_mut();
         account.balance = account.held;
+        self.raises_sent = 0;
+        for raise in self.raises.drain(..) {
+            let _ = raise.heard.send(Ok(Ok(Adjusted::Gone)));
+        }
         self.close_if_done();
     }
 
-    /// One that is lost ends with its last call.
+    /// Closes a lost lease after its last call.
     pub(crate) fn close_if_done(&mut self) {
         let lost = self.state == State::Lost && self.under_way.is_none();
         if lost && self.is_idle() {
@@ -446,7 +558,8 @@ impl Lease {
         }
     }
 
-    /// The turn that gives back what the ledger still has in it, where it fell back and nobody else can.
+    /// The turn that gives back what the ledger still has in a lost lease, if the ledger has fallen back and no other
+    /// owner can give it back.
     pub(crate) fn left_behind(&self, word: Uuid) -> Option<Turn> {
         let before = self.fell_back_to.filter(|_| self.is_closed())?;
         Some(Turn {
@@ -456,7 +569,7 @@ impl Lease {
         })
     }
 
-    /// What the ledger must have in the lease at least; and exactly, where its last turn was answered.
+    /// The least that the ledger must have in the lease, and the exact amount if its last turn was answered.
     #[cfg(test)]
     pub(crate) fn must_be_there(&self) -> (i64, Option<i64>) {
         let ends = self.ends.values();
@@ -472,12 +585,12 @@ impl Lease {
     fn of_account(&self) -> &Account {
         self.book
             .account(&self.account)
-            .expect("the book was made with its account")
+            .expect("the lease's book has its account")
     }
 
     fn of_account_mut(&mut self) -> &mut Account {
         self.book
             .account_mut(&self.account)
-            .expect("the book was made with its account")
+            .expect("the lease's book has its account")
     }
 }

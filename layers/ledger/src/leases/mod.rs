@@ -1,16 +1,17 @@
-//! Leases: money that this gateway has taken out of an account ahead of need, so that it can hold it for calls by itself.
+//! Leases: money that this gateway has taken out of an account in advance, so that it can hold it for calls without
+//! asking the ledger.
 //!
 //! ```text
 //! pace   how fast a key spends: whether a lease is worth it, and how large
-//! turn   what a ledger is told of a lease, and what it answers
-//! lease  one lease: what may be granted from it, and what the ledger is told next; pure
-//! slot   a key's lease, shared by its calls and by the task that tells the ledger
-//! task   turns: when the ledger is told
-//! recall what is asked for before a call is refused
+//! turn   a request to the ledger about a lease, and its answer
+//! lease  one lease: what may be granted from it, and its next turn; pure
+//! slot   a key's lease, shared by its calls and by the task that sends its turns
+//! task   sends turns to the ledger
+//! recall what is recalled from leases before a call is refused
 //! ```
 //!
-//! Where there is no lease, or not enough in it, the ledger is asked as without: nothing is refused here. The ledger is
-//! whatever does what [`LeaseLedger`] says, the clocks are those of a [`LeaseSource`].
+//! If there is no lease, or it has too little money, the call reserves at the ledger as without leases: nothing is
+//! refused here. The ledger is any implementation of [`LeaseLedger`]; the clocks come from a [`LeaseSource`].
 
 pub(crate) mod lease;
 #[cfg(any(test, feature = "testing"))]
@@ -38,49 +39,49 @@ use tokio::{
 };
 
 pub(crate) use self::recall::{RECALL_LOOK_EVERY, RECALL_WAIT};
+use self::{lease::Adjusting, slot::Slot, source::System};
 pub use self::{
-    recall::reserve,
+    recall::{adjust, reserve},
     source::{LeaseSource, Now},
     turn::{LeaseLedger, RECALLED_FOR, Step, Turn, TurnAnswer, TurnEnd, Word},
 };
-use self::{slot::Slot, source::System};
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
     book::{Hashing, Millis},
-    contract::{Hold, LedgerError, Refusal, Reserved, Settled, Settlement},
+    contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved, Settled, Settlement},
     money::MicroRub,
     number::RequestNumber,
 };
 
-/// Keys whose pace is remembered; of those without a lease some are forgotten beyond it.
+/// Keys whose pace is remembered, at most; beyond that, some without a lease are forgotten.
 const SLOTS_MAX: usize = 20_000;
-/// Leases that wait for their task to look at them.
+/// New leases that wait for their task, at most.
 const NEW_MAX: usize = 1_024;
-/// How often it is looked whether all leases were given back.
+/// How often it is checked whether all leases were given back.
 const LOOK_EVERY: Duration = Duration::from_millis(15);
-/// How long leases may take to be given back when the gateway stops.
+/// How long a stopping gateway waits for its leases to be given back.
 const GIVE_BACK_WAIT: Duration = Duration::from_secs(2);
-/// No gateway grants anything for longer after a turn.
+/// No gateway grants holds for longer than this after a turn.
 pub const LEASE_MAX: Duration = Duration::from_secs(10);
-/// What a gateway's clock may run slower than the server's.
+/// How much slower than the server's clock a gateway's clock may run.
 const CLOCK_SLACK: Duration = Duration::from_millis(20);
-/// No hold lives longer: a year. Keeps due times within 2⁵³.
+/// The longest time to live of a hold: one year. Keeps expiry times below 2⁵³.
 pub(crate) const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
 /// When and how a gateway takes leases.
 #[derive(Clone, Debug)]
 pub struct LeaseSettings {
-    /// For how long something may be granted from a lease after the ledger was told of it last.
+    /// How long holds may be granted from a lease without hearing from the ledger.
     pub lease_max: Duration,
-    /// Keys with fewer calls have no lease.
+    /// Keys with fewer calls per second get no lease.
     pub calls_per_second_min: u64,
-    /// What the gateway is called where leases are listed.
+    /// The gateway's name in lists of leases.
     pub owner: String,
 }
 
 impl LeaseSettings {
-    /// The usual ones, where something may be granted for so long.
+    /// Default settings, with this `lease_max`.
     #[must_use]
     pub fn new(lease_max: Duration, owner: impl Into<String>) -> Self {
         Self {
@@ -91,32 +92,32 @@ impl LeaseSettings {
     }
 }
 
-/// What leases have done since the gateway was started.
+/// Counters of leases since the gateway was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
-    /// Leases that stand.
+    /// Number of open leases.
     pub open: u64,
-    /// What they have, as far as the ledger has answered.
+    /// The sum of what they have, according to the ledger's last answers.
     pub leased_rub: MicroRub,
-    /// Holds that were granted from a lease.
+    /// Holds granted from a lease.
     pub granted: u64,
     /// Turns that the ledger has answered.
     pub turns: u64,
-    /// Ends that it was told in them.
+    /// Ends that were reported in them.
     pub ends: u64,
-    /// How long the oldest end of each turn had waited for the turn's answer, together.
+    /// How long the oldest end of each turn has waited for the turn's answer, summed over all turns.
     pub ends_waited: Duration,
-    /// Leases that turned out to be another's, or none's.
+    /// Leases that turned out to be another owner's, or not to exist.
     pub lost: u64,
-    /// Recalls before a refusal.
+    /// Recalls made before a refusal.
     pub recalls: u64,
-    /// Recalls by others that a lease has heard of, and was given back for.
+    /// Recalls by others for which a lease was given back.
     pub recalls_heard: u64,
-    /// Calls that were refused after one.
+    /// Calls that were refused after a recall.
     pub refused: u64,
 }
 
-/// The same, while they are counted.
+/// The counters of [`LeaseCounts`], updated in place.
 #[derive(Default)]
 struct Counters {
     granted: AtomicU64,
@@ -133,24 +134,24 @@ struct Counters {
 pub struct Leases {
     settings: LeaseSettings,
     source: Box<dyn LeaseSource>,
-    /// Hashed the same each time, so that a run can be repeated.
+    /// Hashed without random state, so that a simulation can be repeated.
     slots: RwLock<HashMap<KeyId, Arc<Slot>, Hashing>>,
     new: mpsc::Sender<Arc<Slot>>,
-    /// Held by whoever looks after leases.
+    /// Locked by the task that tends the leases.
     slots_in: tokio::sync::Mutex<mpsc::Receiver<Arc<Slot>>>,
     counters: Counters,
-    /// All are given back, and there are no new ones.
+    /// All leases are being given back, and none is taken.
     stopping: AtomicBool,
 }
 
 impl Leases {
-    /// None yet.
+    /// A gateway without leases yet.
     #[must_use]
     pub fn new(settings: LeaseSettings) -> Self {
         Self::by(settings, System::default())
     }
 
-    /// The same by other clocks.
+    /// As [`Self::new`], with other clocks.
     #[must_use]
     pub fn by(settings: LeaseSettings, source: impl LeaseSource) -> Self {
         let (new, slots_in) = mpsc::channel(NEW_MAX);
@@ -165,7 +166,7 @@ impl Leases {
         }
     }
 
-    /// What the gateway is called where leases are listed.
+    /// The gateway's name in lists of leases.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.settings.owner
@@ -179,14 +180,20 @@ impl Leases {
         ttl_ms(self.settings.lease_max.min(LEASE_MAX))
     }
 
+    /// How long something may be granted after a turn, by the ledger's clock.
+    #[cfg(feature = "redis")]
+    pub(crate) fn grants_for(&self) -> Duration {
+        Duration::from_millis(self.lease_ms()) + CLOCK_SLACK
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// What a lease says to a hold; `None` where the ledger is to be asked.
+    /// Grants or refuses a hold from a lease; `None` if the ledger must decide.
     ///
     /// # Errors
-    /// See [`Refusal`].
+    /// The [`Refusal`] of the lease's book.
     pub fn reserve(&self, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
         let slot = self.slot_for(hold);
         let (answer, is_new) = slot.reserve(hold, self, self.now());
@@ -199,29 +206,30 @@ impl Leases {
         answer
     }
 
-    /// What became of a settlement, once the ledger has been told; `None` where it is to be told of this one by itself.
+    /// Settles a call that was held from a lease, and waits until the ledger has acknowledged it. `None` if no lease
+    /// has the call.
     ///
     /// # Errors
-    /// The turn was not answered, or leases are looked after no more.
+    /// The turn was not answered, or the leases are not tended any more.
     pub async fn settle(&self, settlement: &Settlement) -> Option<Result<Settled, LedgerError>> {
         let told = self.slot(&settlement.key)?.settle(settlement, self.now())?;
         Some(match told.await {
             Ok(Ok(settled)) => Ok(settled),
             Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
-            // The task is gone: another process settles it.
+            // The task is gone; another process settles the call.
             Err(_) => Err(LedgerError::Unavailable(
-                "leases are looked after no more".into(),
+                "the task for leases has ended".into(),
             )),
         })
     }
 
-    /// Whether the call was held from a lease; then it has ended.
+    /// Releases a call that was held from a lease. Returns whether it was.
     #[must_use]
     pub fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
         self.slot(key).is_some_and(|slot| slot.release(number, key))
     }
 
-    /// Whether the call is held from a lease; then it lives for so long.
+    /// Extends a call that is held from a lease to live for `ttl`. Returns whether it is.
     #[must_use]
     pub fn extend(&self, number: RequestNumber, account: &AccountId, ttl: Duration) -> bool {
         let now = self.now();
@@ -229,7 +237,26 @@ impl Leases {
         of_account.iter().any(|slot| slot.extend(number, ttl, now))
     }
 
-    /// Those of this gateway need no message.
+    /// Changes the amount that a call holds, if a lease holds it; `None` if none does. An amount that the lease does not
+    /// have is requested in its next turn.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] if a larger amount does not fit, or [`LedgerError::Unavailable`] if the turn was not
+    /// answered.
+    pub async fn adjust(&self, adjustment: &Adjustment) -> Option<Result<Adjusted, LedgerError>> {
+        let adjusting = self.slot(&adjustment.key)?.adjust(adjustment, self.now())?;
+        Some(match adjusting {
+            Adjusting::Done(adjusted) => Ok(adjusted),
+            Adjusting::Waits(raised) => match raised.await {
+                Ok(Ok(answer)) => answer.map_err(LedgerError::Refused),
+                Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
+                // The lease was closed.
+                Err(_) => Ok(Adjusted::Gone),
+            },
+        })
+    }
+
+    /// Handles a recall of the account's money. This gateway's own leases need no message from the ledger.
     pub(crate) fn recalled(&self, account: &AccountId) {
         let now = self.now();
         self.slots_of(account)
@@ -249,13 +276,13 @@ impl Leases {
         of_account.cloned().collect()
     }
 
-    /// The lease that holds money for the call.
+    /// The lease that holds money for the call, if any.
     #[must_use]
     pub fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         self.slot(key)?.lease_of(number)
     }
 
-    /// What running calls hold of a lease of this gateway's.
+    /// Amount that running calls hold of one of this gateway's leases.
     pub(crate) fn held_by_calls(&self, key: &KeyId, lease: RequestNumber) -> Option<MicroRub> {
         self.slot(key)?.held_by_calls(lease)
     }
@@ -279,7 +306,8 @@ impl Leases {
         Arc::clone(slot)
     }
 
-    /// Gives back all that no call holds; no lease is taken from here on. Says whether all leases were ended.
+    /// Gives back everything that no call holds; no lease is taken from here on. Returns whether all leases were
+    /// closed.
     pub async fn give_back(&self) -> bool {
         self.stopping.store(true, Ordering::Relaxed);
         let ended = async {
@@ -295,7 +323,7 @@ impl Leases {
         timeout(GIVE_BACK_WAIT, ended).await.is_ok()
     }
 
-    /// What they have done.
+    /// The current counters.
     #[must_use]
     pub fn counts(&self) -> LeaseCounts {
         let counters = &self.counters;
@@ -326,7 +354,7 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// The turn that should have told of an end was not answered; its other ends have the same cause.
+/// The turn that reported an end was not answered. Its other ends have the same cause.
 #[derive(Debug)]
 struct NotTold(Arc<BoxError>);
 
@@ -342,18 +370,18 @@ impl std::error::Error for NotTold {
     }
 }
 
-/// How long an operator's command waits, so that nothing is granted any more that was leased before it: by the ledger's
-/// clock it is `now`, and something may be granted until then.
+/// How long an operator's command must wait until no lease can grant what was leased before it. By the ledger's clock
+/// it is `now`, and leases may grant until `grants_until`.
 #[must_use]
 pub fn until_heard(now: Millis, grants_until: Millis) -> Duration {
     match grants_until.saturating_sub(now) {
         0 => Duration::ZERO,
-        // A clock that was set back says that it is for hours.
+        // If a clock was set back, the difference may be hours.
         left => Duration::from_millis(left).min(LEASE_MAX) + CLOCK_SLACK,
     }
 }
 
-/// A time to live as ledgers take it.
+/// A time to live in milliseconds, clamped to [`TTL_MS_MAX`].
 pub(crate) fn ttl_ms(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis())
         .unwrap_or(u64::MAX)
@@ -365,12 +393,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endless_hold_stays_within_exact_numbers() {
+    fn hold_without_an_end_stays_within_exact_integers() {
         assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
         assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 
-    /// Whoever holds money from it at once may hear nothing more of the ledger while the call runs.
+    /// A hold granted from it at once may get no further message from the ledger while the call runs.
     #[test]
     fn a_lease_lives_from_its_first_turn_on_as_long_as_its_calls() {
         let settings = LeaseSettings {
@@ -410,9 +438,10 @@ mod tests {
         }
     }
 
-    /// A ledger that fell back knows a turn of ours as the last one. Where it knows another's, that one has the lease.
+    /// A ledger that fell back may have one of our turns as its last one. If it has another owner's, that owner has the
+    /// lease.
     #[test]
-    fn what_is_lost_is_given_back_where_nobody_else_can_have_it() {
+    fn lost_lease_is_returned_unless_it_has_another_owner() {
         let number = RequestNumber::now_v7();
         let size = lease::Size {
             free: MicroRub::new(100),
@@ -427,7 +456,7 @@ mod tests {
             (answer(Word::Fenced, 0, &others), None),
             (answer(Word::Fenced, 0, ""), None),
             (answer(Word::Gone, 0, ""), None),
-            // It is the same turn, with less in it than there was.
+            // The ledger has carried out the turn, but reports less money in the lease than before.
             (answer(Word::Done, 40, ""), Some(&third)),
         ] {
             let (account, key) = ("acme".parse().unwrap(), "k1".parse().unwrap());
@@ -447,7 +476,7 @@ mod tests {
         }
     }
 
-    /// Gives what it is asked for, and falls back to its first turn behind the second.
+    /// Grants every request, and falls back to its first turn after the second.
     #[derive(Default)]
     struct FallsBack(std::sync::Mutex<Vec<(Turn, tokio::time::Instant)>>);
 
@@ -472,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_ledger_that_fell_back_has_in_a_lease_is_given_back_half_a_minute_later() {
+    async fn lease_of_a_ledger_that_fell_back_is_returned_after_30_seconds() {
         let settings = LeaseSettings {
             calls_per_second_min: 0,
             ..LeaseSettings::new(Duration::from_secs(1), "one")
@@ -508,9 +537,9 @@ mod tests {
         assert!(*at - *fenced_at >= Duration::from_secs(30));
     }
 
-    /// Its outbox writes it to the disk then, and does not wait for a turn that may never come.
+    /// The outbox then writes the end to the disk, and does not wait for a turn that may never come.
     #[tokio::test]
-    async fn an_end_that_waits_behind_a_turn_hears_that_it_was_not_answered() {
+    async fn end_queued_after_a_failed_turn_gets_its_error() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
         let number = RequestNumber::now_v7();
         let mut lease = lease::Lease::new(number, &account, &key, 60_000);
@@ -546,14 +575,14 @@ mod tests {
         assert!(under_way.ends.is_empty());
         lease.unanswered("gone".into());
         assert!(told.await.unwrap().is_err());
-        // It is told all the same, and whoever asks again hears of it.
+        // The end is reported all the same, and a repeated settlement gets its result.
         assert!(lease.settle(&settlement, at).is_some());
         assert_eq!(lease.ends_waiting(), 1);
     }
 
-    /// A call that costs nothing fits into any lease, and an empty one would say that its account is empty.
+    /// A free call fits into any lease, but an empty lease would refuse it as if its account were empty.
     #[test]
-    fn a_lease_that_is_used_up_leaves_a_call_that_costs_nothing_to_the_ledger() {
+    fn free_call_on_a_spent_lease_goes_to_the_ledger() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
         let mut lease = lease::Lease::new(RequestNumber::now_v7(), &account, &key, 60_000);
         let size = lease::Size {
@@ -589,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_waits_for_leases_and_not_for_a_clock_that_was_set_back() {
+    fn operator_waits_for_leases_but_not_for_a_clock_set_back() {
         let ms = Duration::from_millis;
         assert_eq!(until_heard(5_000, 0), Duration::ZERO);
         assert_eq!(until_heard(5_000, 5_000), Duration::ZERO);

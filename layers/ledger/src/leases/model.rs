@@ -1,5 +1,5 @@
-//! What a ledger makes of turns, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a server. A test takes both
-//! through the same random commands.
+//! How a ledger carries out turns, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a server. A test runs
+//! the same random commands against both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,15 @@ use crate::{
     redis::names::begins,
 };
 
-/// The leases of all accounts, beside the book that has their holds.
+/// The leases of all accounts, next to the book that has their holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseBooks(BTreeMap<AccountId, OfAccount>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OfAccount {
     records: BTreeMap<RequestNumber, Record>,
-    /// What owners have told as they went on with their leases. They tell each once: it is not looked for when one goes on.
+    /// Ends that owners have reported while they continued their leases. An owner reports each end once, so such a turn
+    /// does not look for them.
     told_by_owners: BTreeSet<RequestNumber>,
     /// Leases that were given back.
     closed: BTreeSet<RequestNumber>,
@@ -35,38 +36,42 @@ struct Record {
     until: Millis,
 }
 
-/// A rule of a turn. Left out, a test has to miss it.
+/// A rule of a turn. If a rule is left out, a test must notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// An end that is told twice is charged once.
+    /// An end that is reported twice is charged once.
     EndOnce,
-    /// A turn that is told twice is done once.
+    /// A turn that is sent twice is carried out once.
     TurnOnce,
-    /// Who does not know the last word does not go on with the lease.
+    /// An owner that does not know the last word cannot continue the lease.
     Fence,
-    /// What a lease paid is no longer in it.
+    /// An amount that a lease has paid is no longer in it.
     Paid,
-    /// A lease pays for its own calls.
+    /// A lease pays for its own calls only.
     PaysItsOwn,
-    /// What is given back is no longer held.
+    /// An amount that is given back is no longer held.
     GivenBack,
     /// No lease gets more than what is free.
     Free,
-    /// What a lease has counts against the ceilings of its key and its group.
+    /// A lease's amount counts against the ceilings of its key and its group.
     Ceilings,
-    /// On what is suspended, disabled or over a ceiling nothing is granted from then on.
+    /// Nothing more is granted on an account or key that is suspended, disabled or over a ceiling.
     Forbidden,
-    /// An owner that has not heard so yet grants by its turn before.
+    /// Until it learns of that, an owner may grant by its previous turn.
     Heard,
-    /// Where the number of calls is limited there is no lease.
+    /// A key with limited concurrency gets no lease.
     CallsLimited,
-    /// After a recall nobody gets more.
+    /// After a recall, no lease is enlarged.
     Recall,
+    /// Running calls hold no more than what is free.
+    RaiseFits,
+    /// Running calls hold no more once their account or key is suspended, disabled or over a ceiling.
+    RaiseForbidden,
 }
 
 impl Rule {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
+    /// All rules.
+    pub const ALL: [Self; 14] = [
         Self::EndOnce,
         Self::TurnOnce,
         Self::Fence,
@@ -79,12 +84,14 @@ impl Rule {
         Self::Heard,
         Self::CallsLimited,
         Self::Recall,
+        Self::RaiseFits,
+        Self::RaiseForbidden,
     ];
 }
 
 impl LeaseBooks {
-    /// Does a turn. `charged` says what is known of a number that was charged before, by a turn or alone; a rule may be
-    /// left out.
+    /// Carries out a turn. `charged` returns the result of a call that was charged before, by a turn or on its own.
+    /// `without` leaves out a rule.
     pub fn turn(
         &mut self,
         book: &mut Book,
@@ -117,7 +124,7 @@ impl LeaseBooks {
             _ if again && stands => Word::Done,
             _ if again => Word::Gone,
             Step::Open if !is_new => Word::Fenced,
-            // It was opened, and its time was over, or it was given back, before this came.
+            // The lease was opened and has expired, or was given back, before this turn arrived.
             Step::Open
                 if booked == Some(Booked::Late) || of_account.closed.contains(&turn.lease) =>
             {
@@ -129,7 +136,7 @@ impl LeaseBooks {
             Step::GoOn | Step::Close => Word::Done,
         };
         if turn.step == Step::Open && is_of_key && !again {
-            // Those whose owners died, and whose time is over.
+            // Removes leases whose owners died and whose time is over.
             let records = &mut of_account.records;
             records.retain(|lease, _| account.is_open(*lease));
         }
@@ -137,7 +144,8 @@ impl LeaseBooks {
         let again = again && rules.keeps(Rule::TurnOnce);
 
         let numbers = turn.ends.iter().map(|end| end.settlement.number);
-        // What somebody else has ended for good, who knew of no lease that goes on.
+        // Calls that were released by a process that did not know of the lease stay released, unless the lease's owner
+        // continues it.
         let forbidden = numbers.filter_map(|number| {
             let buried = book.buried(number, &turn.account, now)?;
             (!goes_on && buried.booked == Booked::Released).then_some((number, buried))
@@ -156,7 +164,9 @@ impl LeaseBooks {
             of_account.told_by_owners.extend(told);
         }
 
-        let account = book.account(&turn.account).expect("it was there");
+        let account = book
+            .account(&turn.account)
+            .expect("the account was found above");
         let limited = account
             .key(&turn.key)
             .is_some_and(|key| key.concurrency.is_some())
@@ -204,10 +214,13 @@ impl LeaseBooks {
                 });
             }
             free = free.plus_or_max(before).minus_or_zero(left);
+            let raised = raised(turn, refused, free, rules);
+            left = left.plus_or_max(raised);
+            free = free.minus_or_zero(raised);
             if turn.step == Step::Open && left == MicroRub::ZERO {
                 word = if refused { Word::Refused } else { Word::Short };
                 resized = false;
-                // Whoever asked has no lease from here on, whatever a late copy of this turn would find.
+                // The requesting gateway has no lease from here on, even if a late copy of this turn arrives.
                 of_account.closed.insert(turn.lease);
             } else if !may {
                 word = Word::Refused;
@@ -246,14 +259,14 @@ impl LeaseBooks {
         }
     }
 
-    /// Whether a lease's owner has told of a number's end as it went on with the lease.
+    /// Whether a lease's owner has reported this end while it continued the lease.
     #[must_use]
     pub fn is_told_by_owner(&self, account: &AccountId, number: RequestNumber) -> bool {
         let of_account = self.0.get(account);
         of_account.is_some_and(|of_account| of_account.told_by_owners.contains(&number))
     }
 
-    /// SETTLE, where `charged` says what is known of the number, as for a turn.
+    /// SETTLE; `charged` is the result of an earlier charge of the call, as for a turn.
     pub fn settle(
         &self,
         book: &mut Book,
@@ -271,7 +284,8 @@ impl LeaseBooks {
         } = settlement;
         let buried = book.buried(*number, account, now);
         let first = charged.filter(|first| first.booked != Booked::Stale);
-        // What has a hold of its own is not looked for where owners have told it: a lease pays for what is held by nothing else.
+        // A lease pays only for calls without a hold of their own. So if the ledger has an open hold for this call, an
+        // earlier charge by the lease's owner does not apply to it.
         let is_open = book
             .account(account)
             .is_some_and(|account| account.is_open(*number));
@@ -286,7 +300,7 @@ impl LeaseBooks {
         book.settle(*number, account, key, *cost, *fresh, now)
     }
 
-    /// Asks for what leases of the account have and no call holds. Says how many may still grant something.
+    /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
     pub fn recall(&mut self, account: &AccountId, now: Millis) -> u64 {
         let Some(of_account) = self.0.get_mut(account) else {
             return 0;
@@ -299,7 +313,7 @@ impl LeaseBooks {
         count as u64
     }
 
-    /// Until when something may be granted from the account's leases: what an operator's command waits for.
+    /// Until when the account's leases may grant holds. An operator's command waits for this.
     #[must_use]
     pub fn grants_until(&self, book: &Book, account: &AccountId) -> Millis {
         let (Some(of_account), Some(account)) = (self.0.get(account), book.account(account)) else {
@@ -313,7 +327,7 @@ impl LeaseBooks {
             .unwrap_or(0)
     }
 
-    /// A recall is as if it had been made then, or never.
+    /// Sets when the last recall was made; `None` if there was none.
     pub fn set_recalled(&mut self, account: &AccountId, at: Option<Millis>) {
         self.0.entry(account.clone()).or_default().recalled_at = at;
     }
@@ -350,13 +364,27 @@ const fn nothing(booked: Booked) -> Settled {
     }
 }
 
-/// What each of so many leases, and the calls beside them, get of what is free.
+/// The part of the free money that each lease may get: half of it is shared by the leases, half is left for other
+/// calls.
 fn share(free: MicroRub, leases: usize) -> MicroRub {
     let leases = i64::try_from(leases.max(1)).unwrap_or(i64::MAX);
     MicroRub::new(free.micro() / leases.saturating_mul(2))
 }
 
-/// Charges a turn's ends, in the order in which the script gets them. `booked`: how, where the lease is of the turn's key.
+/// The amount by which the turn lets running calls hold more.
+fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub {
+    let forbidden = refused && rules.keeps(Rule::RaiseForbidden);
+    if forbidden || turn.step == Step::Close {
+        MicroRub::ZERO
+    } else if rules.keeps(Rule::RaiseFits) {
+        turn.raise.min(free)
+    } else {
+        turn.raise
+    }
+}
+
+/// Charges a turn's ends, in the order in which the script receives them. `booked` is the result, if the lease belongs
+/// to the turn's key.
 fn charge(
     book: &mut Book,
     turn: &Turn,
@@ -365,7 +393,9 @@ fn charge(
     charged: impl Fn(RequestNumber) -> Option<Settled>,
     rules: Rules,
 ) -> Vec<Settled> {
-    let account = book.account_mut(&turn.account).expect("it was there");
+    let account = book
+        .account_mut(&turn.account)
+        .expect("the account was found above");
     let is_key = account.key(&turn.key).is_some();
     let mut ordered: Vec<&TurnEnd> = turn.ends.iter().collect();
     ordered.sort_by_key(|end| begins(end.settlement.number));

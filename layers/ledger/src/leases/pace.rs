@@ -1,21 +1,21 @@
-//! How fast a key spends: what a lease is sized by.
+//! How fast a key spends, which determines the size of its lease.
 
 use super::lease::Size;
 use crate::{book::Millis, money::MicroRub};
 
-/// What is counted together. A lease covers what comes in so long at least.
+/// Calls are counted in windows of this length. A lease covers at least one window.
 const WINDOW_MS: Millis = 200;
-/// And what comes in so many round trips to the ledger: what a turn asks for is there one later, the turn after it is made
-/// then and answered another one later, and calls do not come evenly.
+/// A lease also covers this many round trips to the ledger: the amount that a turn requests arrives one round trip
+/// later; the next turn is made then and answered after another one; and calls are not evenly spaced.
 const ROUND_TRIPS: Millis = 5;
-/// A ledger that is slower than this for once does not make leases larger yet.
+/// A single slower round trip does not make leases larger.
 const ROUND_TRIP_MS_MAX: Millis = 500;
-/// Of the largest holds, a lease has room for so many at least.
+/// A lease has room for at least this many of the largest holds.
 const HOLDS_MIN: i64 = 8;
-/// Of the largest holds, the ledger has so many free beside a lease.
+/// The ledger keeps at least this many of the largest holds free next to a lease.
 const HOLDS_BESIDE: i64 = 32;
 
-/// The calls of a key in this window and in the one before it.
+/// The calls of a key in the current window and in the one before it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     window: u64,
@@ -41,31 +41,31 @@ impl Pace {
         self.last_call = now;
     }
 
-    /// A turn was answered after so long. Longer is believed at once, shorter by and by.
+    /// Notes how long a turn's answer took. A longer time counts at once, a shorter one gradually.
     pub(crate) fn note_round_trip(&mut self, took: Millis) {
         let less = self.round_trip - self.round_trip.div_ceil(8);
         self.round_trip = less.max(took.min(ROUND_TRIP_MS_MAX));
     }
 
-    /// Calls a second, by the fuller window.
+    /// Calls per second, according to the fuller of the two windows.
     pub(crate) fn calls_per_second(&mut self, now: Millis) -> u64 {
         self.roll(now);
         self.now.calls.max(self.before.calls) * 1000 / WINDOW_MS
     }
 
-    /// How long there was no call.
+    /// Time since the last call.
     pub(crate) const fn silent_ms(&self, now: Millis) -> Millis {
         now.saturating_sub(self.last_call)
     }
 
-    /// What a lease should have for calls to come.
+    /// The size that a lease should have for future calls.
     pub(crate) fn size(&mut self, now: Millis) -> Size {
         self.roll(now);
         let largest = self.now.largest.max(self.before.largest);
         let wanted = self.now.wanted.max(self.before.wanted);
         let covered = WINDOW_MS.max(ROUND_TRIPS * self.round_trip);
         let wanted = in_time(wanted, covered);
-        // Something, even where calls cost nothing: a lease without money is none.
+        // At least one micro-ruble, even if all calls are free: a lease needs money.
         let floor = times(largest, HOLDS_MIN).max(MicroRub::new(1));
         Size {
             free: wanted.max(floor),
@@ -91,7 +91,7 @@ fn times(amount: MicroRub, count: i64) -> MicroRub {
     MicroRub::new(amount.micro().saturating_mul(count)).min(MicroRub::MAX)
 }
 
-/// What comes in `covered` ms where so much comes in a window.
+/// The amount wanted in `covered` ms if `wanted` is the amount per window.
 fn in_time(wanted: MicroRub, covered: Millis) -> MicroRub {
     let all = i128::from(wanted.micro()) * i128::from(covered) / i128::from(WINDOW_MS);
     MicroRub::of_sum(all).min(MicroRub::MAX)
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_covers_a_window_of_calls_and_some_holds_at_least() {
+    fn lease_covers_a_window_of_calls_and_a_minimum_of_holds() {
         let mut pace = Pace::default();
         for n in 0..100 {
             pace.note(MicroRub::new(10), 1_000 + n);
@@ -113,7 +113,7 @@ mod tests {
         };
         assert_eq!(pace.size(1_100), size(1_000, 320));
         assert_eq!(pace.calls_per_second(1_199), 500);
-        // The window before counts until it is two windows old.
+        // The previous window counts until it is two windows old.
         pace.note(MicroRub::new(7), 1_250);
         assert_eq!(pace.size(1_250), size(1_000, 320));
         assert_eq!(pace.size(1_400), size(56, 224));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_covers_five_round_trips_to_a_ledger_that_is_far() {
+    fn lease_covers_five_round_trips_to_a_distant_ledger() {
         let mut pace = Pace::default();
         for n in 0..100 {
             pace.note(MicroRub::new(10), 1_000 + n);
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(free(&mut pace), 1_000);
         pace.note_round_trip(200);
         assert_eq!(free(&mut pace), 5_000);
-        // One that was slow once is forgotten, and counts for no more than half a second.
+        // A slow round trip is forgotten gradually, and counts for half a second at most.
         pace.note_round_trip(60_000);
         assert_eq!(free(&mut pace), 12_500);
         for _ in 0..32 {

@@ -1,24 +1,25 @@
-//! Nobody is refused while money lies in leases that no call holds anything of.
+//! Recalls money from leases before a call is refused, so that no call is refused while leases have money that no call
+//! holds.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
 use super::{LeaseLedger, Leases};
-use crate::contract::{Hold, LedgerError, Refusal, Reserved};
+use crate::contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved};
 
-/// How long it is waited, before a call is refused, that other gateways give back what no call holds.
+/// How long a call waits, before it is refused, for other gateways to give money back.
 pub(crate) const RECALL_WAIT: Duration = Duration::from_millis(150);
-/// How often the ledger is asked meanwhile.
+/// Interval of requests to the ledger meanwhile.
 pub(crate) const RECALL_LOOK_EVERY: Duration = Duration::from_millis(15);
-/// How long it is waited, before a call is refused, for the end of a call that its caller has heard already: who makes
-/// one call behind the other asks for the next while the end of the last is under way to the ledger.
+/// How long a call waits, before it is refused, for the end of an earlier call. A caller that makes one call after
+/// another makes the next one while the end of the last is still on its way to the ledger.
 const END_WAIT: Duration = Duration::from_millis(10);
 
-/// RESERVE at a ledger, beside its gateway's leases where it has any.
+/// RESERVE at a ledger whose gateway may have leases.
 ///
 /// # Errors
-/// The ledger refused, or is out of reach.
+/// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::hold`].
 pub async fn reserve<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
@@ -29,8 +30,8 @@ pub async fn reserve<L: LeaseLedger>(
     {
         return answer.map_err(LedgerError::Refused);
     }
-    // All or nothing at first: nobody gets less because the rest is leased, or is coming back. Without leases it is asked as
-    // it is: a hold that is asked for again is known by all that it asks for.
+    // All or nothing at first, so that no call gets less because money is leased or about to be released. Without
+    // leases the hold is sent unchanged: a repeated hold is identified by all its fields.
     let whole;
     let first = match leases {
         Some(_) => {
@@ -40,7 +41,7 @@ pub async fn reserve<L: LeaseLedger>(
         None => hold,
     };
     match ledger.hold(first).await {
-        // Boxed: seldom, and each call would have room for it.
+        // Boxed because it is rare: otherwise the future of every call would reserve space for it.
         Err(LedgerError::Refused(refusal @ Refusal::DoesNotFit { .. })) => {
             Box::pin(after_recall(ledger, leases, hold, first, refusal)).await
         }
@@ -51,7 +52,65 @@ pub async fn reserve<L: LeaseLedger>(
     }
 }
 
-/// A hold for which too many calls were open.
+/// ADJUST at a ledger whose gateway may have leases. Before a larger amount is refused, it waits like a new hold for
+/// ends of other calls, or for leased money.
+///
+/// # Errors
+/// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::adjust_hold`].
+pub async fn adjust<L: LeaseLedger>(
+    ledger: &L,
+    leases: Option<&Leases>,
+    adjustment: &Adjustment,
+) -> Result<Adjusted, LedgerError> {
+    match adjust_once(ledger, leases, adjustment).await {
+        Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
+            Box::pin(adjust_after_recall(ledger, leases, adjustment)).await
+        }
+        answer => answer,
+    }
+}
+
+async fn adjust_once<L: LeaseLedger>(
+    ledger: &L,
+    leases: Option<&Leases>,
+    adjustment: &Adjustment,
+) -> Result<Adjusted, LedgerError> {
+    if let Some(leases) = leases
+        && let Some(answer) = leases.adjust(adjustment).await
+    {
+        return answer;
+    }
+    ledger.adjust_hold(adjustment).await
+}
+
+async fn adjust_after_recall<L: LeaseLedger>(
+    ledger: &L,
+    leases: Option<&Leases>,
+    adjustment: &Adjustment,
+) -> Result<Adjusted, LedgerError> {
+    let until = Instant::now() + RECALL_WAIT;
+    let mut left = ledger.recall(&adjustment.account).await?;
+    if left == 0 {
+        sleep(END_WAIT).await;
+        return adjust_once(ledger, leases, adjustment).await;
+    }
+    if let Some(leases) = leases {
+        leases.counters.recalls.fetch_add(1, Ordering::Relaxed);
+        leases.recalled(&adjustment.account);
+    }
+    loop {
+        sleep(RECALL_LOOK_EVERY).await;
+        let answer = adjust_once(ledger, leases, adjustment).await;
+        match answer {
+            Err(LedgerError::Refused(Refusal::DoesNotFit { .. }))
+                if left > 0 && Instant::now() < until => {}
+            answer => return answer,
+        }
+        left = ledger.recall(&adjustment.account).await?;
+    }
+}
+
+/// Retries a hold that was refused because too many calls were open.
 async fn behind_an_end<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
@@ -67,7 +126,7 @@ async fn behind_an_end<L: LeaseLedger>(
     }
 }
 
-/// Whether calls whose ends are under way may bring what is missing: to all of the hold, or to the least of it.
+/// Whether the ends of running calls may free enough for all of the hold, or for the least of it.
 fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
     let Refusal::DoesNotFit { free, held, .. } = refusal else {
         return false;
@@ -76,8 +135,8 @@ fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
     at_most >= hold.want || (free < hold.least && at_most >= hold.least)
 }
 
-/// A hold that did not fit as it was asked for `first`: what leases have and no call holds is asked for before anybody is
-/// refused, of this gateway and of others.
+/// Retries a hold that did not fit as `first`. Before the call is refused, leased money that no call holds is recalled
+/// from this gateway and from others.
 async fn after_recall<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
@@ -92,7 +151,7 @@ async fn after_recall<L: LeaseLedger>(
             answer = ledger.hold(first).await;
         }
         return match answer {
-            // One without leases has asked for no more than this.
+            // Without leases, `first` requested at most this.
             Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if leases.is_some() => {
                 ledger.hold(hold).await
             }
@@ -106,7 +165,7 @@ async fn after_recall<L: LeaseLedger>(
     let (whole, until) = (hold.whole(), Instant::now() + RECALL_WAIT);
     while Instant::now() < until {
         sleep(RECALL_LOOK_EVERY).await;
-        // Counted before the ledger is asked: what is given back between the two is seen.
+        // Counted before the request to the ledger, so that an amount returned in between is seen.
         let left = ledger.recall(&hold.account).await?;
         match ledger.hold(&whole).await {
             Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if left > 0 => {}
@@ -136,7 +195,7 @@ mod tests {
     const LEAST: MicroRub = MicroRub::new(20);
     const WANT: MicroRub = MicroRub::new(100);
 
-    /// Answers holds with these, the last one first.
+    /// Answers holds with these, from the last to the first.
     struct Ledger(Mutex<Vec<Result<Reserved, LedgerError>>>);
 
     impl LeaseLedger for Ledger {
@@ -172,7 +231,7 @@ mod tests {
         })
     }
 
-    /// What is held in the end, 0 where it is refused; how often it was waited for.
+    /// The amount held in the end, 0 if refused; and how often the call waited.
     async fn asked(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128) {
         let ledger = Ledger(Mutex::new(answers.into_iter().rev().collect()));
         let hold = Hold {
@@ -195,23 +254,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_refused_before_the_end_of_the_call_before_is_told() {
+    async fn a_hold_waits_for_the_end_of_the_previous_call_before_it_is_refused() {
         assert_eq!(asked(vec![granted(100)]).await, (100, 0));
-        // The last call's end comes behind the next one's hold.
+        // The end of the last call arrives after the next call's hold.
         assert_eq!(asked(vec![short(10, 90), granted(100)]).await, (100, 1));
-        // There would not be enough for all of it, but for the least.
+        // The whole hold would not fit, but the smallest acceptable one would.
         assert_eq!(asked(vec![short(10, 10), granted(20)]).await, (20, 1));
-        // It does not come, since the call still runs.
+        // The end does not arrive, since the call is still running.
         assert_eq!(asked(vec![short(10, 90), short(10, 90)]).await, (0, 1));
-        // Nothing that ends would bring enough, so nobody waits.
+        // No end would free enough, so the call does not wait.
         assert_eq!(asked(vec![short(10, 9)]).await, (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn as_many_calls_as_may_be_at_once_may_be_one_behind_the_other() {
+    async fn concurrency_limit_allows_the_same_number_of_successive_calls() {
         assert_eq!(asked(vec![too_many(), granted(100)]).await, (100, 1));
         assert_eq!(asked(vec![too_many(), too_many()]).await, (0, 1));
-        // What does not fit behind that is money, and asked for as money is.
+        // A hold that does not fit after that lacks money, and is retried like any other.
         let then_short = vec![too_many(), short(10, 90), granted(100)];
         assert_eq!(asked(then_short).await, (100, 2));
     }

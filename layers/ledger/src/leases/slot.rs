@@ -1,4 +1,4 @@
-//! A key's lease, shared by its calls and by the task that tells the ledger.
+//! A key's lease, shared by its calls and by the task that sends its turns to the ledger.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -9,41 +9,41 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{
     Leases, Now, RECALLED_FOR, Turn, TurnAnswer,
-    lease::{ENDS_MAX, Lease, NOTHING, Size, Told},
+    lease::{Adjusting, ENDS_MAX, Lease, NOTHING, Size, Told},
     pace::Pace,
 };
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
     book::Millis,
-    contract::{Hold, Refusal, Reserved, Settlement},
+    contract::{Adjustment, Hold, Refusal, Reserved, Settlement},
     money::MicroRub,
     number::RequestNumber,
 };
 
-/// There is no turn sooner after another. Where many calls end, the ledger has acknowledged most ends before an outbox
-/// writes them down.
+/// The shortest time between two turns. If many calls end, the ledger acknowledges most ends before an outbox would
+/// write them.
 const GATHER_MS: Millis = 2;
-/// Ends wait for so many of others, so that one turn tells them all; but no longer than this.
+/// An end waits for this many others, so that one turn reports them all; but at most [`GATHER_MS_MAX`].
 const GATHER_ENDS: u64 = 64;
 const GATHER_MS_MAX: Millis = 32;
-/// A lease that is granted from is told of so often: so soon it is given back when others ask for it.
+/// How often a lease that grants has a turn. This is how soon it is given back when others recall it.
 const TURN_MS: Millis = 40;
-/// One that nothing is granted from lives on with its calls, and is told of so often at least.
+/// How often a lease that grants nothing, but has running calls, has a turn.
 const QUIET_TURN_MS: Millis = 5_000;
-/// A key without calls for so long, or with too few of them, has no lease.
+/// A key without calls for this long, or with too few, loses its lease.
 const SILENT_MS: Millis = 1_000;
-/// How long a turn that was not answered waits to be told again, at most.
+/// The longest wait before a turn without an answer is sent again.
 const RETRY_MAX_MS: Millis = 1_000;
 
-/// What a turn's answer has told.
+/// Result of a turn's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// The lease is another's, or none's.
+    /// The lease is another owner's, or does not exist.
     pub(crate) lost: bool,
-    /// Somebody asks for its money, and nobody had said so.
+    /// The lease's money is recalled, and this is the first answer that reports it.
     pub(crate) recalled: bool,
-    /// For how long the oldest of the turn's ends had waited.
+    /// How long the oldest of the turn's ends has waited.
     pub(crate) waited: Millis,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Slot {
     account: AccountId,
     key: KeyId,
     state: Mutex<State>,
-    /// Its task has something to look at.
+    /// Wakes the slot's task.
     wake: Notify,
 }
 
@@ -59,23 +59,23 @@ pub(crate) struct Slot {
 struct State {
     pace: Pace,
     lease: Option<Lease>,
-    /// When it had calls enough for a lease last.
+    /// When the key last had enough calls for a lease.
     busy_at: Millis,
-    /// Money was short: until then there is no lease.
+    /// Money is short: no lease is taken before this time.
     short_until: Millis,
-    /// What was free in the ledger when it was told last.
+    /// Free amount in the ledger at its last answer.
     free: MicroRub,
     last_turn: Millis,
-    /// Turns in a row that were not answered.
+    /// Consecutive turns without an answer.
     unanswered: u32,
 }
 
-/// What the task has to do.
+/// Next work of the task.
 pub(crate) enum Due {
     Turn(Box<Turn>),
-    /// Nothing for so long, unless it is woken.
+    /// Wait this long, unless woken.
     Wait(Duration),
-    /// Its lease is over; some time later there may be one more turn.
+    /// The lease is closed; a last turn may follow some time later.
     Done(Option<Box<Turn>>),
 }
 
@@ -105,7 +105,7 @@ impl Slot {
         self.lock().lease.is_some()
     }
 
-    /// What the lease says to a hold, if anything; and whether the key has a lease from here on.
+    /// Answers a hold from the lease, if possible. The second value is whether the key has just got a lease.
     pub(crate) fn reserve(
         &self,
         hold: &Hold,
@@ -113,7 +113,7 @@ impl Slot {
         now: Now,
     ) -> (Option<Result<Reserved, Refusal>>, bool) {
         if hold.account != self.account {
-            // Nobody's call: the ledger says so.
+            // The key belongs to another account; the ledger refuses the call.
             return (None, false);
         }
         let mut state = self.lock();
@@ -126,7 +126,7 @@ impl Slot {
                 let number = RequestNumber::from_uuid(leases.source.name());
                 let grants_ms = leases.lease_ms();
                 let mut lease = Lease::new(number, &self.account, &self.key, grants_ms);
-                // Calls that it holds money for may run on when its next turn does not come.
+                // Calls that it holds money for may go on if its next turn does not arrive.
                 lease.lives_for(hold.ttl);
                 state.lease = Some(lease);
             }
@@ -171,7 +171,7 @@ impl Slot {
         let lease = state.lease.as_mut();
         let released = lease.is_some_and(|lease| lease.release(number, key));
         if released {
-            // It may have been the last one.
+            // This may have been the last call.
             self.wake.notify_one();
         }
         released
@@ -183,31 +183,46 @@ impl Slot {
         lease.is_some_and(|lease| lease.extend(number, ttl, now))
     }
 
+    /// Changes the amount that a call holds, if a lease holds it.
+    pub(crate) fn adjust(&self, adjustment: &Adjustment, now: Now) -> Option<Adjusting> {
+        if adjustment.account != self.account {
+            return None;
+        }
+        let mut state = self.lock();
+        let lease = state.lease.as_mut()?;
+        let adjusting = lease.adjust(adjustment, now)?;
+        // A lease that grants has a turn soon; another one gives back at once what is free.
+        if matches!(adjusting, Adjusting::Waits(_)) || !lease.may_grant(now) {
+            self.wake.notify_one();
+        }
+        Some(adjusting)
+    }
+
     pub(crate) fn lease_of(&self, number: RequestNumber) -> Option<RequestNumber> {
         let state = self.lock();
         let lease = state.lease.as_ref()?;
         lease.knows(number).then(|| lease.number())
     }
 
-    /// What the ledger has in its lease, as far as it has answered.
+    /// The amount that the ledger has in the lease, according to its last answer.
     pub(crate) fn leased(&self) -> MicroRub {
         let state = self.lock();
         state.lease.as_ref().map_or(MicroRub::ZERO, Lease::leased)
     }
 
-    /// What running calls hold of a lease, if it is this one's.
+    /// Amount that running calls hold of a lease, if it is this one.
     pub(crate) fn held_by_calls(&self, lease: RequestNumber) -> Option<MicroRub> {
         let state = self.lock();
         let own = state.lease.as_ref().filter(|own| own.number() == lease)?;
         Some(own.held_by_calls())
     }
 
-    /// A lease that nobody looks after is none: nothing was asked for it.
+    /// Drops a new lease that no task can tend; no request was sent to the ledger yet.
     pub(crate) fn forget_lease(&self) {
         self.lock().lease = None;
     }
 
-    /// What no call holds is given back at once.
+    /// Makes the task give back, at once, the money that no call holds.
     pub(crate) fn recalled(&self, now: Now) {
         let mut state = self.lock();
         state.is_short(now);
@@ -216,7 +231,7 @@ impl Slot {
         }
     }
 
-    /// What is to be done now.
+    /// The work that is due now.
     pub(crate) fn due(&self, leases: &Leases, now: Now) -> Due {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
@@ -232,7 +247,7 @@ impl Slot {
         if state.pace.calls_per_second(now.steady) >= enough {
             state.busy_at = now.steady;
         }
-        // A few calls less for once are no reason to give it back.
+        // A short drop in the number of calls is not a reason to return the lease.
         let slow = now.steady.saturating_sub(state.busy_at) > SILENT_MS;
         let gives_back = slow || state.short_until > now.steady || leases.is_stopping();
         let size = wished(&mut state.pace, gives_back, now);
@@ -278,7 +293,7 @@ impl Slot {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each step leaves a whole state behind, and money is safe with any: the ledger has the last word.
+        // Each step leaves a consistent state, and money is safe with any state, because the ledger decides.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -290,7 +305,7 @@ impl State {
     }
 }
 
-/// How large the lease is to be now.
+/// The size that the lease should have now.
 fn wished(pace: &mut Pace, gives_back: bool, now: Now) -> Size {
     if gives_back || pace.silent_ms(now.steady) > SILENT_MS {
         NOTHING
@@ -305,21 +320,21 @@ fn gathers(pace: &mut Pace, now: Now) -> Millis {
     (GATHER_ENDS * 1_000 / a_second).clamp(GATHER_MS, GATHER_MS_MAX)
 }
 
-/// How long after the turn before it the ledger is to be told next.
+/// How long after the last turn the next one is due.
 fn next_turn(lease: &Lease, size: Size, gathers: Millis, unanswered: u32) -> Millis {
     if lease.has_turn_under_way() {
         let wait = GATHER_MS.saturating_mul(1 << unanswered.min(10));
         return wait.min(RETRY_MAX_MS);
     }
     if !lease.is_open() {
-        // One that is opening has no time to lose; one that is lost has ends to tell, or waits for them.
+        // A lease that is opening needs its turn soon; a lost one has ends to report, or waits for them.
         let idle = lease.is_lost() && lease.ends_waiting() == 0;
         return if idle { QUIET_TURN_MS } else { GATHER_MS };
     }
     let free = lease.free();
     let gives_back = size == NOTHING && (lease.is_idle() || free > size.free);
     let runs_low = size != NOTHING && free.plus_or_max(free) < size.free;
-    if gives_back || runs_low {
+    if gives_back || runs_low || lease.has_raises() {
         GATHER_MS
     } else if lease.ends_waiting() > 0 {
         gathers

@@ -1,30 +1,29 @@
-//! The clocks and names of leases: a gateway's own, or those of a simulation.
+//! The clocks and random names that leases use: a gateway's own, or those of a simulation.
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{book::Millis, embedded::now_ms};
 
-/// What a gateway's clocks say, in ms: one that never goes back, and the one of the calendar, which goes on while a
-/// machine sleeps.
+/// A gateway's clocks, in ms: a monotonic clock, and the wall clock, which goes on while a machine sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Since some moment.
+    /// Milliseconds since some moment.
     pub steady: Millis,
-    /// Unix time.
+    /// Unix time in milliseconds.
     pub wall: Millis,
 }
 
-/// Where leases have the time and fresh names from.
+/// Provides the time and fresh names to leases.
 pub trait LeaseSource: Send + Sync + 'static {
-    /// The time.
+    /// The current time.
     fn now(&self) -> Now;
 
-    /// A name for a lease or a turn that nothing else has: a UUIDv7.
+    /// A unique name for a lease or a turn: a UUIDv7.
     fn name(&self) -> Uuid;
 }
 
-/// The system's.
+/// The system's clocks.
 pub(super) struct System {
     began: Instant,
 }

@@ -1,4 +1,4 @@
-//! Turns: when the ledger is told of leases.
+//! The task that sends the turns of leases to the ledger.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,18 +14,18 @@ use super::{
 };
 use crate::settle::cause_of;
 
-/// How long what a ledger that fell back has in a lease is left there: ends that it forgot are told again meanwhile, and it
-/// pays for them.
+/// How long a lost lease is left in a ledger that fell back. Meanwhile the ends that the ledger has lost are reported
+/// again, and the lease pays for them.
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
-/// How often it is tried then, once in so long; after that the lease's own time ends it.
+/// How often giving it back is tried after that, each time after the same wait. Then the lease expires in the ledger.
 const LEFT_BEHIND_TRIES: u32 = 10;
 
 impl Leases {
-    /// Tells the ledger of leases. Does not end; whoever owns the runtime runs it. While nobody does, no lease is got,
-    /// and those that there are end when their time is over.
+    /// Sends turns to the ledger. Never returns; run it on the owner's runtime. While it is not run, no lease is taken,
+    /// and existing ones expire.
     pub async fn tend<L: LeaseLedger>(&self, ledger: &L) {
         let mut new = self.slots_in.lock().await;
-        // An earlier run may have been dropped: all that have a lease are looked after, each once.
+        // An earlier run of this task may have been dropped: discard its queue and start from all slots with a lease.
         while new.try_recv().is_ok() {}
         let (mut tended, mut left_behind) = (FuturesUnordered::new(), FuturesUnordered::new());
         for slot in self.slots_with_leases() {
@@ -46,14 +46,14 @@ impl Leases {
     }
 }
 
-/// Looks after a key's lease until it is over. Says what is to be told after that.
+/// Tends a key's lease until it is closed. Returns the turn to send some time later, if any.
 async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> Option<Box<Turn>> {
     let counters = &leases.counters;
     loop {
         match slot.due(leases, leases.now()) {
             Due::Done(left) => return left,
             Due::Wait(time) => {
-                // Over, or woken: it is looked again in both cases.
+                // Timed out or woken: what is due is checked in both cases.
                 let _ = timeout(time, slot.woken()).await;
             }
             Due::Turn(turn) => match ledger.turn(&turn).await {
@@ -76,7 +76,7 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
     }
 }
 
-/// Tells a ledger that fell back that a lease is over. Whatever it answers, there is nothing more to do.
+/// Gives a lease back to a ledger that fell back. Whatever the answer is, nothing more needs to be done.
 async fn give_back<L: LeaseLedger>(ledger: &L, turn: Box<Turn>) {
     for _ in 0..LEFT_BEHIND_TRIES {
         sleep(LEFT_BEHIND).await;

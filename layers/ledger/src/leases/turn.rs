@@ -1,117 +1,131 @@
-//! What a ledger is told of leases, and what it answers.
+//! Turns: the requests about a lease that a gateway sends to the ledger, and their answers.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use uuid::Uuid;
+
 use crate::{
     account::{AccountId, KeyId},
-    contract::{Hold, LedgerError, Reserved, Settled, Settlement},
+    contract::{Adjusted, Adjustment, Hold, LedgerError, Reserved, Settled, Settlement},
     money::MicroRub,
     number::RequestNumber,
 };
 
-/// For how long a recall keeps leases from getting more; `turn.lua` has the same.
+/// How long a recall keeps leases from being enlarged. `turn.lua` has the same constant.
 pub const RECALLED_FOR: Duration = Duration::from_secs(1);
 
-/// A ledger elsewhere, as leases need it.
+/// The operations of a remote ledger that leases need.
 pub trait LeaseLedger: Send + Sync {
-    /// Does a turn, once however often it is told.
+    /// Carries out a turn, once, however often it is sent.
     fn turn(&self, turn: &Turn) -> impl Future<Output = Result<TurnAnswer, LedgerError>> + Send;
 
-    /// Asks for what leases have of the account and no call holds. Says how many may still grant something.
+    /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
     fn recall(&self, account: &AccountId) -> impl Future<Output = Result<u64, LedgerError>> + Send;
 
-    /// RESERVE, by the ledger itself.
+    /// RESERVE by the ledger itself.
     fn hold(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
+
+    /// ADJUST by the ledger itself; the default cannot adjust holds that no lease has.
+    fn adjust_hold(
+        &self,
+        adjustment: &Adjustment,
+    ) -> impl Future<Output = Result<Adjusted, LedgerError>> + Send {
+        let _ = adjustment;
+        std::future::ready(Ok(Adjusted::Unsupported))
+    }
 }
 
-/// What is done with a lease.
+/// Action of a turn on the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is opened.
+    /// Opens the lease.
     Open,
-    /// It gets more, or gives back some.
+    /// Continues the lease: adds money, or gives some back.
     GoOn,
-    /// All is given back.
+    /// Gives all money back.
     Close,
-    /// Ends are told, and nothing else: by whoever does not grant from it.
+    /// Only reports ends; sent by a process that does not grant from the lease.
     Tell,
 }
 
-/// One turn of a lease. Sent again it is done once. An owner that goes on with its lease tells each end in one turn, which is
-/// known by its word; what anybody else tells, and tells twice, is known by the numbers.
+/// One turn of a lease. Sent again, it is carried out once. An owner that continues its lease reports each end in one
+/// turn, and the turn is identified by its word. Ends that others report, possibly twice, are identified by their call
+/// numbers.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// Its number.
+    /// The lease's number.
     pub lease: RequestNumber,
-    /// Whose money.
+    /// The account whose money it is.
     pub account: AccountId,
-    /// On which key.
+    /// The key that it is for.
     pub key: KeyId,
-    /// What is done.
+    /// Action of the turn.
     pub step: Step,
-    /// The word of the turn before it: a second owner of the lease does not know it.
+    /// The word of the turn before it. A second owner of the lease does not know it.
     pub before: String,
-    /// Its own word.
+    /// The turn's own word.
     pub this: String,
-    /// What is given back.
+    /// The amount given back.
     pub give: MicroRub,
-    /// What is asked for.
+    /// Requested amount, of which a part may be granted, or nothing while money is short.
     pub more: MicroRub,
-    /// With less than this free beside it nobody gets more.
+    /// The amount by which running calls are to hold more. As much of it is granted as is free.
+    pub raise: MicroRub,
+    /// With less free money than this next to the lease, nothing is added.
     pub short_of: MicroRub,
-    /// How long the lease lives unless there is another turn.
+    /// How long the lease lives without another turn.
     pub ttl_ms: u64,
-    /// For how long more may be granted from it; zero where nothing is.
+    /// How long holds may be granted after this turn; zero if none may.
     pub grants_ms: u64,
-    /// Each once.
+    /// Ends to report, each once.
     pub ends: Vec<TurnEnd>,
 }
 
 /// The end of a call that a lease held money for.
 #[derive(Clone, Debug)]
 pub struct TurnEnd {
-    /// The end.
+    /// The call's settlement.
     pub settlement: Arc<Settlement>,
-    /// What the lease pays of it.
+    /// The part of the cost that the lease pays.
     pub cover: MicroRub,
 }
 
-/// How a turn went.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Done.
+    /// The turn was carried out.
     Done,
-    /// Done, and nothing more may be granted on this key.
+    /// The turn was carried out, but nothing more may be granted on this key.
     Refused,
     /// There is too little free money for a lease.
     Short,
-    /// Another one goes on with the lease.
+    /// Another owner continues the lease.
     Fenced,
-    /// The ledger has no such lease, or has ended it.
+    /// The ledger does not have the lease, or has ended it.
     Gone,
 }
 
-/// What a ledger answers to a turn.
+/// The ledger's answer to a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnAnswer {
-    /// How it went.
+    /// Whether the turn was carried out.
     pub word: Word,
-    /// What the lease has now.
+    /// The amount in the lease now.
     pub left: MicroRub,
-    /// What is free beside it.
+    /// Free amount next to it.
     pub free: MicroRub,
-    /// Money is short: leases are to be given back.
+    /// Money is short: leases should be given back.
     pub short: bool,
-    /// That is since somebody asks for it.
+    /// Money is short because of a recall.
     pub recalled: bool,
-    /// To one that is fenced: the word of the lease's last turn, as far as the ledger knows. Empty otherwise.
+    /// If fenced: the word of the lease's last turn in the ledger. Otherwise empty.
     pub last: String,
-    /// Of each end, in their order.
+    /// The results of the ends, in their order.
     pub ends: Vec<Settled>,
 }
 
 impl Turn {
-    /// A turn that tells one end, by whoever has no part in its lease any more.
+    /// A turn that reports one end, from a process that does not own the lease.
     #[must_use]
     pub fn tell(lease: RequestNumber, settlement: &Settlement) -> Self {
         Self {
@@ -123,6 +137,7 @@ impl Turn {
             this: String::new(),
             give: MicroRub::ZERO,
             more: MicroRub::ZERO,
+            raise: MicroRub::ZERO,
             short_of: MicroRub::ZERO,
             ttl_ms: 0,
             grants_ms: 0,
@@ -131,13 +146,41 @@ impl Turn {
     }
 }
 
+impl Turn {
+    /// A turn that gives a lease back whose owner is gone: done if the lease's last turn had the word `before`.
+    #[must_use]
+    pub fn close(
+        lease: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+        before: &str,
+        this: Uuid,
+    ) -> Self {
+        Self {
+            lease,
+            account: account.clone(),
+            key: key.clone(),
+            step: Step::Close,
+            before: before.to_owned(),
+            this: this.simple().to_string(),
+            give: MicroRub::ZERO,
+            more: MicroRub::ZERO,
+            raise: MicroRub::ZERO,
+            short_of: MicroRub::ZERO,
+            ttl_ms: 0,
+            grants_ms: 0,
+            ends: Vec::new(),
+        }
+    }
+}
+
 impl TurnEnd {
-    /// As it is told by whoever has no part in its lease any more: what was held for it is the lease's.
+    /// An end as reported by a process that does not own the lease: the lease pays up to the amount that was held.
     #[must_use]
     pub fn of(settlement: &Settlement) -> Self {
         Self {
             settlement: Arc::new(settlement.clone()),
-            cover: settlement.held.min(settlement.cost),
+            cover: settlement.held_at_end().min(settlement.cost),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Events in memory.
+//! Events and notes of the memory store.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     happening::{Event, Levels, Watched},
 };
 
-/// Adds events behind the others; the oldest are forgotten.
+/// Appends events; beyond [`EVENTS_MAX`] the oldest are dropped.
 pub(super) fn add(events: &mut VecDeque<Event>, told: Vec<Event>) {
     for event in told {
         events.push_back(event);
@@ -78,7 +78,7 @@ impl Feed for MemoryLedger {
         Ok(self.for_books()?.state.notes(begins))
     }
 
-    /// There is nobody else.
+    /// No other process shares this ledger.
     async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! The journal in memory: every entry, and the newest receipts.
+//! The journal of the memory store: every entry, and the newest receipts.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// How many receipts are kept; the oldest is forgotten first.
+/// Receipts that are kept; beyond that the oldest is dropped.
 pub const RECEIPTS_MAX: usize = 100_000;
 
 /// All entries, and the newest receipts.
@@ -24,7 +24,7 @@ pub(super) struct Journal {
     pub(super) has_forgotten: bool,
 }
 
-/// A line's place: lines are counted, over all accounts.
+/// A line's position: lines are numbered over all accounts.
 type JournalCursor = u64;
 
 impl Journal {
@@ -40,7 +40,7 @@ impl Journal {
         let number = receipt.number;
         match self.receipt(number) {
             None => self.calls_by_age.push_back(number),
-            // A dispute moved nothing: what is booked later takes its place.
+            // A disputed receipt moved no money; a later receipt of the call replaces it.
             Some(first) if first.booked == Booked::Stale && receipt.booked != Booked::Stale => {
                 self.forget(number);
             }
@@ -113,6 +113,7 @@ impl Journal {
 }
 
 fn place(text: &str) -> Result<JournalCursor, BookError> {
-    text.parse()
-        .map_err(|_| BookError::Unavailable(format!("{text:?} is no place in a journal").into()))
+    text.parse().map_err(|_| {
+        BookError::Unavailable(format!("{text:?} is not a cursor of a journal").into())
+    })
 }

@@ -1,4 +1,4 @@
-//! Nothing is rolled up in memory: what is kept of the journals is soon read.
+//! The memory store keeps no roll-up: its journals are short enough to read.
 
 use std::ops::Range;
 

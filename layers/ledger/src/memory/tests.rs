@@ -15,23 +15,9 @@ fn account() -> AccountId {
 
 fn record(id: &str, digest: u8) -> KeyRecord {
     KeyRecord {
-        id: id.parse().unwrap(),
-        account: account(),
-        digest: KeyDigest::new([digest; 32]),
         prefix: "tg-AbC123…".into(),
         name: "laptop".into(),
-        status: KeyStatus::Active,
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: None,
-        created_at_ms: 0,
-        changed_at_ms: 0,
+        ..KeyRecord::new(id.parse().unwrap(), account(), KeyDigest::new([digest; 32]))
     }
 }
 
@@ -88,7 +74,7 @@ async fn funded() -> MemoryLedger {
 }
 
 #[tokio::test]
-async fn the_same_again_changes_nothing_and_other_contents_are_refused() {
+async fn repetition_changes_nothing_and_other_contents_are_refused() {
     let ledger = funded().await;
     let before = ledger.account(&account()).await.unwrap();
     assert_eq!(
@@ -172,7 +158,7 @@ async fn a_settled_call_leaves_a_receipt_and_is_charged_once() {
 }
 
 #[tokio::test]
-async fn a_number_never_held_is_forced_while_fresh_and_disputed_once_stale() {
+async fn settlement_without_a_hold_is_forced_while_fresh_and_disputed_when_stale() {
     let ledger = funded().await;
     let forced = ledger.settle(&settlement(1, 70, true)).await.unwrap();
     assert_eq!(

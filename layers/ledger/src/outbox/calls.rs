@@ -1,4 +1,4 @@
-//! The calls that an outbox knows of, and the steps that each leaves in the log.
+//! The calls that an outbox tracks, and the steps that each of them writes to the log.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque, hash_map},
@@ -18,11 +18,11 @@ use crate::{
     settle::{Event, FRESH, cause_of},
 };
 
-/// How long a settlement that failed waits for the log. A disk that hangs must not keep it from the
-/// ledger, which may be there again.
+/// How long a failed settlement waits for the log. A disk that hangs must not keep the settlement from a ledger that
+/// may be back.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the log is told what it need not keep.
+/// How often the log is allowed to delete acknowledged steps.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a call was not admitted.
@@ -45,19 +45,19 @@ pub(super) struct Inner<L, G> {
 /// Unix time in milliseconds.
 type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// Steps are appended under its lock: in the log, those of one number stand in the order of its steps.
+/// Steps are appended under this lock, so that the steps of one call are in order in the log.
 pub(super) struct OutboxState {
     /// This process's calls, until their end is acknowledged.
     pub(super) calls: HashMap<RequestNumber, Call>,
-    /// What an earlier process left to be told, oldest first.
+    /// Ends that an earlier process left, oldest first.
     pub(super) left: BTreeMap<RequestNumber, Ended>,
-    /// Of both, those that the ledger was told of without an answer, and since when.
+    /// Calls of both kinds whose end was sent to the ledger without an answer, and since when.
     pub(super) failed: HashMap<RequestNumber, Since>,
-    /// What the ledger has acknowledged lately, oldest first.
+    /// Ends that the ledger has acknowledged recently, oldest first.
     pub(super) acknowledged: VecDeque<Acknowledged>,
-    /// A replay was begun and has not come to its end: what is in `acknowledged` may have been lost.
+    /// A replay was started and not finished: the ledger may have lost what is in `acknowledged`.
     pub(super) replay_due: bool,
-    /// What the log need not keep any more, and when it was told so last.
+    /// Steps up to this time need not be kept in the log, and when the log was last informed.
     pub(super) forget_until_ms: Option<u64>,
     pub(super) forgot: Instant,
 }
@@ -70,13 +70,13 @@ pub(super) enum Call {
 #[derive(Clone)]
 pub(super) struct Ended {
     pub(super) ending: Ending,
-    /// The date of its step.
+    /// The time of its step in the log.
     pub(super) at_ms: u64,
     pub(super) since: Since,
 }
 
 impl Ended {
-    /// What the ledger is to be told now.
+    /// The end to send to the ledger now, with `fresh` up to date.
     pub(super) fn as_of_now(&self) -> Ending {
         match &self.ending {
             Ending::Settle(settlement) => Ending::Settle(Arc::new(Settlement {
@@ -94,7 +94,8 @@ pub(super) struct Acknowledged {
     pub(super) at_ms: u64,
 }
 
-/// When the ledger was told first. What an earlier process did lies before this one's clock.
+/// When the end was first sent to the ledger. For an earlier process, `before` is the time that had passed at this
+/// one's start.
 #[derive(Clone, Copy)]
 pub(super) struct Since {
     pub(super) at: Instant,
@@ -114,9 +115,9 @@ impl Since {
     }
 }
 
-/// The steps of this process's calls. Each takes the lock once and waits for nothing under it.
+/// The steps of this process's calls. Each takes the lock once and does not wait under it.
 impl<L: Ledger, G: Log> Inner<L, G> {
-    /// Says whether the number is new: then the intent is written down.
+    /// Appends the intent of a new call. Returns whether the number is new.
     pub(super) fn admit(&self, hold: &Hold) -> Result<bool, NotAdmitted> {
         if let Some(fault) = self.log.fault() {
             return Err(NotAdmitted::Broken(fault));
@@ -138,10 +139,10 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         Ok(true)
     }
 
-    /// Nothing is held: there is nothing to end.
+    /// Records that the hold was refused, so that there is nothing to end.
     pub(super) fn refused(&self, number: RequestNumber) {
         let mut state = self.lock();
-        // Its caller may have given up, and ended it, while the refusal was on its way.
+        // The caller may have given up and ended the call while the refusal was in flight.
         if matches!(state.calls.get(&number), Some(Call::Running)) {
             state.calls.remove(&number);
             let at_ms = (self.clock)();
@@ -149,7 +150,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Notes what a call has cost so far, unless it has ended meanwhile.
+    /// Appends a checkpoint of what a call has cost so far, unless the call has ended meanwhile.
     pub(super) fn note(&self, settlement: &Settlement) {
         let state = self.lock();
         if matches!(state.calls.get(&settlement.number), Some(Call::Running)) {
@@ -158,7 +159,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// With the lease that holds money for the call: the next process would not know.
+    /// Adds the lease that holds the call's money, since the next process could not find it.
     pub(super) fn with_lease(&self, settlement: &Settlement) -> Arc<Settlement> {
         let lease = || self.ledger.lease_of(settlement.number, &settlement.key);
         Arc::new(Settlement {
@@ -171,7 +172,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         self.lock().calls.contains_key(&number)
     }
 
-    /// Writes down how a call ends. A further attempt to tell the ledger changes nothing.
+    /// Appends how a call ends. A repeated attempt to end it appends nothing.
     pub(super) fn ends(&self, ending: Ending) {
         let number = ending.number();
         let mut state = self.lock();
@@ -195,7 +196,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// It will be told again; until then a power cut must not take it.
+    /// Syncs the log after an end was not acknowledged: it will be sent again, and must survive a power cut until then.
     pub(super) async fn unacknowledged(&self, number: RequestNumber) {
         {
             let state = &mut *self.lock();
@@ -206,15 +207,15 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         match timeout(SYNC_TIMEOUT, self.log.sync()).await {
             Ok(Ok(())) => {}
             Ok(Err(cause)) => {
-                tracing::error!(%number, %cause, "the end of a call is in memory alone")
+                tracing::error!(%number, %cause, "the end of a call is only in memory")
             }
             Err(_) => {
-                tracing::error!(%number, "the end of a call is in memory alone: the disk does not answer")
+                tracing::error!(%number, "the end of a call is only in memory: the disk does not respond")
             }
         }
     }
 
-    /// One attempt to end what an earlier process left.
+    /// Makes one attempt to end a call that an earlier process left.
     pub(super) async fn end_left(&self, ended: Ended, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         let ending = ended.as_of_now();
         let number = ending.number();
@@ -225,7 +226,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
                     if state.left.remove(&number).is_none() {
                         return;
                     }
-                    // It may have been noted or intended only; what was told is kept for a replay.
+                    // The log may have only an intent or a checkpoint of it; the end that was sent is kept for a
+                    // replay.
                     self.log.append(ended.ending.step(ended.at_ms));
                     self.done(&mut state, ended);
                 }
@@ -246,7 +248,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// The ledger has acknowledged it. It may lose it yet.
+    /// Records that the ledger has acknowledged the end. The ledger may still lose it.
     pub(super) fn done(&self, state: &mut OutboxState, ended: Ended) {
         let (number, at_ms) = (ended.ending.number(), (self.clock)());
         state.failed.remove(&number);
@@ -276,7 +278,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        // Nothing leaves the state half changed: maps, and steps that are appended whole.
+        // A panic leaves the state consistent: maps, and steps that are appended whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

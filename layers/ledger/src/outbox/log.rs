@@ -1,4 +1,4 @@
-//! What an outbox writes down, and where.
+//! The log of an outbox: what it writes, and the trait of where it writes it.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
@@ -11,66 +11,65 @@ use crate::{
 };
 pub use crate::{durable::crash_log::Pending, settle::Ending};
 
-/// Steps on this machine that outlive the process.
+/// Steps stored on this machine, which survive the process.
 pub trait Log: Send + Sync + 'static {
-    /// Takes a step without waiting; those of one call are written in this order. They outlive the
-    /// process within some milliseconds, a call's intent somewhat later, a power cut after [`Log::sync`].
-    /// What is lost of a call is lost from the end. Called under a lock: it must be quick.
+    /// Takes a step without waiting. Steps of one call are written in order. They survive the process within some
+    /// milliseconds (a call's intent somewhat later), and a power cut after [`Log::sync`]. If steps of a call are lost,
+    /// they are its last ones. Called under a lock, so it must be quick.
     fn append(&self, step: CallStep);
 
-    /// Resolves when all that was appended would survive a power cut.
+    /// Resolves when everything appended so far would survive a power cut.
     ///
     /// # Errors
-    /// It cannot be written; see [`Log::fault`].
+    /// The log cannot be written; see [`Log::fault`].
     fn sync(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// What an earlier process left, what is done first, each in the order in which it came.
+    /// Calls that an earlier process left: first those that are done, then the others, each in order of arrival.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The log cannot be read.
     fn load(&self) -> impl Future<Output = Result<Vec<Pending>, BoxError>> + Send;
 
     /// Why nothing can be written now, if so: then nothing more may be sold.
     fn fault(&self) -> Option<String>;
 
-    /// What was done until then, in Unix milliseconds, need not be kept any more. Called seldom.
+    /// Allows the log to delete calls that were done before this time, in Unix milliseconds. Called rarely.
     fn forget(&self, until_ms: u64) {
         let _ = until_ms;
     }
 }
 
-/// A step of a call. Those of one number come in this order: an intent, checkpoints, one settlement or release,
-/// done; some of them may be missing.
+/// A step of a call. The steps of one call are in this order: an intent, checkpoints, one settlement or release, done;
+/// some may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallStep {
-    /// The ledger is being asked to hold money for a call.
+    /// A request to the ledger to hold money for a call follows.
     Intent {
         /// The call's number.
         number: RequestNumber,
-        /// Who pays.
+        /// The account that pays.
         account: AccountId,
-        /// On which key.
+        /// The key that the call is made with.
         key: KeyId,
         /// Unix time in milliseconds.
         at_ms: u64,
     },
-    /// What a running call is settled with should the process die now. The log dates it.
+    /// Settlement of a running call if the process dies now. The log adds the time.
     Checkpoint(Arc<Settlement>),
-    /// A call ended and costs this; since when the ledger is being told, in Unix milliseconds.
+    /// A call ended with this charge; since when it is being sent to the ledger, in Unix milliseconds.
     Settle(Arc<Settlement>, u64),
-    /// A call ended and costs nothing.
+    /// A call ended and was free.
     Release {
         /// The call's number.
         number: RequestNumber,
-        /// Who would have paid.
+        /// The account that would have paid.
         account: AccountId,
-        /// On which key.
+        /// The key that the call was made with.
         key: KeyId,
-        /// Unix time in milliseconds since when the ledger is being told.
+        /// Since when it is being sent to the ledger, in Unix milliseconds.
         at_ms: u64,
     },
-    /// The ledger has acknowledged the end, or refused the hold: nothing is left to be told. Kept
-    /// until [`Log::forget`].
+    /// The ledger has acknowledged the end, or refused the hold: nothing is left to send. Kept until [`Log::forget`].
     Done {
         /// The call's number.
         number: RequestNumber,
@@ -97,7 +96,7 @@ impl Ending {
     }
 }
 
-/// What steps come to, for a log that keeps them as they are. A checkpoint has no date here: it takes
+/// The calls that these steps leave, for a log that stores steps as they are. A checkpoint has no time here: it gets
 /// that of its intent.
 #[must_use]
 pub fn pending(steps: impl IntoIterator<Item = CallStep>) -> Vec<Pending> {

@@ -1,15 +1,15 @@
-//! A record, on this machine, of what a ledger elsewhere has still to be told.
+//! A record, on this machine, of what a remote ledger has not acknowledged yet.
 //!
-//! Every call leaves steps in a [`Log`]: the intent to hold money, what it has cost so far, how it
-//! ended, and that the ledger has acknowledged the end. A process that dies leaves them behind, and
-//! the next one ends its calls ([`Outbox::recover`]). A ledger that falls back to an older state, as
-//! after a failover, is told again what it acknowledged last ([`Outbox::replay`]).
+//! Every call writes steps to a [`Log`]: the intent to hold money, what it has cost so far, how it ended, and that the
+//! ledger has acknowledged the end. If a process dies, the next one reads its steps and ends its calls
+//! ([`Outbox::recover`]). If a ledger falls back to an older state, as after a failover, the ends that it acknowledged
+//! last are sent again ([`Outbox::replay`]).
 //!
-//! The ledger is asked by the call's number and answers a repeat with the first result, so telling it
-//! twice is never wrong; not telling it is. Hence the order: a step that says how a call ends is
-//! appended before the ledger is told, and the step that it is done after the ledger has answered.
-//! The intent is appended before the ledger is asked, but it is not waited for: a process that dies
-//! before it is written leaves a hold that expires by itself, and a call that nobody charges.
+//! The ledger identifies a call by its number and answers a repeat with the first result. So sending an end twice is
+//! harmless, and losing one is not. Hence the order: the step that records how a call ends is appended before it is
+//! sent to the ledger, and the step that it is done after the ledger has answered. The intent is appended before the
+//! request to the ledger, but nothing waits for it to be written: if the process dies first, the hold expires by
+//! itself, and the call is not charged.
 
 mod calls;
 pub mod log;
@@ -34,7 +34,7 @@ use self::calls::{Acknowledged, Ended, Inner, NotAdmitted, OutboxState, Since};
 
 pub use self::log::{CallStep, Ending, Log, Pending};
 use super::{
-    contract::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
+    contract::{Adjusted, Adjustment, Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
     embedded::now_ms,
     settle::{Event, jittered},
 };
@@ -44,27 +44,27 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Calls that the ledger is told of at the same time.
+/// Calls whose ends are sent to the ledger at the same time.
 const AT_ONCE: usize = 64;
-/// Ends that a replay tells together.
+/// Ends that a replay sends together.
 const REPLAYED_AT_ONCE: usize = 256;
-/// First wait after the ledger could not be told what an earlier process left; doubled each time.
+/// First wait after the ledger did not accept what an earlier process left; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// A ledger with a record, on this machine, of what it has still to be told. Clones share it.
+/// A ledger with a local record of what it has not acknowledged. Clones share it.
 pub struct Outbox<L, G> {
     inner: Arc<Inner<L, G>>,
 }
 
-/// How much an outbox takes on.
+/// Limits of an outbox.
 #[derive(Clone, Debug)]
 pub struct OutboxSettings {
-    /// Calls that may wait for the ledger to acknowledge their end; then no new call is admitted. As
-    /// many acknowledged ones are kept for a replay at most.
+    /// Calls that may wait for the ledger to acknowledge their end; beyond that no new call is admitted. Also the
+    /// number of acknowledged calls that are kept for a replay, at most.
     pub calls_max: usize,
-    /// How long one may wait before the outbox counts as overdue.
+    /// How long a call may wait before the outbox counts as overdue.
     pub age_max: Duration,
     /// How far back a ledger may have lost what it acknowledged.
     pub replay_window: Duration,
@@ -80,23 +80,23 @@ impl Default for OutboxSettings {
     }
 }
 
-/// What waits for the ledger.
+/// Calls that wait for the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Calls whose end the ledger was told at least once and has not acknowledged.
+    /// Number of calls whose end was sent at least once and is not acknowledged.
     pub calls: usize,
-    /// For how long the oldest of them has waited.
+    /// How long the oldest waiting call has waited.
     pub oldest: Option<Duration>,
-    /// One of them has waited for too long.
+    /// Whether a call has waited for too long.
     pub overdue: bool,
-    /// There are so many that no new call is admitted.
+    /// Whether the outbox is full, so that no new call is admitted.
     pub full: bool,
-    /// Why nothing can be written down, if so: then no new call is admitted.
+    /// Why nothing can be written to the log, if so: then no new call is admitted.
     pub broken: Option<String>,
 }
 
 impl<L: Ledger, G: Log> Outbox<L, G> {
-    /// Reads what an earlier process left unfinished.
+    /// Reads what an earlier process left.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -104,7 +104,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Self::open_by_clock(ledger, log, settings, now_ms).await
     }
 
-    /// As [`Outbox::open`], with another clock for the dates of steps: Unix time in milliseconds.
+    /// As [`Outbox::open`], with another clock for the times of steps: Unix time in milliseconds.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -130,12 +130,12 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 at_ms: pending.at_ms,
                 since: Since {
                     at: now,
-                    // A clock that was set back since makes it old, too.
+                    // If the clock was set back since then, the step counts as old, too.
                     before: Duration::from_millis(at_ms.abs_diff(pending.at_ms)),
                 },
             };
             if pending.done {
-                // The ledger may have fallen back while nobody was here to see it.
+                // The ledger may have fallen back while no gateway was watching.
                 state.replay_due = true;
                 state.acknowledged.push_back(Acknowledged {
                     ended,
@@ -157,20 +157,20 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         })
     }
 
-    /// The ledger itself.
+    /// The ledger that the outbox wraps.
     #[must_use]
     pub fn ledger(&self) -> &L {
         &self.inner.ledger
     }
 
-    /// The record itself.
+    /// The log that the outbox writes.
     #[must_use]
     pub fn log(&self) -> &G {
         &self.inner.log
     }
 
-    /// Ends what an earlier process left: settles it as it noted last, releases the rest, and replays
-    /// what it had told the ledger lately. Returns when the ledger has answered for all of it.
+    /// Ends what an earlier process left: settles calls by their last checkpoint, releases the others, and replays what
+    /// the ledger acknowledged recently. Returns when the ledger has acknowledged all of it.
     pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         let inner = &*self.inner;
         let mut wait = RETRY_MIN;
@@ -183,7 +183,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                         "the ledger had lost charges of an earlier process; they are booked again"
                     ),
                     Err(error) => {
-                        tracing::warn!(%error, "what the ledger was told last could not be told again")
+                        tracing::warn!(%error, "the last charges could not be sent to the ledger again")
                     }
                 }
             }
@@ -209,12 +209,11 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         }
     }
 
-    /// Tells the ledger again what it was told lately: after a failover it may have lost its newest
-    /// steps. Repeats are cheap. Returns how many calls were booked anew.
+    /// Sends recently acknowledged ends again: after a failover the ledger may have lost them. Repeats are cheap.
+    /// Returns how many calls were booked again.
     ///
     /// # Errors
-    /// The ledger could not be told everything: replay again. Until that has succeeded, nothing is
-    /// forgotten.
+    /// The ledger did not acknowledge all of them: replay again. Until a replay has succeeded, nothing is forgotten.
     pub async fn replay(&self) -> Result<usize, LedgerError> {
         let inner = &*self.inner;
         let began = Instant::now();
@@ -238,7 +237,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 match answer {
                     Ok(Some(settled)) if settled.moved() => booked_anew += 1,
                     Ok(_) => {}
-                    // The others are told all the same.
+                    // The other ends are still sent.
                     Err(error) => failed = Some(error),
                 }
             }
@@ -259,14 +258,14 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Ok(booked_anew)
     }
 
-    /// Whether a replay was begun and did not succeed: until one has, nothing is forgotten.
+    /// Whether a replay was started and has not succeeded. Until one has, nothing is forgotten.
     #[must_use]
     pub fn replay_due(&self) -> bool {
         self.inner.lock().replay_due
     }
 
-    /// The ledger has just been seen to be the same as before: what is older than the replay window
-    /// need not be kept for a replay.
+    /// Called when the ledger was just found to be the same as before: ends older than the replay window need not be
+    /// kept.
     pub fn confirmed(&self) {
         let (inner, now) = (&*self.inner, Instant::now());
         let mut state = inner.lock();
@@ -281,7 +280,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         inner.trim_log(&mut state);
     }
 
-    /// What waits for the ledger.
+    /// Calls that wait for the ledger.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         let inner = &*self.inner;
@@ -297,7 +296,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         }
     }
 
-    /// Resolves when all that was appended would survive a power cut.
+    /// Resolves when everything appended so far would survive a power cut.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -357,8 +356,8 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
     ) -> Result<(), LedgerError> {
         let inner = &*self.inner;
         if !inner.knows(number) {
-            // Not admitted here, so there is no hold of ours to remember: an outbox that is full must
-            // not fill further with what it refused.
+            // The call was not admitted here, so it has no hold to remember: a full outbox must not fill further with
+            // calls that it refused.
             return inner.ledger.release(number, account, key).await;
         }
         inner.ends(Ending::Release {
@@ -382,6 +381,12 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
         self.inner.ledger.extend(number, account, ttl).await
+    }
+
+    /// Nothing is appended for it. The ledger ends a hold whole, whatever its amount; and the last checkpoint of a call
+    /// is within the hold of that moment, so that a restart charges the whole checkpoint.
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        self.inner.ledger.adjust(adjustment).await
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {

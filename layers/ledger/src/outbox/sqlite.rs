@@ -1,14 +1,14 @@
-//! An outbox's steps in one SQLite file, one row for each call.
+//! Stores an outbox's steps in one SQLite file, with one row per call.
 //!
-//! One thread writes. Each step waits for others of its call, the end of a call for 7.5 ms, a note for
-//! 10, an intent for 100: those of one call come to one row, and to nothing when the ledger has acknowledged
-//! the end before the thread gets to the first. What waits is bounded by the calls that run. The thread
-//! sleeps until a step is due, and is woken by one that is due sooner. A commit outlives the process, not
-//! a power cut (write-ahead log, `synchronous = NORMAL`); [`Log::sync`] waits for nothing and makes
-//! everything outlive that too.
+//! One thread writes. Each step waits for further steps of its call: an end for 5 ms, a checkpoint for 7.5 ms, an
+//! intent for 100 ms; then at most 2.5 ms for others to share the commit. The steps of one call become one row, or
+//! nothing if the ledger has acknowledged the end before the first of them is written. The number of waiting steps is
+//! limited by the number of running calls. The thread sleeps until a step is due, and is woken by a step that is due
+//! sooner. A commit survives the process, but not a power cut (write-ahead log, `synchronous = NORMAL`); [`Log::sync`]
+//! writes at once, and makes everything survive a power cut, too.
 //!
-//! A full disk or a locked file is a fault that passes: what could not be written waits, and is tried
-//! again each second. Any other fault lasts until the gateway is started anew.
+//! A full disk or a locked file is a temporary fault: what could not be written is kept and retried every second. Any
+//! other fault lasts until the gateway is restarted.
 
 mod queue;
 mod rows;
@@ -35,12 +35,12 @@ use crate::{
     },
 };
 
-/// So long what is due waits for more that is, to share a commit.
+/// How long due steps wait for others, to share a commit.
 const TURN: Duration = Duration::from_micros(2_500);
-/// How often a fault that may pass is tried.
+/// How often a write is retried after a temporary fault.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Steps in one file. Clones share it; it is closed by [`SqliteLog::close`] or with the last of them.
+/// Steps in one file. Clones share it; it is closed by [`SqliteLog::close`] or with the last clone.
 #[derive(Clone)]
 pub struct SqliteLog {
     inner: Arc<Inner>,
@@ -48,33 +48,31 @@ pub struct SqliteLog {
 
 struct Inner {
     path: PathBuf,
-    /// Until they are loaded.
+    /// Calls of an earlier process, until they are loaded.
     left: Mutex<Vec<Pending>>,
     writer: GroupCommit<Work>,
 }
 
 impl SqliteLog {
-    /// Opens a file, or makes an empty one. Blocks while what an earlier process left is read and
-    /// checked.
+    /// Opens a file, or creates an empty one. Blocks while what an earlier process left is read and checked.
     ///
     /// # Errors
-    /// See [`LogError`].
+    /// [`LogError`] if the file cannot be opened, is not an outbox, or is damaged.
     pub fn open(path: &Path) -> Result<Self, LogError> {
         Self::start(rows::open(path)?)
     }
 
-    /// Opens the outbox of one ledger, named by its data set: what is kept for another one is not told
-    /// to this one.
+    /// Opens the outbox of one ledger, named by its data set. Steps kept for another ledger are not sent to this one.
     ///
     /// # Errors
-    /// See [`LogError`].
+    /// [`LogError`] as for [`Self::open`], and [`LogError::OtherBooks`] if it has charges for another ledger.
     pub fn open_for(path: &Path, books: &str) -> Result<Self, LogError> {
         let (file, left) = rows::open(path)?;
         let unfinished = left.iter().any(|call| !call.done);
         let left = if rows::claim(&file, books, unfinished)? {
             left
         } else {
-            // What another ledger has acknowledged is no news for this one.
+            // Acknowledgements of another ledger do not apply to this one.
             Vec::new()
         };
         Self::start((file, left))
@@ -103,8 +101,8 @@ impl SqliteLog {
         })
     }
 
-    /// Writes what waits and lets go of the file. What is appended later is not written. When it is
-    /// called twice, the first call alone waits.
+    /// Writes the queue and closes the file. Steps appended later are not written. If called twice, only the first call
+    /// waits.
     pub async fn close(&self) {
         self.inner.writer.stop();
         self.inner.writer.close(|| {}).await;
@@ -128,7 +126,7 @@ impl Log for SqliteLog {
         writer.committed(synced).await
     }
 
-    /// The first call gets them.
+    /// Only the first call returns them.
     async fn load(&self) -> Result<Vec<Pending>, BoxError> {
         let mut left = self
             .inner
@@ -160,7 +158,7 @@ fn append(writer: &GroupCommit<Work>, step: CallStep) {
     }
 }
 
-/// A panic under this lock leaves at most a step out.
+/// A panic under this lock loses at most one step.
 fn locked(writer: &GroupCommit<Work>) -> MutexGuard<'_, WriterState<Work>> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -173,14 +171,14 @@ impl fmt::Debug for SqliteLog {
     }
 }
 
-/// What waits for the file, and what one commit is to do.
+/// Queued writes, and the content of one commit.
 #[derive(Default)]
 struct Work {
     calls: Queue,
     forget_until_ms: Option<u64>,
-    /// What could not be written is among it.
+    /// Whether something in it could not be written before.
     put_back: bool,
-    /// The file may grow to so many pages from the next commit on.
+    /// The file may grow to this many pages from the next commit on.
     #[cfg(test)]
     pages_max: Option<u32>,
 }
@@ -190,7 +188,7 @@ impl Work {
         self.forget_until_ms = self.forget_until_ms.max(until_ms);
     }
 
-    /// One commit. What somebody waits for must survive a power cut, and everything before it.
+    /// Writes one commit. If a caller waits for it, the commit and everything before it must survive a power cut.
     fn write(
         &mut self,
         conn: &mut Connection,
@@ -217,9 +215,9 @@ impl WriteQueue for Work {
     const THREAD: &'static str = "outbox-writer";
     const PACE: Pace = Pace {
         window: TURN,
-        // What is due has waited for its call: it need not be much.
+        // A due step has waited for its call already, so a commit need not be large.
         enough: usize::MAX,
-        // No step may be refused. They are bounded by the calls that run.
+        // No step may be refused. Their number is limited by the running calls.
         queue_max: usize::MAX,
         retry: RETRY,
     };
@@ -235,7 +233,7 @@ impl WriteQueue for Work {
         }
     }
 
-    /// Without the steps that may yet come to less.
+    /// Leaves steps that may still be superseded.
     fn take(&mut self, due: Option<Moment>) -> Self {
         match due {
             None => mem::take(self),
@@ -255,12 +253,12 @@ impl WriteQueue for Work {
         work.calls = Queue::default();
     }
 
-    /// Where there was more to forget than one commit takes, that is still to be done.
+    /// If there was more to delete than fits one commit, the rest is still to be done.
     fn reuse(&mut self, work: Self) {
         self.forget(work.forget_until_ms);
     }
 
-    /// A full disk or a locked file may be over the next time.
+    /// A full disk or a locked file may be temporary.
     fn put_back(&mut self, work: Self, cause: &rusqlite::Error) -> bool {
         let passes = matches!(
             cause.sqlite_error_code(),
@@ -278,13 +276,13 @@ impl WriteQueue for Work {
     }
 
     fn recovered(&mut self) {
-        tracing::info!("the outbox is written again");
+        tracing::info!("the outbox can be written again");
     }
 
     fn explain(fault: &Fault) -> String {
         const WRITTEN: &str = "nothing more is written until a restart";
         match fault {
-            Fault::Passing(cause) => format!("{cause}; it is tried again each second"),
+            Fault::Passing(cause) => format!("{cause}; writing is retried every second"),
             Fault::Broken(cause) => format!("{cause}; {WRITTEN}"),
             Fault::Stopped => format!("the thread that writes it has stopped; {WRITTEN}"),
             Fault::Closed => "it is closed".into(),

@@ -1,4 +1,4 @@
-//! Rate classes beside the four that every model has.
+//! Rate classes besides the four that every model has.
 
 use std::fmt;
 
@@ -10,40 +10,40 @@ use serde::{
 
 use super::Rate;
 
-/// A class of use that some vendors bill apart from the four of [`Usage`](crate::usage::Usage). A token that is counted
+/// A class of use that some vendors bill separately from the four of [`Usage`](crate::usage::Usage). A token counted
 /// here is not counted there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Class {
-    /// Input written to a cache that keeps it for an hour.
+    /// Input written to a cache that keeps it for one hour.
     CacheWrite1h,
     /// Input written to a cache that keeps it for twelve hours.
     CacheWrite12h,
-    /// Input that is sound.
+    /// Audio input.
     InputAudio,
-    /// Input that is an image.
+    /// Image input.
     InputImage,
-    /// Output that is sound.
+    /// Audio output.
     OutputAudio,
-    /// Output that is an image.
+    /// Image output.
     OutputImage,
-    /// Searches of the web that the vendor ran for the model: counted by call, not by token.
+    /// Web searches that the vendor ran for the model. Counted in calls, not in tokens.
     WebSearchCall,
 }
 
-/// What a class is a kind of.
+/// Unit that a class counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Tokens of input; where the class has no price, the dearest input covers it.
+    /// Input tokens. A class without a price is covered by the dearest input rate.
     Input,
-    /// Tokens of output, likewise.
+    /// Output tokens. A class without a price is covered by the dearest output rate.
     Output,
-    /// Calls of a tool that the vendor runs. A rate is for one call.
+    /// Calls of a tool that the vendor runs. The rate is per call.
     Call,
 }
 
 impl Class {
-    /// All of them, in the order in which they are shown.
+    /// All classes, in display order.
     pub const ALL: [Self; COUNT] = [
         Self::CacheWrite1h,
         Self::CacheWrite12h,
@@ -68,13 +68,13 @@ impl Class {
         }
     }
 
-    /// The class of this name.
+    /// The class with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// What it is a kind of.
+    /// Unit that the class counts.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -95,42 +95,42 @@ impl fmt::Display for Class {
 
 const COUNT: usize = 7;
 
-/// Something for each class; most have nothing. As JSON: an object of those that have something.
+/// A value per class; most classes have the default. As JSON: an object with the classes that have another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByClass<T>([T; COUNT]);
 
-/// Tokens, or calls, by class.
+/// Tokens or calls, by class.
 pub type Counts = ByClass<u64>;
 
-/// Rates by class; `None`: not sold.
+/// Rates by class; `None` means that the class is not sold.
 pub type Rates = ByClass<Option<Rate>>;
 
 impl<T: Copy + Default + PartialEq> ByClass<T> {
-    /// Of one class.
+    /// The value of a class.
     #[must_use]
     pub const fn get(&self, class: Class) -> T {
         self.0[class as usize]
     }
 
-    /// With something else for one class.
+    /// A copy with another value for one class.
     #[must_use]
     pub const fn with(mut self, class: Class, value: T) -> Self {
         self.0[class as usize] = value;
         self
     }
 
-    /// Of one class, to be changed.
+    /// The value of a class, to be changed.
     pub const fn get_mut(&mut self, class: Class) -> &mut T {
         &mut self.0[class as usize]
     }
 
-    /// Whether no class has anything.
+    /// Whether every class has the default value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [T::default(); COUNT]
     }
 
-    /// The classes that have something, in their order.
+    /// The classes with another value than the default, in display order.
     pub fn iter(&self) -> impl Iterator<Item = (Class, T)> + '_ {
         Class::ALL
             .into_iter()
@@ -140,10 +140,10 @@ impl<T: Copy + Default + PartialEq> ByClass<T> {
 }
 
 impl Counts {
-    /// All counts of one kind together.
+    /// The sum of all counts of one kind.
     #[must_use]
     pub fn total(&self, kind: Kind) -> u64 {
-        // Most calls have none, which is seen at once.
+        // The common case, checked first: most calls count nothing here.
         if self.is_empty() {
             return 0;
         }
@@ -181,7 +181,7 @@ impl<T: Copy + Default + PartialEq + Serialize> Serialize for ByClass<T> {
     }
 }
 
-/// A class that a later version has written is passed over: its money stands beside it.
+/// Ignores a class that a later version has written; the amount of money is stored separately.
 impl<'de, T: Copy + Default + PartialEq + Deserialize<'de>> Deserialize<'de> for ByClass<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object<T>(std::marker::PhantomData<T>);
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_they_are_read_by_and_stand_at_their_place() {
+    fn class_names_are_parsed_and_indexed_consistently() {
         for (index, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!(class as usize, index);
             assert_eq!(Class::named(class.name()), Some(class));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_there_is_is_written_and_what_a_later_version_wrote_is_passed_over() {
+    fn absent_classes_are_omitted_and_unknown_ones_ignored() {
         let counts = Counts::default()
             .with(Class::WebSearchCall, 2)
             .with(Class::CacheWrite1h, 7);

@@ -1,23 +1,23 @@
-//! When another price holds than the usual one.
+//! Conditions under which another price than the usual one applies.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A vendor's word for how it serves, as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without case. One that
-/// is longer is kept by its beginning, and equals no word that is not longer too. Empty: nothing was said.
+/// A vendor's word for how it serves a call, such as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without
+/// case. A longer word is truncated, and equals no word that fits. Empty if the vendor reported nothing.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Label([u8; Self::BYTES_MAX + 1]);
 
 impl Label {
-    /// The longest word.
+    /// Length of the longest word.
     pub const BYTES_MAX: usize = 23;
 
-    /// The label of this word.
+    /// Builds a label; truncates a word that is too long.
     #[must_use]
     pub fn new(word: &str) -> Self {
         let mut bytes = [0; Self::BYTES_MAX + 1];
-        // The last byte is only taken by a word that is too long, so that its beginning is no word.
+        // Only a truncated word uses the last byte, so that it differs from a word that is its beginning.
         for (byte, letter) in bytes.iter_mut().zip(word.bytes()) {
             *byte = match letter {
                 b'!'..=b'~' => letter.to_ascii_lowercase(),
@@ -27,22 +27,22 @@ impl Label {
         Self(bytes)
     }
 
-    /// The word.
+    /// The word, in lower case.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == 0);
-        // All of it is ASCII.
+        // The bytes are ASCII.
         std::str::from_utf8(&self.0[..end.unwrap_or(self.0.len())]).unwrap_or_default()
     }
 
-    /// Whether nothing was said.
+    /// Whether the vendor reported nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0[0] == 0
     }
 
-    /// The same as a service tier, of which one has two words: asked for `fast`, a vendor may say that it was
-    /// `priority`, and asked for `priority` that it was `fast`.
+    /// The label as a service tier. Vendors use two words for one tier: a request for `fast` may be answered as
+    /// `priority`, and one for `priority` as `fast`.
     #[must_use]
     pub fn as_tier(self) -> Self {
         match self.as_str() {
@@ -82,19 +82,19 @@ impl<'de> Deserialize<'de> for Label {
     }
 }
 
-/// How a call was served, or is asked to be: what vendors price by beside the counts.
+/// How a call was served, or should be served: vendors' prices depend on this and on the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Served {
-    /// `service_tier` of both formats.
+    /// `service_tier` in both formats.
     pub service_tier: Label,
-    /// `speed` of the messages format.
+    /// `speed` in the messages format.
     pub speed: Label,
-    /// `inference_geo` of the messages format.
+    /// `inference_geo` in the messages format.
     pub inference_geo: Label,
 }
 
 impl Served {
-    /// Words for what every call gets. The price that holds for them is the usual one.
+    /// Words for the usual service. They select the usual price.
     const USUAL: [&'static str; 9] = [
         "",
         "auto",
@@ -106,10 +106,10 @@ impl Served {
         "not_available",
         "none",
     ];
-    /// Words that no vendor bills like the usual, wherever they stand.
+    /// Words that every vendor bills above the usual price, in any of the fields.
     const DEARER: [&'static str; 5] = ["priority", "fast", "ultrafast", "scale", "us"];
 
-    /// The same without the words for what every call gets.
+    /// A copy in which words for the usual service are empty.
     #[must_use]
     pub fn unusual(self) -> Self {
         let said = |label: Label| match Self::USUAL.contains(&label.as_str()) {
@@ -123,31 +123,44 @@ impl Served {
         }
     }
 
+    /// How a call was served if its vendor reports this. A word that is missing is taken from the request (`asked`); speed and
+    /// place only if both are missing.
+    #[must_use]
+    pub fn or_asked(self, asked: Self) -> Self {
+        let has_tier = !self.service_tier.is_empty();
+        let has_place = !self.speed.is_empty() || !self.inference_geo.is_empty();
+        let place = if has_place { self } else { asked };
+        Self {
+            service_tier: if has_tier { self } else { asked }.service_tier,
+            ..place
+        }
+    }
+
     fn labels(&self) -> [Label; 3] {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Whether one of its words is known to be billed above the usual.
+    /// Whether one of its words is known to be billed above the usual price.
     pub(super) fn is_dearer(&self) -> bool {
         let dearer = |label: &Label| Self::DEARER.contains(&label.as_str());
         self.labels().iter().any(dearer)
     }
 }
 
-/// When a price holds: all that is said has to be so; what is empty says nothing.
+/// When a price applies: every field that is set must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// The call has more input tokens than this, those read from and written to the cache included.
+    /// The call has more input tokens than this, including cached input and cache writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above_input_tokens: Option<u64>,
-    /// The vendor served it so.
+    /// The vendor served the call in this tier.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub service_tier: Label,
-    /// At this speed.
+    /// The vendor served the call at this speed.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub speed: Label,
-    /// In this part of the world.
+    /// The vendor served the call in this region.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub inference_geo: Label,
 }
@@ -157,13 +170,13 @@ impl Condition {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Whether it says nothing: such a price is the usual one.
+    /// Whether no field is set; such a price is the usual one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a call with so many input tokens that was served so meets it.
+    /// Whether a call with this many input tokens, served this way, meets the condition.
     #[must_use]
     pub fn holds(&self, input_tokens: u64, served: &Served) -> bool {
         self.above_input_tokens.is_none_or(|max| input_tokens > max)
@@ -171,14 +184,15 @@ impl Condition {
                 .all(|(needed, said)| needed.is_empty() || needed == said)
     }
 
-    /// Which of two that hold decides: the one that says more of how the call was served, then the one for more input.
+    /// Decides between two conditions that both apply: first the one with more labels, then the one with the higher
+    /// threshold.
     #[must_use]
     pub fn rank(&self) -> (usize, Option<u64>) {
         let said = self.labels().into_iter().filter(|label| !label.is_empty());
         (said.count(), self.above_input_tokens)
     }
 
-    /// Both at once; `None` where they exclude each other.
+    /// A condition that requires both; `None` if they exclude each other.
     #[must_use]
     pub fn and(&self, other: &Self) -> Option<Self> {
         let both = |one: Label, other: Label| match (one.is_empty(), other.is_empty()) {
@@ -195,7 +209,7 @@ impl Condition {
     }
 }
 
-/// As people read it: `above_input_tokens 272000, service_tier flex`.
+/// For people: `above_input_tokens 272000, service_tier flex`.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";
@@ -230,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_its_word_without_case_and_a_long_one_is_no_other() {
+    fn labels_ignore_case_and_long_ones_stay_distinct() {
         assert_eq!(Label::new("Priority"), Label::new("priority"));
         assert_eq!(Label::new("priority").as_str(), "priority");
         assert!(Label::new("").is_empty());
@@ -241,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_holds_if_all_that_it_says_is_so() {
+    fn condition_is_met_if_all_its_parts_are() {
         let flex_and_long = Condition {
             above_input_tokens: Some(100),
             service_tier: "flex".into(),
@@ -288,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_call_gets_is_nothing_unusual() {
+    fn words_for_the_usual_service_select_the_usual_price() {
         let served = |word: &str| Served {
             service_tier: word.into(),
             ..Served::default()

@@ -1,4 +1,4 @@
-//! All prices of a model: which of them a call may get, and which it got.
+//! All prices of a model: the bound of what a call may cost, and the price that a call gets.
 
 use std::sync::Arc;
 
@@ -8,69 +8,69 @@ use super::{
 };
 use crate::{money::MicroRub, usage::Usage};
 
-/// What a model costs now: the price of the usual call, and that of each other kind that is sold. A call keeps the list
-/// that it began with to its end, and is charged by one price of it.
+/// The prices of a model at one time: the usual price, and the prices under conditions. A call keeps the list that it
+/// began with, and is charged by one of its prices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PriceList {
-    /// Of a call that meets none of the rules.
+    /// The price of a call that meets no condition.
     pub usual: Arc<Price>,
-    /// Each under its condition; most models have none.
+    /// The prices under conditions; most models have none.
     rules: Option<Arc<[Arc<Price>]>>,
-    /// What the vendors take; operators may leave it out.
+    /// The vendors' prices, if the operator has configured them.
     costs: Option<Arc<[RouteCost]>>,
-    /// What a call of a vendor's tool is charged that came all the same, where the list has no rate for it.
+    /// The charge for a vendor's tool call that was not requested and has no rate in the list.
     unpriced_call: Rate,
 }
 
-/// What a vendor takes for a model, in rubles at the exchange rate of the prices beside it.
+/// A vendor's prices for a model, in rubles at the exchange rate of the customers' prices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteCost {
     /// The vendor's name.
     pub vendor: String,
-    /// What it calls the model.
+    /// The vendor's name of the model.
     pub model: String,
-    /// Its prices.
+    /// The vendor's prices.
     pub prices: PriceList,
 }
 
-/// What a request may bring about beside ordinary tokens.
+/// Possible usage of a request in addition to ordinary tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// How it asks to be served, without the usual words.
+    /// How it should be served, without the usual words.
     pub served: Served,
-    /// The most that may come of each class. Tokens are within the bound of all tokens, so for them any number but zero
-    /// says the same.
+    /// The largest possible count of each class. Tokens are already limited by the bound of all tokens, so for token
+    /// classes any number but zero has the same effect.
     pub classes: Counts,
 }
 
-/// What the request asks for and the list has no price for.
+/// Something in a request that the list has no price for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpriced {
-    /// A class.
+    /// A rate class without a rate.
     Class(Class),
-    /// A service tier.
+    /// A service tier that no rule sells.
     ServiceTier,
-    /// A speed.
+    /// A speed that no rule sells.
     Speed,
-    /// A part of the world.
+    /// A region that no rule sells.
     InferenceGeo,
 }
 
 /// A call's charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// Of `usage` at `price`.
+    /// The cost of `usage` at `price`.
     pub cost: MicroRub,
-    /// The price that was met. It has a rate for all that is in `usage`.
+    /// The price that applied. It has a rate for everything in `usage`.
     pub price: Arc<Price>,
-    /// What is charged. Classes that the model does not price apart from their ordinary one are counted there.
+    /// The usage that is charged. Classes that the model does not price separately are counted in their ordinary class.
     pub usage: Usage,
-    /// The vendor told of something that has no price here: the dearest that covers it was taken.
+    /// The vendor reported something that has no price here; it is charged at the dearest rate that covers it.
     pub unpriced: bool,
 }
 
-/// One price, and nothing else is sold.
+/// A list with one price.
 impl From<Arc<Price>> for PriceList {
     fn from(usual: Arc<Price>) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl From<Price> for PriceList {
 }
 
 impl PriceList {
-    /// With these prices, each under its own condition. [`ambiguous`] says of which conditions a list can be made.
+    /// Adds prices, each under its own condition. [`ambiguous`] reports conditions that cannot be in one list.
     #[must_use]
     pub fn rules(mut self, rules: impl IntoIterator<Item = Price>) -> Self {
         let rules: Arc<[_]> = rules.into_iter().map(Arc::new).collect();
@@ -97,7 +97,7 @@ impl PriceList {
         self
     }
 
-    /// With what the vendors take.
+    /// Adds the vendors' prices.
     #[must_use]
     pub fn costs(mut self, costs: impl IntoIterator<Item = RouteCost>) -> Self {
         let costs: Arc<[_]> = costs.into_iter().collect();
@@ -105,24 +105,24 @@ impl PriceList {
         self
     }
 
-    /// With a charge for each call of a vendor's tool that came without being asked for and without a price.
+    /// Adds a charge for each vendor's tool call that was not requested and has no price.
     #[must_use]
     pub const fn unpriced_call(mut self, rate: Rate) -> Self {
         self.unpriced_call = rate;
         self
     }
 
-    /// Every price: the usual one first.
+    /// Every price, the usual one first.
     pub fn prices(&self) -> impl Iterator<Item = &Arc<Price>> {
         std::iter::once(&self.usual).chain(self.rules.iter().flat_map(|rules| rules.iter()))
     }
 
-    /// What the vendors take, where it is known.
+    /// The vendors' prices, if known.
     pub fn route_costs(&self) -> &[RouteCost] {
         self.costs.as_deref().unwrap_or_default()
     }
 
-    /// What the request asks for that is not sold, if anything.
+    /// The first requested item that the list does not sell.
     #[must_use]
     pub fn unpriced(&self, asked: &Asked) -> Option<Unpriced> {
         let class =
@@ -135,7 +135,7 @@ impl PriceList {
         self.unknown(&asked.served)
     }
 
-    /// The first word that no rule has.
+    /// The first label that no rule has.
     fn unknown(&self, served: &Served) -> Option<Unpriced> {
         let known = |label, of: fn(&Condition) -> super::Label| {
             let rules = self.rules.iter().flat_map(|rules| rules.iter());
@@ -159,14 +159,14 @@ impl PriceList {
         .map(|(_, unpriced, _)| unpriced)
     }
 
-    /// The prices that may hold instead of the usual one for a request that has at most so many tokens of input and asks
-    /// to be served so.
+    /// The prices that may apply instead of the usual one, for a request with at most this many input tokens and these
+    /// service fields.
     pub fn may_hold(&self, input_tokens: u64, asked: &Served) -> impl Iterator<Item = &Arc<Price>> {
         let rules = self.rules.iter().flat_map(|rules| rules.iter());
         rules.filter(move |price| price.condition.can_hold(input_tokens, asked))
     }
 
-    /// The rates that no charge of the request exceeds, however it is served, if it has at most so many tokens of input.
+    /// The rates that no charge of the request exceeds, however it is served, if it has at most this many input tokens.
     #[must_use]
     pub fn bound(&self, input_tokens: u64, asked: &Asked) -> Bound {
         let usual = Bound::of(&self.usual, &asked.classes);
@@ -176,14 +176,30 @@ impl PriceList {
             })
     }
 
-    /// What `usage` costs that was `served` so.
+    /// The most that a request costs, however it is served, if its input is counted and it has at most `output` tokens of
+    /// output. `None` if the input has a class without a rate.
+    #[must_use]
+    pub fn bound_counted(&self, input: &Usage, output: u64, asked: &Asked) -> Option<MicroRub> {
+        let prices = std::iter::once(&self.usual);
+        let prices = prices.chain(self.may_hold(input.input_total(), &asked.served));
+        let mut costs = prices.map(|price| {
+            let (input, missing) = price.apart(*input);
+            let output = Bound::of(price, &asked.classes).cost(0, output);
+            missing
+                .is_none()
+                .then(|| price.cost(&input).plus_or_max(output))
+        });
+        costs.try_fold(MicroRub::ZERO, |most, cost| Some(most.max(cost?)))
+    }
+
+    /// The charge for `usage` of a call that was served this way.
     #[must_use]
     pub fn charge(&self, usage: Usage, served: &Served) -> Charge {
         self.charge_at_least(usage, served, None)
     }
 
-    /// The same, of a call to this vendor: what has no price is not sold below what the vendor takes. Says that, too,
-    /// where it is known.
+    /// The charge of a call to this vendor, and the vendor's cost if it is known. Usage without a price is charged at
+    /// least the vendor's cost.
     #[must_use]
     pub fn charge_of(
         &self,
@@ -222,7 +238,7 @@ impl PriceList {
         }
     }
 
-    /// The price for so many tokens of input that were served so, and whether that is only one that covers it.
+    /// The price for this many input tokens, served this way, and whether it is only a price that covers them.
     fn met(&self, input_tokens: u64, served: &Served, taken: Option<&Price>) -> (Arc<Price>, bool) {
         if self.rules.is_none() && *served == Served::default() {
             return (Arc::clone(&self.usual), false);
@@ -237,7 +253,7 @@ impl PriceList {
                 .max_by_key(|price| price.condition.rank());
             return (Arc::clone(met.unwrap_or(&self.usual)), false);
         }
-        // A word of which nothing is known, from a vendor that is not billed by such words.
+        // An unknown word from a vendor that does not bill by such words.
         if self.rules.is_none() && !served.is_dearer() {
             return (Arc::clone(&self.usual), false);
         }
@@ -248,7 +264,7 @@ impl PriceList {
         (Arc::new(dearest), true)
     }
 
-    /// The price with a rate for each of these classes.
+    /// Returns the price with a rate added for each of these classes that it lacks.
     fn covering(&self, price: &Price, classes: Counts, taken: Option<&Price>) -> Price {
         let mut price = price.clone();
         let (input, output) = (price.dearest(Kind::Input), price.dearest(Kind::Output));
@@ -265,8 +281,8 @@ impl PriceList {
     }
 }
 
-/// Two conditions of a list that both hold for some call of which neither says more than the other, and there is none
-/// for both at once: nobody could say which of them decides.
+/// Finds two conditions that may apply to the same call, neither of which is more specific, without a third condition
+/// that covers both: nothing decides between their prices.
 #[must_use]
 pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
     let pairs = conditions.iter().enumerate().flat_map(|(index, one)| {
@@ -279,7 +295,7 @@ pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
         .map(|(one, other, _)| (one, other))
 }
 
-/// The rates that no charge of a request exceeds.
+/// Rates that no charge of a request exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     input: Rate,
@@ -321,7 +337,7 @@ impl Bound {
         }
     }
 
-    /// The most that so many tokens cost, with all calls of tools that were asked for.
+    /// The largest cost of this many tokens, together with all requested tool calls.
     #[must_use]
     pub fn cost(&self, input: u64, output: u64) -> MicroRub {
         rounded_up(
@@ -330,7 +346,7 @@ impl Bound {
         )
     }
 
-    /// How many output tokens `amount` pays for beside `input` tokens.
+    /// How many output tokens `amount` pays for after `input` tokens.
     #[must_use]
     pub fn output_tokens_for(&self, amount: MicroRub, input: u64) -> u64 {
         let micro = u128::try_from(amount.micro()).unwrap_or(0) * 1_000_000;
@@ -349,8 +365,8 @@ impl Bound {
 }
 
 impl Condition {
-    /// Whether it may hold for a call of at most so many input tokens that asks to be served so: what a vendor may do
-    /// instead is to serve it as usual.
+    /// Whether the condition may apply to a call with at most this many input tokens and these service fields. The
+    /// vendor may also serve it as usual.
     fn can_hold(&self, input_tokens_max: u64, asked: &Served) -> bool {
         let either = |needed: super::Label, asked| needed.is_empty() || needed == asked;
         self.above_input_tokens
@@ -362,10 +378,10 @@ impl Condition {
 }
 
 impl Price {
-    /// The usage with what this price does not tell apart counted where it belongs; beside it what has no rate and no
-    /// place, if anything.
+    /// Moves classes that this price does not distinguish into their ordinary class. Also returns the counts of classes
+    /// that have neither a rate nor an ordinary class.
     fn apart(&self, mut usage: Usage) -> (Usage, Option<Counts>) {
-        // Vendors that do not bill images apart count them as ordinary input.
+        // Vendors that do not bill images separately count them as ordinary input.
         if self.classes.get(Class::InputImage).is_none() {
             let images = std::mem::take(usage.classes.get_mut(Class::InputImage));
             usage.input = usage.input.saturating_add(images);
@@ -391,7 +407,7 @@ impl Price {
         others.filter_map(|(_, rate)| rate).fold(own, Rate::max)
     }
 
-    /// The dearer rate of each class. It has no condition: it stands for all of them.
+    /// The dearer rate of each class, without a condition.
     fn max(self, other: &Self) -> Self {
         let classes = Class::ALL
             .into_iter()
@@ -468,7 +484,7 @@ mod tests {
     const M: u64 = 1_000_000;
 
     #[test]
-    fn the_condition_that_says_most_decides() {
+    fn most_specific_condition_decides() {
         let prices = PriceList::from(price([M, 0, M, M])).rules([
             under(above(200), [2 * M, 0, M, M]),
             under(above(500), [3 * M, 0, M, M]),
@@ -499,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_answer_tells_costs_the_dearest_that_covers_it() {
+    fn unpriced_usage_in_the_answer_costs_the_dearest_covering_rate() {
         let prices = PriceList::from(Price {
             classes: Rates::default().with(Class::InputAudio, Some(Rate::new(4 * M))),
             ..price([M, 0, 2 * M, 3 * M])
@@ -537,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_nobody_knows_costs_the_usual_where_no_word_is_billed() {
+    fn an_unknown_word_costs_the_usual_price_if_no_word_is_billed() {
         let prices = PriceList::from(price([M, 0, M, M]));
         for (word, unpriced) in [
             ("", false),
@@ -555,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_price_is_never_sold_below_what_the_vendor_takes() {
+    fn unpriced_usage_is_not_sold_below_the_vendors_price() {
         let dear =
             PriceList::from(price([M, 0, M, M])).rules([under(tier("priority"), [9 * M, 0, M, M])]);
         let prices = PriceList::from(price([2 * M, 0, M, M])).costs([RouteCost {
@@ -576,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_what_has_no_price_is_told_which() {
+    fn refusal_names_the_unpriced_feature() {
         let prices = PriceList::from(Price {
             classes: Rates::default().with(Class::CacheWrite1h, Some(Rate::new(M))),
             ..price([M; 4])
@@ -602,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_which_none_says_more_need_one_for_both() {
+    fn overlapping_conditions_need_a_rule_for_the_overlap() {
         let both = tier("flex").and(&above(5)).unwrap();
         assert_eq!(
             ambiguous(&[above(5), above(9), tier("flex")]),
@@ -617,7 +633,7 @@ mod tests {
         prop::array::uniform4(0u64..10_000_000_000)
     }
 
-    /// A list whose conditions are all those that can be made of two words for each of two fields and a threshold.
+    /// A list with a condition for every combination of two words in two fields and a threshold.
     fn list() -> impl Strategy<Value = PriceList> {
         let price = || (rates(), prop::array::uniform7(0u64..10_000_000_000));
         let words = prop::sample::subsequence(vec!["flex", "priority"], 0..=2);
@@ -665,7 +681,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the answer says that the request could bring about.
+        /// The promise holds for any answer that the request may lead to.
         #[test]
         fn a_hold_is_never_below_the_charge(
             prices in list(),
@@ -679,7 +695,7 @@ mod tests {
                 classes: std::iter::zip(Class::ALL, asked_classes).collect(),
             };
             prop_assume!(prices.unpriced(&asked).is_none());
-            // Served as asked, or as usual.
+            // Served as requested, or as usual.
             let how = served(if same.0 { asked_tier } else { "default" }, if same.1 { asked_speed } else { "" });
             let mut usage = Usage { input: parts[0], cached_input: parts[1], cache_write: parts[2], output, ..Usage::default() };
             for ((class, most), count) in std::iter::zip(Class::ALL, asked_classes).zip(parts) {
@@ -689,7 +705,7 @@ mod tests {
                     _ => 0,
                 };
             }
-            // A request with images says so.
+            // A request with images declares them.
             let asked = Asked { classes: asked.classes.with(Class::InputImage, 1), ..asked };
             let (most_input, most_output) = (usage.input_total() + spare.0, usage.output_total() + spare.1);
             let bound = prices.bound(most_input, &asked);
@@ -700,7 +716,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_is_used_is_free(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
+        fn used_class_is_never_free(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
             let usage = Usage { classes: std::iter::zip(Class::ALL, counts).collect(), ..Usage::default() };
             let least = prices.prices().flat_map(|price| {
                 [price.input].into_iter().chain(price.classes.iter().map(|(_, rate)| rate.unwrap()))
@@ -710,7 +726,7 @@ mod tests {
         }
 
         #[test]
-        fn output_that_an_amount_pays_for_fits_in_it(
+        fn affordable_output_costs_at_most_the_amount(
             rates in prop::array::uniform4(1u64..10_000_000_000),
             amount in 0i64..10_000_000_000, input in 0u64..1_000_000,
         ) {

@@ -1,8 +1,9 @@
-//! Prices: rubles per million tokens in four rate classes and what some vendors bill beside them, and the one rounding.
+//! Prices: rubles per million tokens in four rate classes, rates of what some vendors bill in addition, and the one
+//! rounding.
 //!
-//! A [`Price`] has a rate for each class. A [`PriceList`] has the usual price of a model and those under a condition: of
-//! a long context, a service tier, a speed, a part of the world. A call keeps its list to the end: [`PriceList::bound`]
-//! is what may be charged, for the hold, and [`PriceList::charge`] what is.
+//! A [`Price`] has a rate for each class. A [`PriceList`] has a model's usual price, and its prices under conditions: a
+//! long context, a service tier, a speed, a region. A call keeps the list that it began with. [`PriceList::bound`] is
+//! the most that may be charged, for the hold; [`PriceList::charge`] is the charge.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -12,7 +13,6 @@ mod list;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use rust_decimal::{Decimal, RoundingStrategy, prelude::ToPrimitive};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::{
@@ -25,13 +25,13 @@ use crate::{
     usage::Usage,
 };
 
-/// A rate in micro-rubles per million tokens, never negative. Text form: decimal rubles per million
-/// tokens with at most six digits behind the point.
+/// A rate in micro-rubles per million tokens, never negative. Text form: decimal rubles per million tokens with at most
+/// six digits after the decimal point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// The rate of `micro` micro-rubles per million tokens.
+    /// A rate of `micro` micro-rubles per million tokens.
     #[must_use]
     pub const fn new(micro: u64) -> Self {
         Self(micro)
@@ -41,19 +41,6 @@ impl Rate {
     #[must_use]
     pub const fn micro(self) -> u64 {
         self.0
-    }
-
-    /// `rubles` per million tokens, rounded up at the sixth digit; `None` when negative or past
-    /// [`MicroRub::MAX`].
-    #[must_use]
-    pub fn from_decimal_rounded_up(rubles: Decimal) -> Option<Self> {
-        let micro = rubles.checked_mul(Decimal::from(crate::money::MICRO))?;
-        let micro = micro
-            .round_dp_with_strategy(0, RoundingStrategy::ToPositiveInfinity)
-            .to_i64()?;
-        (0..=MicroRub::MAX.micro())
-            .contains(&micro)
-            .then(|| Self(micro.unsigned_abs()))
     }
 }
 
@@ -88,7 +75,7 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
-/// The rates of a model under one condition, and the tariff version that they belong to (specification 2.6).
+/// The rates of a model under one condition, with the tariff version that they belong to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Price {
     /// Ordinary input.
@@ -99,24 +86,24 @@ pub struct Price {
     pub output: Rate,
     /// Input written to the vendor's cache.
     pub cache_write: Rate,
-    /// `price_version.id` of the tariff.
+    /// The tariff's version, `price_version.id`.
     pub version: u64,
-    /// Rubles for one USDT that the rates were computed with, as decimal text.
+    /// Rubles per USDT that the rates were computed with, as decimal text.
     pub exchange_rate: String,
-    /// What else is sold. A rate of [`Kind::Call`] is for one call, not for a million.
+    /// Rates of further classes. A rate of [`Kind::Call`] is per call, not per million.
     #[serde(default, skip_serializing_if = "Rates::is_empty")]
     pub classes: Rates,
-    /// When it holds.
+    /// When the price applies.
     #[serde(default, skip_serializing_if = "Condition::is_empty")]
     pub condition: Condition,
-    /// The rule for this customer that the rates come from; `None`: what everybody pays.
+    /// The customer price rule that the rates come from; `None` for the price that everybody pays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Arc<str>>,
 }
 
 impl Price {
-    /// What `usage` costs: `ceil(Σ count × rate)`, rounded once, up, and held at [`MicroRub::MAX`]. A class without a
-    /// rate costs nothing here: [`PriceList::charge`] finds it one.
+    /// The cost of `usage`: `ceil(Σ count × rate)`, rounded up once, at most [`MicroRub::MAX`]. A class without a rate
+    /// costs nothing here; [`PriceList::charge`] gives it a rate first.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> MicroRub {
         let mut sum = sum::of_tokens([
@@ -135,19 +122,19 @@ impl Price {
     }
 }
 
-/// What a receipt says of a call does not fit together.
+/// A contradiction within a receipt.
 #[cfg(feature = "settle")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
-    /// It would be free.
+    /// The class was used but has no rate, so that it would be free.
     NoRate(Class),
-    /// It comes to this.
+    /// The cost according to usage and rates.
     Cost(MicroRub),
 }
 
 #[cfg(feature = "settle")]
 impl Price {
-    /// Whether `usage` costs so much, and all of it has a rate.
+    /// Checks that `usage` costs `cost`, and that every class in it has a rate.
     pub(crate) fn comes_to(&self, cost: MicroRub, usage: &Usage) -> Result<(), Misfit> {
         let mut classes = usage.classes.iter();
         if let Some((class, _)) = classes.find(|(class, _)| self.classes.get(*class).is_none()) {
@@ -161,19 +148,19 @@ impl Price {
     }
 }
 
-/// Sums in millionths of a micro-ruble, which are exact, and the one rounding.
+/// Exact sums in millionths of a micro-ruble, and the one rounding.
 mod sum {
     use super::{Class, Kind, Rate};
     use crate::money::MicroRub;
 
-    /// One product is below 2¹²⁸, their sum may not be: it saturates, far above [`MicroRub::MAX`].
+    /// One product is below 2¹²⁸, but the sum may not be: it saturates, far above [`MicroRub::MAX`].
     pub(super) fn of_tokens<const N: usize>(classes: [(u64, Rate); N]) -> u128 {
         classes.iter().fold(0u128, |sum, (tokens, rate)| {
             sum.saturating_add(u128::from(*tokens) * u128::from(rate.0))
         })
     }
 
-    /// What so much of a class costs.
+    /// The cost of `count` units of a class.
     pub(super) fn micro_millionths(class: Class, count: u64, rate: Rate) -> u128 {
         let product = u128::from(count) * u128::from(rate.0);
         match class.kind() {
@@ -205,7 +192,7 @@ mod tests {
 
     #[test]
     fn cost_is_rounded_up_once() {
-        // 1 token each at 0.4 µ₽ a token: 1.6 µ₽ in all, 2 µ₽ after the one rounding, not 4.
+        // One token of each class at 0.4 µ₽ per token: 1.6 µ₽ in all, and 2 µ₽ after one rounding, not 4.
         let price = price(400_000, 400_000, 400_000, 400_000);
         let usage = Usage {
             input: 1,
@@ -219,14 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_round_up_at_the_sixth_digit() {
-        let rate = Rate::from_decimal_rounded_up("26.01875001".parse().unwrap()).unwrap();
-        assert_eq!(rate.to_string(), "26.018751");
-        assert_eq!(Rate::from_decimal_rounded_up("-1".parse().unwrap()), None);
-    }
-
-    #[test]
-    fn a_price_of_four_rates_is_written_and_read_as_ever() {
+    fn price_of_four_rates_keeps_its_old_format() {
         let json = r#"{"input":"0.00001","cached_input":"0.000001","output":"0.00005","cache_write":"0.000012","version":1,"exchange_rate":"90"}"#;
         let price = price(10, 1, 50, 12);
         assert_eq!(serde_json::to_string(&price).unwrap(), json);
@@ -249,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_a_tool_costs_its_rate_whole() {
+    fn tool_call_costs_its_full_rate() {
         let price = Price {
             classes: Rates::default().with(Class::WebSearchCall, Some(Rate(900_000))),
             ..price(1, 1, 1, 1)
@@ -259,7 +239,7 @@ mod tests {
             classes: Counts::default().with(Class::WebSearchCall, 2),
             ..Usage::default()
         };
-        // Two calls of 0.90 ₽, and one token, which makes a micro-ruble of its millionth.
+        // Two calls at 0.90 ₽, and one token, whose fraction of a micro-ruble is rounded up.
         assert_eq!(price.cost(&usage), MicroRub::new(1_800_001));
     }
 }

@@ -1,5 +1,5 @@
-//! What the ledger in Redis shows to an [audit](crate::audit): each account as it stands on the server, keys without
-//! a record among it, and its journal with the index of receipts beside it.
+//! Reads the Redis ledger for an [audit](crate::audit): each account as stored on the server, including keys without a
+//! record, and its journal with the index of receipts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// How many holds are looked up at a call.
+/// Holds that one call looks up, at most.
 const HOLDS_AT_ONCE: usize = 500;
 
 impl Source for RedisLedger {
@@ -30,8 +30,15 @@ impl Source for RedisLedger {
         let Some(books) = self.stored_books(account).await? else {
             return Ok(None);
         };
+        let mut audit = AccountAudit::new(books.snapshot_with_periods(account)?);
+        if let Some(lost) = books.lines_lost().filter(|lost| *lost > 0) {
+            audit.lines_lost(lost);
+        }
+        if let Some(before_ms) = books.dropped_early_ms() {
+            audit.dropped_early(before_ms);
+        }
         Ok(Some(Standing {
-            audit: AccountAudit::new(books.snapshot_with_periods(account)?),
+            audit,
             keys: books.keys(),
             journal_end: books.journal_end,
         }))
@@ -61,7 +68,8 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// A number leads to the last line that moved money for it: an earlier one has no place.
+    /// The calls of these lines that moved money more than once. The index has the position of a call's last line that
+    /// moved money; an earlier line is not indexed.
     async fn settled_twice(
         &self,
         account: &AccountId,
@@ -82,7 +90,7 @@ impl RedisLedger {
         let apart = self.places_apart(account, &of_turns).await?;
         let turns = self.turns_with(account, &of_turns).await?;
         for (number, apart) in of_turns.iter().zip(apart) {
-            // A turn that charged a call twice has both in one place.
+            // A turn that charged a call twice has both lines at one position.
             let again = (!seen.insert((&number.0.place, number.1))).then_some(number.1);
             let turns = turns.get(&number.1).map_or(&[][..], Vec::as_slice);
             let several = (turns.len() > 1).then_some(number.1);
@@ -109,7 +117,7 @@ impl RedisLedger {
         self.0.conn.command(&words, OPERATOR_TIMEOUT).await
     }
 
-    /// The turns that have told these numbers among others, by their places.
+    /// For each of these calls, the positions of turns that have charged it in a batch.
     async fn turns_with(
         &self,
         account: &AccountId,
@@ -140,7 +148,7 @@ impl RedisLedger {
         Ok(found)
     }
 
-    /// Where those of them stand that a turn has told by themselves, or empty texts.
+    /// For each of these calls, the position of the turn that has charged it outside a batch; an empty text if none.
     async fn places_apart(
         &self,
         account: &AccountId,
@@ -168,7 +176,7 @@ impl RedisLedger {
             .await
     }
 
-    /// The first hold that is both. Each is looked at anew: it may have ended since.
+    /// The first open hold whose call has ended. Each hold is read again, since it may have ended meanwhile.
     async fn open_and_ended(
         &self,
         id: &AccountId,
@@ -190,11 +198,128 @@ impl RedisLedger {
     }
 }
 
-/// The number, if its last place is another one.
+/// The call, if its last position is another one.
 fn elsewhere(
     (placed, number): &(&Placed, RequestNumber),
     last: Option<&str>,
 ) -> Option<RequestNumber> {
     last.is_some_and(|last| last != placed.place)
         .then_some(*number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        contract::LedgerAdmin,
+        embedded::now_ms,
+        redis::{RECEIPT_MS, scripts::usual::with_clock, test_server::Server},
+        testing::given::acme,
+    };
+
+    const DAY_MS: u64 = 24 * 3_600_000;
+    const ENTER: &str = include_str!("scripts/enter.lua");
+
+    /// An account, and entries with the times that a test sets.
+    struct Aged {
+        server: Server,
+        ledger: RedisLedger,
+        entries: u64,
+    }
+
+    impl Aged {
+        async fn start() -> Self {
+            let server = Server::start().await;
+            let ledger = server.ledger().await;
+            ledger.create_account(&acme(), "Acme").await.unwrap();
+            Self {
+                server,
+                ledger,
+                entries: 0,
+            }
+        }
+
+        async fn enter(&mut self, at_ms: u64) {
+            self.entries += 1;
+            let keys = ["", ":t", ":j", ":ev"].map(|part| account_key(&acme(), part));
+            let args = [
+                format!("p{}", self.entries),
+                "1".to_owned(),
+                String::new(),
+                RECEIPT_MS.to_string(),
+                (at_ms * 1000).to_string(),
+            ];
+            let script = with_clock(&self.server.conn, ENTER);
+            let conn = &self.server.conn;
+            let word: String = conn
+                .eval(&script, &keys, &args, OPERATOR_TIMEOUT)
+                .await
+                .unwrap();
+            assert_eq!(word, "ok");
+        }
+
+        async fn lines(&self) -> u64 {
+            self.server.ask(&["XLEN", "tg:{acme}:j"]).await
+        }
+
+        async fn breaches(&self) -> Vec<String> {
+            self.ledger.audit().await.unwrap().breaches
+        }
+    }
+
+    #[tokio::test]
+    async fn clock_jump_that_drops_three_days_of_lines_is_found_by_the_audit() {
+        let mut aged = Aged::start().await;
+        let now = now_ms();
+        for line in 0..900 {
+            aged.enter(now - 399 * DAY_MS + line * 399 * DAY_MS / 900)
+                .await;
+        }
+        aged.enter(now + 405 * DAY_MS).await;
+        assert_eq!(
+            aged.lines().await,
+            901,
+            "a node of the stream is more than three days"
+        );
+        assert_eq!(aged.breaches().await, [""; 0]);
+        for call in 1..60 {
+            aged.enter(now + 405 * DAY_MS + call).await;
+        }
+        // 180 days of 399 are 406 lines.
+        let left = aged.lines().await;
+        assert!((500..960).contains(&left), "{left}");
+        let breaches = aged.breaches().await;
+        assert!(
+            breaches[0].contains("were dropped too early"),
+            "{breaches:?}"
+        );
+        assert_eq!(breaches.len(), 1, "{breaches:?}");
+        // With the right time again nothing more is dropped.
+        for call in 0..10 {
+            aged.enter(now + call).await;
+        }
+        assert_eq!(aged.lines().await, left + 10);
+    }
+
+    #[tokio::test]
+    async fn audit_distinguishes_lost_lines_from_trimmed_ones() {
+        let mut aged = Aged::start().await;
+        let now = now_ms();
+        for line in 0..=700 {
+            aged.enter(now - (700 - line) * DAY_MS).await;
+        }
+        let left = aged.lines().await;
+        assert!((400..600).contains(&left), "{left}");
+        assert_eq!(aged.breaches().await, [""; 0]);
+        let youngest: Vec<(String, HashMap<String, String>)> = aged
+            .server
+            .ask(&["XREVRANGE", "tg:{acme}:j", "+", "-", "COUNT", "2"])
+            .await;
+        for (lost, (place, _)) in (1..).zip(&youngest) {
+            let _: i64 = aged.server.ask(&["XDEL", "tg:{acme}:j", place]).await;
+            let breaches = aged.breaches().await;
+            let words = format!("I3 account acme: {lost} lines of its journal are lost");
+            assert!(breaches[0].starts_with(&words), "{breaches:?}");
+        }
+    }
 }

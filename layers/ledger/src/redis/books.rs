@@ -1,4 +1,4 @@
-//! What an operator needs of the ledger in Redis.
+//! The operator's side of the Redis ledger.
 
 use std::collections::HashMap;
 
@@ -26,12 +26,12 @@ use crate::{
     rollup::Rollup,
 };
 
-/// How many accounts are looked at with one question.
+/// Accounts that one request reads, at most.
 const VIEWS_AT_ONCE: usize = 256;
-/// How often a key's change is tried again after another change came between.
+/// How often a key's change is retried if other changes come between.
 const CHANGE_ATTEMPTS_MAX: usize = 16;
 
-/// What `account.lua` answers.
+/// The result of `account.lua`.
 type AccountRow = (String, bool, i64, i64, i64, i64, u64);
 
 fn account_keys(id: &AccountId) -> Vec<String> {
@@ -57,7 +57,8 @@ fn view_of(id: &AccountId, row: AccountRow) -> AccountView {
 
 impl LedgerAdmin for RedisLedger {
     async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
-        // The index first: an id there without an account is passed over, the reverse would be lost.
+        // The index is written first: an id without an account is skipped, but an account without an index entry would
+        // be lost.
         let _: i64 = self
             .0
             .conn
@@ -178,7 +179,7 @@ impl LedgerAdmin for RedisLedger {
         let set = [total, month, day].map(Some);
         match self.write_key("", record, set).await? {
             Some(version) => self.publish(record, version).await?,
-            // Somebody else has just created it.
+            // Another process has just created it.
             None => {
                 let known = self
                     .stored_key(&record.id)
@@ -191,6 +192,11 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
+        if change.group.is_some() {
+            // Calls that have ended are charged as the key was then.
+            let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
+            self.ends_are_told(&known.view.record.account).await?;
+        }
         for _ in 0..CHANGE_ATTEMPTS_MAX {
             let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
             let mut record = known.view.record;
@@ -206,7 +212,7 @@ impl LedgerAdmin for RedisLedger {
             }
         }
         Err(RedisFault::Unexpected(format!(
-            "key {id} is changed by others all the time; try again"
+            "key {id} was changed by other gateways at each attempt; try again"
         ))
         .into())
     }
@@ -251,7 +257,7 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
-        // The number does not tell the account, only the day: those are asked first, then all.
+        // The call number does not show the account, only the day. The accounts of that day are read first, then all.
         let of_day = self.accounts_of_day(number).await?;
         if let Some(receipt) = self.receipt_among(&of_day, number).await? {
             return Ok(receipt);
@@ -372,7 +378,8 @@ pub(super) fn receipt_of(
     })
 }
 
-/// The group that an entry of the journal has charged. Money that is booked must be read, whatever stands there.
+/// The group that an entry of the journal has charged. An invalid value is ignored, since a booked charge must be
+/// readable.
 pub(super) fn group_in(entry: &HashMap<String, String>) -> Option<GroupId> {
     entry.get("group")?.parse().ok()
 }
@@ -399,7 +406,7 @@ mod tests {
     };
 
     #[test]
-    fn a_receipt_is_read_as_it_was_written() {
+    fn receipt_round_trips() {
         let item = Item {
             model: "m".into(),
             vendor: "v".into(),
@@ -417,6 +424,10 @@ mod tests {
             session: Some("s-1".parse().unwrap()),
             unpriced: false,
             vendor_cost_rub: None,
+            vendor_usage: None,
+            bounded_loss_rub: None,
+            held_max_rub: None,
+            held_at_end_rub: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
             timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
                 .parse()
@@ -443,7 +454,8 @@ mod tests {
         );
         assert_eq!((receipt.booked, &receipt.item), (Booked::Late, &item));
 
-        // What a later version writes is read by this one as far as it knows it; what an earlier one wrote has less.
+        // A later version's entry is read without the fields that this version does not know; an earlier version's has
+        // fewer.
         let later = serde_json::to_string(&receipt.item).unwrap();
         let later = later.replacen('{', r#"{"from_later":{"a":[1]},"#, 1);
         entry.insert("item".into(), later);

@@ -1,4 +1,4 @@
-//! Whether the servers are set up to keep money.
+//! Checks whether the servers are configured to keep money.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use crate::{
 };
 
 impl RedisLedger {
-    /// Looks at the settings of every primary: answers what could lose the newest entries, each time with
-    /// the server's name where there are several.
+    /// Checks the settings of every primary. Returns warnings about what could lose the newest entries, with the
+    /// server's name if there are several.
     ///
     /// # Errors
-    /// A server would throw away a part of the books when its memory is full, or none can be reached.
+    /// A server would evict a part of the books when its memory is full, or no server answers.
     pub async fn check_server(&self) -> Result<Vec<String>, LedgerError> {
         let conn = &self.0.conn;
         let primaries = conn.look().await;
@@ -46,7 +46,7 @@ impl RedisLedger {
     }
 }
 
-/// One server's warnings. Where `replicas_expected`, that it has none is one.
+/// One server's warnings. If `replicas_expected`, having no replica is one of them.
 async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>, RedisFault> {
     let mut warnings = Vec::new();
     match setting(primary, "maxmemory-policy").await? {
@@ -58,7 +58,7 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
         }
         Some(_) => {}
         None => warnings.push(
-            "the server does not show its settings: see to it that maxmemory-policy is noeviction \
+            "the server does not show its settings: make sure that maxmemory-policy is noeviction \
              and appendonly is yes"
                 .to_owned(),
         ),
@@ -83,14 +83,13 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
     }
     let replicas = primary.info(OPERATOR_TIMEOUT).await?;
     match replicas.map(|info| info.replicas) {
-        Some(0) if replicas_expected => warnings.push(
-            "no replica is in touch with it: nobody takes its place when it is gone".to_owned(),
-        ),
+        Some(0) if replicas_expected => warnings
+            .push("no replica is connected: nothing replaces this server if it fails".to_owned()),
         None | Some(0) => {}
         Some(_) => {
             if setting(primary, "min-replicas-to-write").await?.as_deref() == Some("0") {
                 warnings.push(
-                    "min-replicas-to-write is 0: a primary cut off from its replicas goes on taking \
+                    "min-replicas-to-write is 0: a primary cut off from its replicas keeps accepting \
                      entries that a failover loses. Set it to 1"
                         .to_owned(),
                 );
@@ -100,7 +99,7 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
     Ok(warnings)
 }
 
-/// A setting; `None` where the host forbids to look.
+/// A setting; `None` if the host forbids reading it.
 async fn setting(primary: &Primary, name: &str) -> Result<Option<String>, RedisFault> {
     match primary
         .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)

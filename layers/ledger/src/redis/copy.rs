@@ -1,5 +1,5 @@
-//! A ledger in Redis that is filled from another ledger. Until it is published its schema is a word that
-//! no gateway knows.
+//! Fills a ledger in Redis from another ledger. Until it is published, its schema is a word that gateways do not
+//! accept.
 
 use std::{
     collections::HashMap,
@@ -27,27 +27,27 @@ use crate::{
     transfer::{Source, Target, same},
 };
 
-/// How many entries one command takes. A command of over 1 048 576 words is refused, and one that is much
-/// shorter keeps the server from everything else.
+/// Entries that one command writes, at most. A command of more than 1 048 576 words is refused, and already a much
+/// shorter one blocks the server for long.
 const ENTRIES_AT_ONCE: usize = 500;
-/// How many keys are written at the same time, and how many of them one command takes.
+/// Keys that are written at the same time, and keys per command, at most.
 const KEYS_AT_ONCE: usize = 64;
-/// How often it is looked whether a gateway writes its sign of life (see [`RedisLedger::watch`]), which
-/// it does each second and which stands for a second.
+/// How often, and at which interval, the copy checks whether a gateway writes its sign of life (see
+/// [`RedisLedger::watch`]). A gateway writes it every second, and it expires after one second.
 const SIGN_LOOKS: u32 = 10;
 const SIGN_LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A server or Cluster that is being filled. One that an earlier run had begun to fill is gone on with.
+/// A server or Cluster that is being filled. If an earlier run was interrupted, the copy continues.
 #[derive(Debug)]
 pub struct RedisCopy {
     ledger: RedisLedger,
     now_ms: u64,
-    /// Where the journal is that is being written: its account and its last place.
+    /// The account whose journal is being written, and the position of its last line.
     journal: Option<(AccountId, u64, u64)>,
 }
 
 impl RedisCopy {
-    /// Takes an empty server, or the one that an earlier run took.
+    /// Takes an empty server, or the one that an earlier run has taken.
     ///
     /// # Errors
     /// The server is out of reach, too old, in use, or has accounts.
@@ -107,7 +107,7 @@ impl RedisCopy {
         self.set(&words).await
     }
 
-    /// Writes a key's record, among those of its account and where it is looked up.
+    /// Writes a key's record: among its account's records, and under its id and digest.
     async fn key(&self, records: &str, record: &KeyRecord) -> Result<(), BookError> {
         let json =
             serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
@@ -127,11 +127,11 @@ impl RedisCopy {
         Ok(self.set_fields(&by_digest, &fields).await?)
     }
 
-    /// The next place for a line of this time: places only grow.
+    /// The next position for a line of this time. Positions only increase.
     fn place(&mut self, account: &AccountId, at_ms: u64) -> (u64, u64) {
         let (last_ms, last_sequence) = match &self.journal {
             Some((id, ms, sequence)) if id == account => (*ms, *sequence),
-            // Behind what stands for forgotten lines.
+            // After the marker for dropped lines.
             _ => (0, 1),
         };
         let place = if at_ms > last_ms {
@@ -144,7 +144,7 @@ impl RedisCopy {
     }
 }
 
-/// What an account's hash has of a key's money. Nothing is held: who copies has stopped the gateways.
+/// A key's money as fields of its account's hash. Nothing is held, since the gateways are stopped during a copy.
 fn money_fields(key: &KeyView) -> Vec<(String, String)> {
     let record = &key.record;
     let (month, day) = key.periods();
@@ -167,7 +167,7 @@ fn money_fields(key: &KeyView) -> Vec<(String, String)> {
     fields.into_iter().map(named).collect()
 }
 
-/// The same of a group.
+/// A group's money as fields of its account's hash.
 fn group_fields(group: &GroupView) -> Vec<(String, String)> {
     let record = &group.record;
     let (month, day) = group.periods();
@@ -202,7 +202,7 @@ impl Target for RedisCopy {
         }
     }
 
-    /// Leaves out what the server would have forgotten by now.
+    /// Leaves out lines that the server would have dropped by now.
     async fn lines(
         &mut self,
         account: &AccountId,
@@ -235,7 +235,7 @@ impl Target for RedisCopy {
         Ok(())
     }
 
-    /// The balance comes last: an account without it is not there yet.
+    /// The balance is written last: an account without a balance does not exist yet.
     async fn account(
         &mut self,
         books: &AccountBooks,
@@ -307,7 +307,7 @@ impl Target for RedisCopy {
         Ok(self.set_fields(&account_key(account, ""), &fields).await?)
     }
 
-    /// Those that an earlier run has written are passed over.
+    /// Skips events that an earlier run has written.
     async fn events(&mut self, events: &[Event]) -> Result<(), BookError> {
         let last: Option<u64> = self
             .conn()
@@ -400,7 +400,7 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Whether some gateway serves from it now. Of a Cluster nobody can tell.
+    /// Whether a gateway serves from the ledger now. Always false for a Cluster, where this cannot be found out.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -421,7 +421,7 @@ async fn has_sign_of_life(conn: &RedisConn) -> Result<bool, RedisFault> {
     Ok(false)
 }
 
-/// The fields as `settle.lua` writes them.
+/// The fields that `settle.lua` writes.
 fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     let json = |error: serde_json::Error| BookError::Unavailable(error.into());
     let booked = serde_json::to_string(&receipt.booked).map_err(json)?;
@@ -444,7 +444,7 @@ fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     Ok(fields)
 }
 
-/// The fields as `enter.lua` writes them; none for a call.
+/// The fields that `enter.lua` writes; none for a call.
 fn entry_fields(line: &JournalLine) -> Vec<String> {
     let JournalLine::Entry {
         id,

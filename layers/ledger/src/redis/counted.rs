@@ -1,4 +1,4 @@
-//! A journal into what its calls come to: of each call is read what stands in sums, where it lies.
+//! Tallies the calls of a journal. Of each call it reads only the fields that sums need, without copying them.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -21,7 +21,7 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// Of an [`Item`](crate::contract::Item) in JSON, what stands in sums: prices, which are most of it, are passed over.
+/// The fields of an [`Item`](crate::contract::Item) in JSON that sums need. Prices, which are most of it, are skipped.
 #[derive(Deserialize)]
 struct CountedItem<'a> {
     #[serde(borrow)]
@@ -32,6 +32,8 @@ struct CountedItem<'a> {
     estimated: bool,
     #[serde(default)]
     vendor_cost_rub: Option<MicroRub>,
+    #[serde(default)]
+    bounded_loss_rub: Option<MicroRub>,
     end: End,
     #[serde(default, deserialize_with = "endpoint::kept")]
     endpoint: Option<Endpoint>,
@@ -39,12 +41,12 @@ struct CountedItem<'a> {
     timeline: Option<Timeline>,
 }
 
-/// The calls that run on the same thread want to be served, too: so many lines take a part of a millisecond.
+/// Lines that are read before yielding to calls on the same thread. They take a fraction of a millisecond.
 const LINES_WITHOUT_A_BREAK: usize = 256;
 
 impl RedisLedger {
-    /// What the calls of a stretch come to, oldest first and entry by entry: as many of them as have the lines that it may
-    /// have, or some more. `rolled` is how far the sums go.
+    /// Tallies the calls of a range, oldest first and entry by entry, until the range's limit of lines is reached or
+    /// slightly exceeded. `rolled` is how far the sums reach.
     pub(super) async fn counted_lines(
         &self,
         account: &AccountId,
@@ -84,7 +86,7 @@ impl RedisLedger {
     }
 }
 
-/// Adds the lines of an entry behind the first `read`; says when they were booked.
+/// Adds the lines of an entry after the first `read`. Returns when they were booked.
 fn count_entry(
     account: &AccountId,
     place: &str,
@@ -114,7 +116,7 @@ fn count_entry(
             estimated: item.estimated,
             usage: item.usage,
             charged_rub,
-            loss_rub,
+            loss_rub: Counted::loss(loss_rub, item.bounded_loss_rub),
             vendor_cost_rub: item.vendor_cost_rub,
             took_ms: Counted::took(item.timeline.as_ref()),
         };

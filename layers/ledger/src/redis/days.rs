@@ -1,7 +1,7 @@
-//! Which accounts settled calls of a day, so that a receipt is not looked for in all of them.
+//! An index of which accounts settled calls of a day, so that a receipt is not searched for in all accounts.
 //!
-//! `tg:day:<YYYYMMDD>` is a SET, written beside the settlement and no part of it: an account that is
-//! missing from it is found by asking all.
+//! `tg:day:<YYYYMMDD>` is a SET, written in addition to the settlement and not as a part of it. If an account is
+//! missing from it, its receipts are found by searching all accounts.
 
 use quick_cache::sync::Cache;
 
@@ -13,10 +13,10 @@ use crate::{
     number::RequestNumber,
 };
 
-/// How many pairs of day and account this node remembers to have noted.
+/// Pairs of day and account whose index entry this node remembers, at most.
 const NOTED_MAX: usize = 20_000;
 
-/// What this node has noted already.
+/// Cache of the index entries that this node has written, so that each is written once.
 pub(super) struct Days(Cache<(u64, AccountId), ()>);
 
 impl Days {
@@ -26,8 +26,8 @@ impl Days {
 }
 
 impl RedisLedger {
-    /// Notes the account under the day of the call. Costs nothing after the first call of a day, and a
-    /// server that does not answer is passed over.
+    /// Adds the account to the index of the call's day. Costs nothing after the first call of a day. A server that does
+    /// not answer is ignored.
     pub(super) async fn note_day(&self, number: RequestNumber, account: &AccountId) {
         let Some(day) = day_of(number) else {
             return;
@@ -45,7 +45,7 @@ impl RedisLedger {
         }
     }
 
-    /// The accounts in which the receipt of a call most likely is.
+    /// The accounts that most likely have the receipt of a call.
     pub(super) async fn accounts_of_day(
         &self,
         number: RequestNumber,
@@ -56,7 +56,7 @@ impl RedisLedger {
         }
     }
 
-    /// The account ids in a SET, in order.
+    /// The account ids in a SET, sorted.
     pub(super) async fn ids_in(&self, key: &str) -> Result<Vec<AccountId>, RedisFault> {
         let conn = &self.0.conn;
         let ids: Vec<String> = conn.command(&["SMEMBERS", key], OPERATOR_TIMEOUT).await?;
@@ -66,7 +66,7 @@ impl RedisLedger {
     }
 }
 
-/// Account ids as they stand in a SET.
+/// Parses account ids from a SET.
 pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
     ids.iter()
         .map(|id| {
@@ -76,7 +76,7 @@ pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
         .collect()
 }
 
-/// The day on which the call began, in days since 1970. Only UUIDv7 tell.
+/// The day on which the call began, in days since 1970. Known only for a UUIDv7.
 pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     match number.unix_ms() {
         0 => None,
@@ -84,7 +84,7 @@ pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     }
 }
 
-/// With the day as people write it, for those who look into the server.
+/// Contains the day as people write it, for those who look into the server.
 fn key_of(day: u64) -> String {
     let day = i64::try_from(day).expect("the days of 2⁶⁴ ms fit in an i64");
     let (year, month, day) = date_of_day(day);
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn days_follow_the_calendar() {
         for (unix_seconds, key) in [
             (0, "tg:day:19700101"),
             (951_782_400, "tg:day:20000229"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_number_with_a_time_has_a_day() {
+    fn only_a_time_based_number_has_a_day() {
         let number = RequestNumber::from_uuid(uuid::Uuid::from_u128(7));
         assert_eq!(day_of(number), None);
         assert!(day_of(RequestNumber::now_v7()).unwrap() > 20_000);

@@ -1,6 +1,6 @@
-//! Events in Redis. An account's are written into a stream of its own, in the step that moves its money, and get their
-//! numbers afterwards, in the order in which the account has them: a Cluster has no step over two accounts. Gateways do
-//! that for the accounts whose charges they were answered, at once, and for all others now and then.
+//! Events in Redis. An account's events are written into a stream of its own, in the step that moves its money. They
+//! get their numbers afterwards, in the account's order, because a Cluster has no step over two accounts. Gateways
+//! number the events of accounts whose charges they have made at once, and those of all others from time to time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,18 +25,18 @@ use crate::{
 };
 
 pub(super) const FEED: &str = "tg:ev:{feed}";
-/// How often accounts are looked through that another gateway may have left behind.
+/// How often the accounts are searched for events that another gateway has left without numbers.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// So many steps for one account, then the others have their turn.
+/// Steps for one account before the other accounts have their turn.
 const GATHERINGS_MAX: usize = 100;
-/// How many events of an account get their numbers in one step.
+/// Events of an account that one step numbers, at most.
 const GATHERED_MAX: &str = "100";
 
 pub(super) fn feed_key(part: &str) -> String {
     [FEED, part].concat()
 }
 
-/// Accounts that have told something, as far as this gateway knows.
+/// Accounts with new events that this gateway has seen.
 #[derive(Default)]
 pub(super) struct Told {
     accounts: Mutex<BTreeSet<AccountId>>,
@@ -60,11 +60,11 @@ impl Told {
     }
 }
 
-/// An event as it stands in a stream: its place, then its fields.
+/// An event in a stream: its position, then its fields.
 type RawEvent = (String, HashMap<String, String>);
 
 impl RedisLedger {
-    /// Gives numbers to all events of an account that have none.
+    /// Numbers all events of an account that have no number.
     async fn gather_of(&self, account: &AccountId) -> Result<(), RedisFault> {
         let stream = account_key(account, ":ev");
         for _ in 0..GATHERINGS_MAX {
@@ -86,8 +86,9 @@ impl RedisLedger {
             if !self.0.conn.is_cluster() {
                 keys.push(stream.clone());
             }
-            // None are added where another gateway was here first: the next round begins behind those. Nor of those that a
-            // failover has lost, where one server has both: they are told when they happen again.
+            // If another gateway was here first, none are added, and the next round starts after those. Events that a
+            // failover has lost are not added either, if one server has both streams: they are emitted when they happen
+            // again.
             let _: u64 = self
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
@@ -96,7 +97,7 @@ impl RedisLedger {
         Ok(())
     }
 
-    /// Looks for accounts with events that nobody has given numbers: their gateways were killed.
+    /// Finds accounts with events that have no number because their gateways were killed.
     async fn sweep_told(&self) -> Result<(), RedisFault> {
         let mut sweep = self.0.told.sweep.lock().await;
         if sweep.last.is_some_and(|last| last.elapsed() < SWEEP_EVERY) {
@@ -118,7 +119,7 @@ impl RedisLedger {
                     match last {
                         Ok(last) if last.is_some() && had != last => self.0.told.note(id),
                         Ok(_) => {}
-                        // It is looked at again when all were.
+                        // The next sweep reads the account's events again.
                         Err(_) if self.0.conn.is_cluster() => {}
                         Err(fault) => return Err(fault),
                     }
@@ -199,7 +200,7 @@ impl Feed for RedisLedger {
         for account in self.0.told.take() {
             if let Err(fault) = self.gather_of(&account).await {
                 self.0.told.note(&account);
-                // Of a Cluster one primary that is away keeps nobody else's events.
+                // In a Cluster, a missing primary must not hold back the events of the others.
                 if !self.0.conn.is_cluster() {
                     return Err(fault.into());
                 }
@@ -257,7 +258,7 @@ impl Feed for RedisLedger {
 
     async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
         let (key, mut cursor, mut notes) = (feed_key(":notes"), 0u64, Vec::new());
-        // Names are ours: they have no letters that a pattern gives a meaning.
+        // Names of notes contain no characters that are special in a pattern.
         let pattern = format!("{begins}*");
         loop {
             let at = cursor.to_string();
@@ -272,7 +273,7 @@ impl Feed for RedisLedger {
             }
         }
         notes.sort_unstable_by(|a: &Note, b| a.name.cmp(&b.name));
-        // A scan may show a field twice.
+        // A scan may return a field twice.
         notes.dedup_by(|a, b| a.name == b.name);
         Ok(notes)
     }
@@ -314,7 +315,7 @@ pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<
     })
 }
 
-/// The field of an account that has these levels.
+/// The account's field that contains these levels.
 pub(super) fn levels_field(of: &Watched) -> String {
     match of {
         Watched::Balance => "lo".to_owned(),
@@ -323,7 +324,8 @@ pub(super) fn levels_field(of: &Watched) -> String {
     }
 }
 
-/// Of what a field of an account has the levels, if it has some; nothing where that is unreadable.
+/// Parses the name of an account's field. The inner value is the owner of the field's levels; `None` if the field has
+/// no levels. The outer value is `None` if the id in the name is invalid.
 fn watched_by(field: &str) -> Option<Option<Watched>> {
     let Some(id) = field.strip_suffix(".lo") else {
         return Some((field == "lo").then_some(Watched::Balance));
@@ -334,7 +336,7 @@ fn watched_by(field: &str) -> Option<Option<Watched>> {
     }))
 }
 
-/// What the scripts write. An error is the field's name that is missing or unreadable.
+/// Reads an event as written by the scripts. The error is the name of the field that is missing or invalid.
 fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static str> {
     let word = |name: &'static str| fields.get(name).cloned().ok_or(name);
     let amount = |name: &'static str| {
@@ -381,7 +383,7 @@ fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static 
             reason: word("reason")?,
             balance_rub: amount("balance")?,
         },
-        // A later version's.
+        // An event of a later version.
         _ => Happening::Unknown,
     })
 }
@@ -404,7 +406,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn the_ledger_in_redis_tells_what_happens() {
+    async fn the_ledger_in_redis_emits_events() {
         let server = Server::start().await;
         check_feed(async || {
             let _: String = server.ask(&["FLUSHALL"]).await;
@@ -413,9 +415,9 @@ mod tests {
         .await;
     }
 
-    /// The gateway that was answered is gone before the event has its number.
+    /// The gateway that made the charge is gone before the event has its number.
     #[tokio::test]
-    async fn what_nobody_gathered_is_found() {
+    async fn events_of_a_killed_gateway_are_numbered_by_a_sweep() {
         let server = Server::start().await;
         let killed = server.ledger().await;
         open(&killed, 100).await;
@@ -437,9 +439,9 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// Once, though the turn that charged it is told twice.
+    /// Emitted once, although the turn that charged it is sent twice.
     #[tokio::test]
-    async fn what_a_lease_is_charged_tells_as_much() {
+    async fn a_charge_from_a_lease_emits_its_events_once() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         open(&ledger, 100).await;
@@ -457,6 +459,7 @@ mod tests {
             this: "first".into(),
             give: micro(0),
             more: micro(60),
+            raise: micro(0),
             short_of: micro(0),
             ttl_ms: 60_000,
             grants_ms: 1_000,
@@ -485,9 +488,9 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// Where the lease pays all of it, too: what tells nothing is booked in one sum.
+    /// Also if the lease pays all of it; only charges that emit nothing are booked in one sum.
     #[tokio::test]
-    async fn what_a_lease_is_charged_tells_of_its_keys_group() {
+    async fn a_charge_from_a_lease_emits_events_of_the_keys_group() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         open(&ledger, 1000).await;
@@ -516,6 +519,7 @@ mod tests {
             this: "0".into(),
             give: micro(0),
             more: micro(100),
+            raise: micro(0),
             short_of: micro(0),
             ttl_ms: 60_000,
             grants_ms: 1_000,
@@ -553,7 +557,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gateways_that_gather_at_once_number_each_event_once() {
+    async fn gateways_collecting_in_parallel_number_each_event_once() {
         let server = Server::start().await;
         let ledgers = [
             server.ledger().await,
@@ -592,7 +596,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_right_is_one_gateways_until_its_time_is_over() {
+    async fn named_lock_belongs_to_one_gateway_until_it_expires() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         let minute = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Groups of keys as they stand in the ledger.
+//! Groups of keys in the Redis ledger.
 
 use std::str::FromStr;
 
@@ -18,7 +18,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// A group's id, its name, what it carries, and its fields in the order of `money.lua`.
+/// A group's id, its name, its carried amount, and its fields in the order of `money.lua`.
 pub(super) type GroupRow = (String, String, i64, Vec<Option<String>>);
 
 impl RedisLedger {
@@ -101,7 +101,7 @@ impl RedisLedger {
     }
 }
 
-/// Groups at the time `now`, by id, where their account has so much free.
+/// The views of groups at the time `now`, by id, if `account_free` is free in the account.
 pub(super) fn views(
     rows: Vec<GroupRow>,
     account_free: MicroRub,

@@ -1,4 +1,4 @@
-//! Which key a digest is of: asked of the server, and remembered for a few seconds.
+//! Looks keys up by digest on the server, and caches them for a few seconds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,16 +11,16 @@ use crate::{
     account::{KeyDigest, KeyRecord, KeyStore},
 };
 
-/// How long a key that was found is remembered. What it may hold is asked of the server each time.
+/// How long a key that was found is cached. The server decides about its holds each time.
 const KEY_CACHED: Duration = Duration::from_secs(5);
-/// How long a key is known beyond that while its record is out of reach.
+/// How much longer a cached key is used while its record is out of reach.
 const KEY_KEPT: Duration = Duration::from_secs(60);
-/// How long it is remembered that a key was not found.
+/// How long a look-up that found no key is cached.
 const NO_KEY_CACHED: Duration = Duration::from_secs(1);
-/// How many keys are remembered.
+/// Keys that are cached, at most.
 const KEYS_CACHED_MAX: usize = 20_000;
 
-/// The keys that were asked for lately.
+/// Recently used keys.
 pub(super) type KeyCache = Cache<KeyDigest, CachedKey>;
 
 pub(super) fn cache() -> KeyCache {
@@ -38,17 +38,17 @@ impl KeyStore for RedisLedger {
         if let Some(found) = self.find_key_now(digest) {
             return found;
         }
-        // The age counts from before the question, so that it bounds how old the answer can be.
+        // The age counts from before the request, so that it is an upper bound of how old the answer is.
         let asked = Instant::now();
         let conn = &self.0.conn;
         let key = digest_key(digest);
         let words = ["HGET", &key, "record"];
-        // Boxed: each call has room for this future, and a key that is known never runs it.
+        // Boxed: otherwise each call would reserve space for this future, although a cached key does not run it.
         let asking = Box::pin(conn.command(&words, conn.response_timeout()));
         let found: Option<String> = match asking.await {
             Ok(found) => found,
-            // In a Cluster the record may lie on another server than the account, which decides what
-            // the key may hold.
+            // In a Cluster, the record may be on another server than the account, and the account decides what the key
+            // may hold.
             Err(fault) => {
                 return match self.0.keys.get(digest) {
                     Some(known) if asked < known.until + KEY_KEPT && known.record.is_some() => {
@@ -81,7 +81,7 @@ impl KeyStore for RedisLedger {
         Ok(record)
     }
 
-    /// A key that was asked for lately.
+    /// Returns a cached key.
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
         if let Err(fault) = self.0.data.present() {
             return Some(Err(fault.into()));

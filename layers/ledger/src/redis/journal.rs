@@ -13,23 +13,23 @@ use crate::{
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
 };
 
-/// A line's id may tell a later time than the line: by an hour, after a failover to a server whose clock
-/// is so far behind, since ids never go back.
+/// How much later than its line a line's id may be: one hour, after a failover to a server whose clock is behind, since
+/// ids never decrease.
 const ID_LATER_MS_MAX: u64 = 3_600_000;
 
-/// How many entries are asked for first: one may be a turn of a lease, with many calls.
+/// Entries that are read first. A single entry may be a turn of a lease with many calls.
 pub(super) const ENTRIES_FIRST: usize = 64;
 const ENTRIES_MAX: usize = 500;
-/// So many entries are looked through for lines whose ids tell a later time.
+/// Entries that are searched for lines whose ids are later than the lines, at most.
 const YOUNGEST_ENTRIES_MAX: usize = 10_000;
-/// By so much an id may be ahead of its line while no clock goes back: a script takes its time.
+/// How much later than its line an id may be although no clock goes back: the script takes some time.
 const ID_LATER_MS_USUAL: u64 = 1_000;
 
-/// Which lines of a stream, both ends among them; `after` alone is not.
+/// A range of a stream, including both ends but excluding `after`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalRange {
     pub(super) after: Option<JournalCursor>,
-    /// Newest first: not these, nor what is before them.
+    /// When reading backwards: excludes this position and everything before it.
     pub(super) behind: Option<JournalCursor>,
     pub(super) newest_first: bool,
     pub(super) since_ms: u64,
@@ -44,17 +44,17 @@ pub(super) struct StreamId {
     sequence: u64,
 }
 
-/// How far somebody has read.
+/// A reader's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JournalCursor {
     pub(super) place: StreamId,
-    /// So many lines of the entry, in the direction of the reader; `None`: all of it.
+    /// How many lines of the entry were read, in the reading direction; `None` if all of them.
     pub(super) read: Option<usize>,
 }
 
-/// How far a journal is in the sums, and with that, of which lines it is known whether their ids tell a later time. In
-/// the words of [`StandingLines::place`](crate::rollup::StandingLines): `<cursor>`, and behind a `~`, where a clock went
-/// back, `<first ms of such lines>-<last ms of their ids>`.
+/// How far a journal is included in the sums; and up to there, which lines have ids later than their times. As text, in
+/// [`StandingLines::place`](crate::rollup::StandingLines): `<cursor>`, followed, if a clock went back, by `~` and
+/// `<first ms of such lines>-<last ms of their ids>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RolledPlace {
     pub(super) cursor: JournalCursor,
@@ -62,12 +62,12 @@ pub(super) struct RolledPlace {
 }
 
 impl RolledPlace {
-    /// Whether to know it makes a page cheaper: one that goes back from a time in the past.
+    /// Whether knowing it makes a page cheaper to read: a page that goes back from a time in the past.
     pub(super) const fn helps(part: &JournalPart<'_>) -> bool {
         part.newest_first && part.after.is_none() && part.until_ms < u64::MAX - ID_LATER_MS_MAX
     }
 
-    /// This far, with one more line known.
+    /// The position after one more line.
     pub(super) fn with(before: Option<Self>, place: &str, at_ms: u64) -> Result<Self, RedisFault> {
         let cursor: JournalCursor = place.parse()?;
         let mut later = before.and_then(|before| before.later);
@@ -78,8 +78,8 @@ impl RolledPlace {
         Ok(Self { cursor, later })
     }
 
-    /// Where lines of this time end, but for those that are not in the sums yet; `None` where nobody knows, or there are
-    /// none between.
+    /// Where lines of this time end, apart from those that are not in the sums yet. `None` if it is not known, or if
+    /// there are no lines in between.
     fn end(&self, times: &Range<u64>) -> Option<StreamId> {
         let end_ms = times.end.saturating_add(ID_LATER_MS_USUAL);
         let is_known = self
@@ -114,23 +114,23 @@ impl FromStr for RolledPlace {
     }
 }
 
-/// An entry as it stands in the stream.
+/// An entry of the stream.
 type RawEntry = (String, HashMap<String, String>);
 
-/// Lines, and where to go on; `None` at the end.
+/// Lines, and where to continue; `None` at the end.
 type PlacedLines = (Vec<Placed>, Option<String>);
 
-/// A line, and the entry that it is in.
+/// A line, and the position of its entry.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) place: String,
-    /// It was charged with others, in a turn of a lease.
+    /// Whether it was charged with others, in a turn of a lease.
     pub(super) of_turn: bool,
     pub(super) line: JournalLine,
 }
 
 impl RedisLedger {
-    /// A page of the journal. An account that has no line yet must at least be there.
+    /// A page of the journal. Fails if the account does not exist.
     pub(super) async fn journal_page(
         &self,
         account: &AccountId,
@@ -147,7 +147,7 @@ impl RedisLedger {
         Ok(page)
     }
 
-    /// The same of an account that was listed.
+    /// A page of an account that is known to exist.
     pub(super) async fn page_of(
         &self,
         account: &AccountId,
@@ -167,7 +167,7 @@ impl RedisLedger {
         Ok(wanted.page(placed))
     }
 
-    /// The same of many, in their order: the server is asked for all at once, as far as it goes.
+    /// Pages of many accounts, in their order. They are requested together as far as possible.
     pub(super) async fn pages_of(
         &self,
         parts: &[(&AccountId, JournalPart<'_>)],
@@ -229,7 +229,7 @@ impl RedisLedger {
         self.0.conn.commands(commands, OPERATOR_TIMEOUT).await
     }
 
-    /// Whether a stretch may have lines of this time. Where it is long nobody looks through all of it.
+    /// Whether a range may have lines of this time. If the range is long, it is not searched to its end.
     async fn has_some_of(
         &self,
         account: &AccountId,
@@ -250,7 +250,7 @@ impl RedisLedger {
         Ok(true)
     }
 
-    /// The lines of a stretch, as many as it may have, and where to go on; `None` at the end.
+    /// The lines of a range, up to its limit, and where to continue; `None` at the end.
     pub(super) async fn placed_lines(
         &self,
         account: &AccountId,
@@ -259,7 +259,7 @@ impl RedisLedger {
         self.placed_lines_behind(account, stretch, None).await
     }
 
-    /// The same, where the first entries are there already.
+    /// As [`Self::placed_lines`]; the first entries may have been read already.
     async fn placed_lines_behind(
         &self,
         account: &AccountId,
@@ -341,7 +341,7 @@ impl RedisLedger {
     }
 }
 
-/// How many entries are asked for next, behind so many with so many lines.
+/// How many entries to read next, after `count` entries of which `entries` had `lines` lines.
 pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize {
     match lines > entries {
         true => ENTRIES_FIRST,
@@ -349,7 +349,7 @@ pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize 
     }
 }
 
-/// What asks the server for entries of a stretch.
+/// The command that reads entries of a range.
 fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) -> Vec<String> {
     let (since, end) = (stretch.since_ms.to_string(), stretch.end.to_string());
     let behind = stretch
@@ -378,34 +378,34 @@ fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) ->
     ]
 }
 
-/// Whether some entries may be of this time.
+/// Whether some of the entries may be of this time.
 fn are_some_of(entries: &[RawEntry], times: &Range<u64>) -> bool {
     let at_ms = |fields: &HashMap<String, String>| fields.get("at")?.parse().ok();
     let mut ats = entries.iter().map(|(_, fields)| at_ms(fields));
     ats.any(|at_ms| at_ms.is_none_or(|at_ms: u64| times.contains(&at_ms)))
 }
 
-/// What is read for a part of a journal.
+/// Lines to read for a part of a journal.
 #[derive(Debug)]
 struct Wanted {
     stretch: JournalRange,
     times: Range<u64>,
-    /// Where a part in the past need not be read together with what is behind it.
+    /// If set, a part in the past may be read without what follows it.
     nearer: Option<Nearer>,
 }
 
-/// The end of a stretch, if what is behind it has no line of its time.
+/// A nearer end of a range, if nothing after it is of the part's time.
 #[derive(Debug)]
 struct Nearer {
     end: StreamId,
-    /// What nobody knows yet.
+    /// The range after the rolled-up lines, which no sums cover.
     youngest: JournalRange,
-    /// All that may be of this time is in the sums.
+    /// Everything of this time is included in the sums.
     is_known: bool,
 }
 
 impl Wanted {
-    /// `None` where nothing can lie.
+    /// `None` if the part is empty.
     fn of(part: &JournalPart<'_>, rolled: Option<&RolledPlace>) -> Result<Option<Self>, BookError> {
         let Some(stretch) = JournalRange::of(part)? else {
             return Ok(None);
@@ -441,7 +441,7 @@ impl Wanted {
 }
 
 impl JournalRange {
-    /// `None` where nothing can lie.
+    /// `None` if the part is empty.
     pub(super) fn of(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
         if part.since_ms >= part.until_ms {
             return Ok(None);
@@ -462,7 +462,8 @@ impl JournalRange {
             end,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
         };
-        // Backwards, the place of a page before lies within the books unless it was asked for without them.
+        // When reading backwards, the previous page ended within the range of these books, unless it was requested
+        // without books.
         let starts_behind = match after {
             Some(after) if part.newest_first => after.place.ms < part.since_ms || after.place > end,
             _ => stretch.is_behind(),
@@ -470,7 +471,7 @@ impl JournalRange {
         Ok((!starts_behind).then_some(stretch))
     }
 
-    /// Forwards: whether whoever read so far has read all of it.
+    /// Forwards: whether the reader has reached the end of the range.
     pub(super) fn is_behind(&self) -> bool {
         match self.after {
             Some(after) if after.read.is_some() => after.place > self.end,
@@ -479,7 +480,7 @@ impl JournalRange {
         }
     }
 
-    /// Newest first: the entry that is read last, where that is not one by its time.
+    /// Backwards: where the last entry to read begins, if that is not determined by time.
     fn first(&self) -> Option<String> {
         let JournalCursor { place, read } = self.behind?;
         let begins_behind = place.ms >= self.since_ms;
@@ -489,13 +490,13 @@ impl JournalRange {
         })
     }
 
-    /// Newest first: how many of an entry's oldest lines are not asked for.
+    /// Backwards: how many of an entry's oldest lines are excluded.
     fn not_of(&self, entry: StreamId) -> usize {
         let behind = self.behind.filter(|behind| behind.place == entry);
         behind.and_then(|behind| behind.read).unwrap_or_default()
     }
 
-    /// How many lines of an entry the reader has had.
+    /// How many lines of an entry the reader has read.
     pub(super) fn read_of(&self, entry: StreamId) -> usize {
         let after = self.after.filter(|after| after.place == entry);
         after.and_then(|after| after.read).unwrap_or_default()
@@ -521,7 +522,7 @@ impl FromStr for StreamId {
 }
 
 impl StreamId {
-    /// Behind all entries of this millisecond.
+    /// After all entries of this millisecond.
     pub(super) const fn last_of(ms: u64) -> Self {
         Self {
             ms,
@@ -544,7 +545,7 @@ impl FromStr for JournalCursor {
     type Err = RedisFault;
 
     fn from_str(text: &str) -> Result<Self, RedisFault> {
-        // What else is known behind it is of no use to who goes on from there.
+        // A reader that continues from this cursor ignores the rest of its text.
         let text = text.split_once('~').map_or(text, |(cursor, _)| cursor);
         let (place, read) = match text.split_once('/') {
             Some((place, read)) => (place, Some(read)),
@@ -560,14 +561,14 @@ impl FromStr for JournalCursor {
     }
 }
 
-/// No line behind a place is older; 0 of what is no place.
+/// A lower bound of the time of all lines after a position; 0 for an invalid position.
 pub(super) fn place_ms(place: &str) -> u64 {
     let cursor: Option<JournalCursor> = place.parse().ok();
     cursor.map_or(0, |cursor| cursor.place.ms)
 }
 
 fn no_place(text: &str) -> RedisFault {
-    RedisFault::Unexpected(format!("{text:?} is no place in a journal"))
+    RedisFault::Unexpected(format!("{text:?} is not a cursor of a journal"))
 }
 
 #[cfg(test)]
@@ -575,12 +576,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_late_where_a_clock_went_back_and_nowhere_else() {
+    fn line_ids_are_late_only_after_a_clock_went_back() {
         let mut rolled = None;
         for (place, at_ms, text) in [
             ("5000-0", 5000, "5000-0"),
             ("8000-0", 7500, "8000-0"),
-            // The clock goes back by four seconds, and comes forward again.
+            // The clock goes back by four seconds, and forward again.
             ("8000-1", 4100, "8000-1~4100-8000"),
             ("8000-2/3", 6000, "8000-2/3~4100-8000"),
             ("9500-0", 9500, "9500-0~4100-8000"),
@@ -598,7 +599,7 @@ mod tests {
             (6999, None),
             (7000, Some("8000-18446744073709551615")),
             (8400, Some("9400-18446744073709551615")),
-            // What is behind the place is read in any case.
+            // Everything after the position is read in any case.
             (8500, None),
         ] {
             let found = rolled.end(&(0..until_ms)).map(|end| end.to_string());
@@ -607,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_ends_with_its_time_or_with_the_books() {
+    fn journal_range_ends_at_its_time_or_at_the_last_line() {
         let part = JournalPart::whole();
         for (part, end) in [
             (part, Some("18446744073709551615-18446744073709551615")),

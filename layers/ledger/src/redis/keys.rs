@@ -1,4 +1,4 @@
-//! Keys as they stand in the ledger: their records, their money, and the copies that are found by digest.
+//! Keys in the Redis ledger: their records, their money, and the copies that are found by digest.
 
 use std::str::FromStr;
 
@@ -17,20 +17,20 @@ use crate::{
     money::MicroRub,
 };
 
-/// A key as it stands in the ledger.
+/// A key as stored in the ledger.
 pub(super) struct StoredKey {
-    /// The record's very text: a change is written over this and nothing else.
+    /// The exact text of the record. A change replaces this text and no other.
     pub(super) json: String,
     version: i64,
     pub(super) money: KeyBook,
     pub(super) view: KeyView,
 }
 
-/// A key's ceilings as a script is told of them: in all, of a month, of a day; `None` leaves one as it is.
+/// New ceilings for a script: in all, per month, per day. `None` leaves one as it is.
 pub(super) type CeilingsSet = [Option<Option<MicroRub>>; 3];
 
 impl RedisLedger {
-    /// A key that is there already may be created again if nothing differs.
+    /// A key that exists may be created again if nothing differs.
     pub(super) async fn created_before(
         &self,
         known: StoredKey,
@@ -40,12 +40,12 @@ impl RedisLedger {
         if known.view.record != *record || known.money.ceilings != ceilings {
             return Err(BookError::Exists);
         }
-        // The first attempt may have ended before the copy was written.
+        // An earlier attempt may have ended before it wrote the copy.
         self.publish(record, known.version).await?;
         Ok(known.view)
     }
 
-    /// Takes the key's id and digest for it, so that no other account's key gets them.
+    /// Reserves the key's id and digest, so that no other account's key gets them.
     pub(super) async fn claim(&self, record: &KeyRecord) -> Result<(), BookError> {
         let conn = &self.0.conn;
         let by_id = id_key(&record.id);
@@ -70,7 +70,7 @@ impl RedisLedger {
         }
     }
 
-    /// Writes a key over `before`, and says its version; `None` if it is not `before` any more.
+    /// Replaces `before` by a new record, and returns the key's version; `None` if the record is no longer `before`.
     pub(super) async fn write_key(
         &self,
         before: &str,
@@ -104,8 +104,8 @@ impl RedisLedger {
         Ok(Some(version))
     }
 
-    /// Writes the copy that is found by digest. A copy that is late only shows old models and
-    /// addresses: what the key may hold was decided by [`RedisLedger::write_key`].
+    /// Writes the copy that is found by digest. An outdated copy only shows old models and addresses: what the key may
+    /// hold was decided by [`RedisLedger::write_key`].
     pub(super) async fn publish(&self, record: &KeyRecord, version: i64) -> Result<(), BookError> {
         let json =
             serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
@@ -141,7 +141,7 @@ impl RedisLedger {
             .and_then(|mut keys| keys.pop()))
     }
 
-    /// These keys of an account, all if none are named; `None` if there is no such account.
+    /// The named keys of an account, or all if none are named; `None` if the account does not exist.
     pub(super) async fn stored_keys(
         &self,
         account: &AccountId,
@@ -162,7 +162,7 @@ impl RedisLedger {
     }
 }
 
-/// What stands in a key's field `s`, as `state.lua` reads it.
+/// The contents of a key's field `s`, as read by `state.lua`.
 pub(super) fn state_of(record: &KeyRecord) -> String {
     let enabled = u8::from(record.may_hold());
     match (&record.group, record.concurrency) {
@@ -175,17 +175,17 @@ pub(super) fn state_of(record: &KeyRecord) -> String {
     }
 }
 
-/// A key's record, its fields in the order of [`KEY_PARTS`], and its group's in that of [`MONEY_PARTS`], where it is in
-/// one.
+/// A key's record, its fields in the order of [`KEY_PARTS`], and its group's fields in the order of [`MONEY_PARTS`];
+/// the latter are empty if it is in no group.
 pub(super) type KeyRow = (String, Vec<Option<String>>, Vec<Option<String>>);
 
-/// The fields of a key, as `keys.lua` answers them.
+/// The fields of a key, as returned by `keys.lua`.
 pub(super) const KEY_PARTS: [&str; 9] = ["v", "s", "u", "h", "l", "lm", "ld", "m", "d"];
 
-/// Those of them that are money, as `money.lua` has them.
+/// The fields of them that are money, as in `money.lua`.
 pub(super) const MONEY_PARTS: [&str; 8] = ["s", "u", "h", "l", "lm", "ld", "m", "d"];
 
-/// A key's view at the time `now`, where its account has so much free.
+/// A key's view at the time `now`, if `account_free` is free in its account.
 pub(super) fn stored(
     (json, fields, group): KeyRow,
     account_free: MicroRub,
@@ -214,11 +214,11 @@ pub(super) fn stored(
     })
 }
 
-/// The money of a key or of a group, whose fields stand in the order of [`MONEY_PARTS`].
+/// The money of a key or of a group, from fields in the order of [`MONEY_PARTS`].
 pub(super) fn money_of(who: &str, fields: Vec<Option<String>>) -> Result<KeyBook, RedisFault> {
     let fields: [Option<String>; MONEY_PARTS.len()] = fields
         .try_into()
-        .map_err(|_| RedisFault::Unexpected(format!("{who}: other fields")))?;
+        .map_err(|_| RedisFault::Unexpected(format!("{who}: an unexpected number of fields")))?;
     let [state, used, held, total, month, day, this_month, today] = fields;
     let amount = |field: Option<String>, part: &str| -> Result<Option<MicroRub>, RedisFault> {
         Ok(parsed(who, field, part)?.map(MicroRub::new))
@@ -244,10 +244,11 @@ fn parsed<T: FromStr>(
     part: &str,
 ) -> Result<Option<T>, RedisFault> {
     let Some(field) = field else { return Ok(None) };
-    field
-        .parse::<T>()
-        .map(Some)
-        .map_err(|_| RedisFault::Unexpected(format!("{who}: field {part} is not what we write")))
+    field.parse::<T>().map(Some).map_err(|_| {
+        RedisFault::Unexpected(format!(
+            "{who}: field {part} is not in a form that the gateway writes"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_key_can_spend_is_the_less_of_account_and_ceiling() {
+    fn a_key_can_spend_the_smaller_of_balance_and_ceiling() {
         let json =
             r#"{"id":"k1","account":"acme","digest":"00","prefix":"","name":"","status":"active"}"#
                 .replace("\"00\"", &format!("{:?}", "00".repeat(32)));
@@ -290,7 +291,7 @@ mod tests {
                 "{ceiling:?} {ceiling_day:?} {account_free}"
             );
             assert_eq!(key.view.day.spent_rub, MicroRub::new(10));
-            // Of its month nothing was written yet.
+            // Nothing has been written for its month yet.
             assert_eq!(key.view.month.spent_rub, MicroRub::ZERO);
         }
         let mut torn = row(None, None);

@@ -1,4 +1,4 @@
-//! What stands in an account's journal: entries of one line, and turns of leases, whose calls have a line each.
+//! Parses an account's journal: entries with one line, and turns of leases, which have a line per call.
 
 use std::{borrow::Cow, collections::HashMap, fmt::Write as _};
 
@@ -15,15 +15,15 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The kind of an entry that is a turn of a lease, and its field with a line for each call.
+/// The kind of an entry that is a turn of a lease, and its field with a line per call.
 pub(super) const CALLS: &str = "calls";
-/// Its field with the parts of items that calls share, one a line: an item's JSON up to what is each call's own. An item in a
-/// call's line is the place of its part here, counted from 0, and the rest.
+/// The field with the parts of items that calls share, one per line: an item's JSON up to the first field of the call's
+/// own. In a call's line, an item is the index of its shared part, counted from 0, and the rest.
 const SHARED: &str = "shared";
-/// Where the rest of an item begins.
+/// Where the call's own part of an item begins.
 const OWN: &str = ",\"usage\":";
 
-/// The lines of an entry: one, but for a turn of a lease.
+/// The lines of an entry: one, or one per call for a turn of a lease.
 pub(super) fn lines_of(
     account: &AccountId,
     place: &str,
@@ -36,7 +36,7 @@ pub(super) fn lines_of(
     Ok(receipts.into_iter().map(JournalLine::Call).collect())
 }
 
-/// The receipt of a call in the entry that its number leads to.
+/// The receipt of a call, from the entry that its number leads to.
 pub(super) fn receipt_in_entry(
     account: &AccountId,
     number: RequestNumber,
@@ -50,18 +50,18 @@ pub(super) fn receipt_in_entry(
     Ok(receipts.find(|receipt| receipt.number == number))
 }
 
-/// A call of a turn, as `turn.lua` has written it.
+/// A call of a turn, as written by `turn.lua`.
 pub(super) struct TurnLine<'a> {
     number: &'a str,
-    /// What was held, what it cost, what was charged, and the loss.
+    /// Held, cost, charged, loss.
     pub(super) amounts: [MicroRub; 4],
     pub(super) booked: Booked,
-    /// In JSON.
+    /// The item that was sold, as JSON.
     pub(super) item: Cow<'a, str>,
 }
 
 impl<'a> TurnLine<'a> {
-    /// Those of an entry behind the first `read`, one by one; `None` instead of one that cannot be read.
+    /// The lines of an entry after the first `read`, one by one; `None` for a line that cannot be parsed.
     pub(super) fn of_entry(
         fields: &'a HashMap<String, String>,
         read: usize,
@@ -89,7 +89,7 @@ impl<'a> TurnLine<'a> {
     }
 }
 
-/// An item in JSON, which lines of earlier versions have whole.
+/// Joins an item's JSON from its parts. Earlier versions wrote it whole.
 fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     if text.starts_with('{') {
         return Some(Cow::Borrowed(text));
@@ -99,7 +99,8 @@ fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     Some(Cow::Owned([shared, ",", own].concat()))
 }
 
-/// What a turn says of its calls: the lines of its entry, as they are where each is charged its cost, and what items share.
+/// A turn's lines about its calls: the lines of its entry, as they are if each call is charged its cost, and the shared
+/// parts of items.
 pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, String)> {
     let (mut lines, mut shared) = (String::new(), Vec::<String>::new());
     for TurnEnd { settlement, .. } in ends {
@@ -109,8 +110,8 @@ pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, Strin
         let (number, held) = (settlement.number, settlement.held.micro());
         let cost = settlement.cost.micro();
         let item = serde_json::to_string(&settlement.item)?;
-        // It stands in no text of an item: there its quotes are escaped.
-        let (common, own) = item.split_once(OWN).expect("an item says its usage");
+        // This text cannot occur inside a field of an item, where quotes are escaped.
+        let (common, own) = item.split_once(OWN).expect("an item has its usage");
         let known = shared.iter().position(|known| known == common);
         let nth = known.unwrap_or_else(|| {
             shared.push(common.to_owned());
@@ -121,12 +122,12 @@ pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, Strin
             "{number} {held} {cost} {cost} 0 held {nth} {}{own}",
             &OWN[1..]
         )
-        .expect("a String takes all");
+        .expect("writing to a String cannot fail");
     }
     Ok((lines, shared.join("\n")))
 }
 
-/// What the calls of a turn share, and a line for each.
+/// The receipts of all calls of a turn.
 fn receipts_of_turn(
     account: &AccountId,
     place: &str,
@@ -248,9 +249,9 @@ mod tests {
         assert_eq!(fields[CALLS].matches("\"model\"").count(), 0, "{fields:?}");
     }
 
-    /// As turns were written before items shared anything.
+    /// As turns were written before items shared parts.
     #[test]
-    fn items_that_stand_whole_are_read() {
+    fn complete_items_are_read() {
         let item = given::item(5);
         let mut fields = turn_of(std::slice::from_ref(&item));
         fields.remove(SHARED);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_cannot_be_put_together_is_said() {
+    fn incomplete_item_is_reported() {
         let good = turn_of(&[given::item(5)]);
         for (name, from, to) in [
             (CALLS, " held 0 ", " held 1 "),
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_they_were_written() {
+    fn lines_round_trip() {
         let id: AccountId = "acme".parse().unwrap();
         let fields = |reason: &str| {
             [

@@ -1,47 +1,47 @@
 //! The ledger in Redis: one book for many gateways.
 //!
-//! All keys of an account share one hash tag, so each step of [`crate::book`] is one script in one
-//! slot, atomic over the account, its key and the hold:
+//! All keys of an account share one hash tag, so that each step of [`crate::book`] is one script in one slot, atomic
+//! over the account, its key and the hold:
 //!
 //! ```text
 //! tg:{A}            HASH    name b h s loss; of each key <key>.s .l .lm .ld .u .h .m .d .v;
-//!                           o:<number> → "<held>:<key>:<want>:<least>"
+//!                           o:<number> → "<held>:<key>:<want>:<least>", and ":<number of the last adjustment>" if any
 //! tg:{A}:k          HASH    key → its record, JSON
-//! tg:{A}:x          ZSET    number → when the hold is due, in ms of the server's clock
+//! tg:{A}:x          ZSET    number → when the hold expires, in ms of the server's clock
 //! tg:{A}:e          HASH    number → an expired hold, not yet settled; tg:{A}:ex ZSET when it expired
 //! tg:{A}:d:<number> STRING  the first result of an ended hold, for ten minutes
 //! tg:{A}:t          HASH    entry id → amount, for ever
 //! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money (see the file lines.rs)
-//! tg:{A}:r:<number> STRING  the receipt's place in the journal
-//! tg:{A}:n:<digits> HASH    of numbers that turns of leases have charged and that begin with these digits: of nine digits,
-//!                           "<first>:<last>:<place of the turn in the journal>" → the rest of each; of eight, the rest
-//!                           of a number → its turn's place
-//! tg:{A}:ev         STREAM  what the account tells, written in the step that moves the money
-//! tg:{A}:l          HASH    a lease's number → "<last turn> <grants until, ms> <since, ms> <owner>"; what it has is a hold
+//! tg:{A}:r:<number> STRING  the receipt's position in the journal
+//! tg:{A}:n:<digits> HASH    of calls that turns of leases have charged and whose numbers begin with these digits: for nine
+//!                           digits, "<first>:<last>:<position of the turn in the journal>" → the rest of each number; for
+//!                           eight, the rest of a number → the position of its turn
+//! tg:{A}:ev         STREAM  the account's events, written in the step that moves the money
+//! tg:{A}:l          HASH    a lease's number → "<last turn> <grants until, ms> <since, ms> <owner>"; its amount is a hold
 //! tg:id:<key>       STRING  the key's account
-//! tg:k:<digest>     HASH    a copy of the key's record, found by digest; what it may hold is decided by tg:{A}
+//! tg:k:<digest>     HASH    a copy of the key's record, found by digest; tg:{A} decides what the key may hold
 //! tg:accounts       SET     all accounts
-//! tg:day:<day>      SET     accounts that settled a call of that day, to look for its receipt there first
-//! tg:ev:{feed}      STREAM  all events by their numbers; :from HASH how far each account's are in it; :last the last
-//!                           number; :told:<once> what was told; :notes HASH name → "<version>:<text>"; :lease:<name>
-//! tg:sums:{sums}    HASH    the roll-up and how far it goes (see the file rollup.rs): no books, made anew when it is gone
+//! tg:day:<day>      SET     accounts that settled a call of that day, where its receipt is looked for first
+//! tg:ev:{feed}      STREAM  all events by their numbers; :from HASH how far each account's are included; :last the last
+//!                           number; :told:<once> names of events that were emitted once; :notes HASH name →
+//!                           "<version>:<text>"; :lease:<name>
+//! tg:sums:{sums}    HASH    the roll-up and how far it reaches (see the file rollup.rs): derived, computed again if lost
 //! tg:sys            HASH    the version of this layout; the data set's epoch; the tariff's version
 //! tg:epoch:<n>      STRING  the epoch again, in many slots of a Cluster
-//! tg:w:{...}        STRING  for a second, behind an operator's write that waits for a replica
+//! tg:w:{...}        STRING  written for a second after an operator's write that waits for a replica
 //! ```
 //!
-//! Of a key: `s` whether it is enabled, and behind that its group and how many of its calls may be open at once, where it
-//! has any (see the file scripts/state.lua): a gateway that knows of neither lets such a key hold nothing; `n` how many are,
-//! where that is limited; `l`, `lm`, `ld` its ceilings in all, of a month, of a day; `u` used;
-//! `lo` the levels at which it is told that little is left, as the account has for its balance;
-//! `h` held; `m` and `d` the month and the day of its last charge, `"<index>:<used before it>"`; `v` the
-//! version of its record. Months and days came later: a gateway that does not know them
-//! leaves them alone, and what it charges counts in them all the same, since it counts in `u`.
+//! A key's fields: `s` whether it is enabled, followed by its group and its limit of open calls, if it has any (see the
+//! file scripts/state.lua); a gateway of a version without both grants such a key no holds. `n` its number of open
+//! calls, if that is limited. `l`, `lm`, `ld` its ceilings in all, per month, per day. `u` used. `lo` its levels; the
+//! account has a field of that name for its balance. `h` held. `m` and `d` the month and the day of its last charge,
+//! `"<index>:<used before it>"`. `v` the version of its record. Months and days were added later: a gateway that does
+//! not know them leaves them alone, and its charges still count in them, since they count in `u`.
 //!
-//! A group has the fields of a key's money under the name `g:<group>`, which is no key's, beside them `name`, and `c`: what it
-//! has spent beyond what its keys have. `groups` has the ids of all.
+//! A group has the fields of a key's money under the name `g:<group>`, which no key can have. It also has `name`, and
+//! `c`: its spending minus that of its present keys. `groups` lists the ids of all groups.
 //!
-//! Time is the server's. A call whose answer was lost may have run; every step can be sent again.
+//! All times are the server's. A call whose answer was lost may have been carried out; every step can be sent again.
 
 mod audit;
 mod books;
@@ -75,7 +75,7 @@ use std::{
 use futures_util::future::{join, join_all};
 use uuid::Uuid;
 
-pub use self::{copy::RedisCopy, turn::LeaseView, watch::Watch};
+pub use self::{copy::RedisCopy, leases::LEFT_FOR, turn::LeaseView, watch::Watch};
 use self::{
     days::Days,
     identity::KeyCache,
@@ -86,7 +86,8 @@ use self::{
     watch::DataSet,
 };
 use super::contract::{
-    BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
+    Adjusted, Adjustment, BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled,
+    Settlement,
 };
 use crate::{
     account::{AccountId, KeyId},
@@ -105,26 +106,26 @@ pub use crate::{
 
 /// The version of the layout of keys and scripts.
 const SCHEMA: &str = "1";
-/// What stands in its place while another ledger is copied in: no gateway opens that.
+/// Replaces the version while another ledger is being copied in. No gateway opens such a ledger.
 const COPYING: &str = "copying";
-/// How long nobody charges a call that was ended for another process: a day longer than what a lease that is over may be
-/// told of.
+/// How long a call that was ended for another process cannot be charged: one day longer than ends of an expired lease
+/// may be reported.
 const FORBIDDEN_MS: u64 = crate::book::EXPIRED_MS + 24 * 3_600_000;
 /// How long receipts are kept.
 pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
-/// What stands on a receipt mostly takes no more, in bytes.
+/// Usual size of a receipt's item in bytes, at most.
 const ITEM_SIZE: usize = 512;
-/// How many due holds one EXPIRE ends, so that a script stays short.
+/// Expired holds that a single EXPIRE ends, at most, so that its script is short.
 const EXPIRE_MAX: usize = 100;
-/// How many accounts one sweep goes through, so that many are gone through in turn.
+/// Accounts that one sweep reads, at most; the next sweep continues with the others.
 const SWEPT_MAX: usize = 1_000;
-/// How many of them are fetched at a time, more or less.
+/// Accounts that one step of a sweep fetches, approximately.
 const SWEPT_AT_ONCE: &str = "250";
-/// How many accounts are asked at the same time.
+/// Accounts that are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 32;
 
-/// The ledger in Redis or Valkey, 6.2 or newer. Clones share connections and cache.
+/// A ledger in Redis or Valkey, 6.2 or newer. Clones share connections and cache.
 #[derive(Clone)]
 pub struct RedisLedger(Arc<Inner>);
 
@@ -135,23 +136,24 @@ struct Inner {
     data: DataSet,
     days: Days,
     told: feed::Told,
-    /// Where the next sweep goes on in `tg:accounts`.
+    /// Where the next sweep continues in `tg:accounts`.
     sweep: tokio::sync::Mutex<u64>,
     leases: OnceLock<Leases>,
 }
 
 impl RedisLedger {
-    /// Connects, and marks an empty server as a ledger of this version. The address is a
-    /// [`RedisUrl`]: one server, one behind Sentinels, or a Cluster. Gives up within a few seconds when
-    /// the server is out of reach.
+    /// Connects, and initialises an empty server as a ledger of this version. The address is a [`RedisUrl`]: one
+    /// server, one behind Sentinels, or a Cluster. Gives up after a few seconds if the server is out of reach.
     ///
     /// # Errors
-    /// The server is out of reach, too old, or holds a ledger of another version.
+    /// The server is out of reach, too old, or contains a ledger of another version.
+    ///
+    /// [`RedisUrl`]: one server, one behind Sentinels, or a Cluster. Gives up within a few seconds when
     pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
         Self::over(RedisConn::connect(url, settings).await?).await
     }
 
-    /// The ledger on a connection that is there already.
+    /// Uses an existing connection.
     ///
     /// # Errors
     /// As [`RedisLedger::connect`].
@@ -171,7 +173,7 @@ impl RedisLedger {
         Self::begin(conn).await
     }
 
-    /// The ledger, whatever its schema says.
+    /// Opens the ledger without checking its schema.
     async fn begin(conn: RedisConn) -> Result<Self, LedgerError> {
         let scripts = Scripts::new(&conn);
         let data = DataSet::begin(&conn).await?;
@@ -187,14 +189,14 @@ impl RedisLedger {
         })))
     }
 
-    /// The connection, for others who need one.
+    /// The ledger's connection, to be shared.
     #[must_use]
     pub fn conn(&self) -> &RedisConn {
         &self.0.conn
     }
 
-    /// Ends a call of another process without a charge, for good: that process may be out of reach and tell of its end
-    /// long after.
+    /// Ends a call of another process without a charge, for good: that process may be out of reach and report the
+    /// call's end much later.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -211,19 +213,20 @@ impl RedisLedger {
         Ok(())
     }
 
-    /// A script on the way of a request.
+    /// Runs a script while a request waits for it.
     async fn ask<T: Reply>(
         &self,
         script: &RedisScript,
         keys: &[String],
         args: impl Args,
     ) -> Result<T, RedisFault> {
-        // Boxed, since a lease answers most calls without it, and each would have room for it: it is 3 KB.
+        // Boxed: a lease answers most calls without a script, and otherwise each call would reserve the 3 KB of this
+        // future.
         let limit = self.0.conn.response_timeout();
         Box::pin(self.0.conn.eval(script, keys, args, limit)).await
     }
 
-    /// A script for an operator or a sweep.
+    /// Runs a script for an operator or a sweep.
     async fn ask_patiently<T: Reply>(
         &self,
         script: &RedisScript,
@@ -233,7 +236,7 @@ impl RedisLedger {
         self.0.conn.eval(script, keys, args, OPERATOR_TIMEOUT).await
     }
 
-    /// A script that writes for an operator: answered when a replica has it, where there are replicas.
+    /// Runs a script that writes for an operator. Returns after a replica has the write, if there are replicas.
     async fn ask_durably<T: Reply>(
         &self,
         script: &RedisScript,
@@ -245,7 +248,7 @@ impl RedisLedger {
             .await
     }
 
-    /// All accounts, by id: of a data set that is gone there are none to speak of.
+    /// All accounts, by id. Fails if the data set is gone.
     async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
         self.missing_account().await?;
         self.ids_in("tg:accounts").await
@@ -259,7 +262,7 @@ impl RedisLedger {
 }
 
 impl RedisLedger {
-    /// RESERVE, by the ledger itself.
+    /// RESERVE by the ledger itself.
     async fn reserve_in_ledger(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let keys = call_keys(&hold.account, hold.number);
         let mut buffer = Uuid::encode_buffer();
@@ -279,27 +282,37 @@ impl RedisLedger {
                 free: MicroRub::new(*free),
             });
         }
-        let (word, first, second, ceiling, index): (String, i64, i64, String, u64) = read(answer)?;
-        let (first, second) = (MicroRub::new(first), MicroRub::new(second));
-        let ceiling = ceiling_of(&ceiling, index)?;
+        let (word, first, second, ceiling, index): Refused = read(answer)?;
+        if word == "unknown" {
+            self.missing_account().await?;
+        }
+        Err(refused_hold(&word, first, second, &ceiling, index))
+    }
+
+    /// ADJUST by the ledger itself.
+    async fn adjust_in_ledger(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        let keys = hold_keys(&adjustment.account);
+        let mut buffer = Uuid::encode_buffer();
+        let args = (
+            text_of(adjustment.number, &mut buffer),
+            &*adjustment.key,
+            adjustment.sequence,
+            adjustment.amount.max(MicroRub::ZERO).micro(),
+        );
+        let (word, first, second, ceiling, index): Refused =
+            self.ask(&self.0.scripts.adjust, &keys, args).await?;
         match word.as_str() {
-            "does_not_fit" => Err(LedgerError::Refused(Refusal::DoesNotFit {
-                free: first,
-                held: second,
-                ceiling,
-            })),
-            "unknown" => {
+            "held" => Ok(Adjusted::Held(MicroRub::new(first))),
+            "gone" => Ok(Adjusted::Gone),
+            "no_account" => {
                 self.missing_account().await?;
-                Err(refused("unknown", None))
+                Ok(Adjusted::Gone)
             }
-            "too_many_calls" => Err(LedgerError::Refused(Refusal::TooManyCalls {
-                most: u32::try_from(first.micro()).unwrap_or(u32::MAX),
-            })),
-            word => Err(refused(word, ceiling)),
+            word => Err(refused_hold(word, first, second, &ceiling, index)),
         }
     }
 
-    /// SETTLE, by the ledger itself.
+    /// SETTLE by the ledger itself.
     async fn settle_in_ledger(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let Settlement {
             number,
@@ -361,7 +374,8 @@ impl RedisLedger {
         })
     }
 
-    /// Settles calls that another process held from its lease, or this one before it was told: some on one key, each once.
+    /// Settles calls that were held from a lease which this process no longer has: another process's, or an earlier one
+    /// of its own. The calls are made with one key and are all different.
     async fn settle_from<'a>(
         &self,
         lease: RequestNumber,
@@ -417,7 +431,7 @@ impl Ledger for RedisLedger {
         }
     }
 
-    /// Those of one lease that has no part in them any more are told in one turn: after a failover they are many.
+    /// Ends of a lease whose owner is gone are reported in one turn: after a failover there are many.
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
         let mut of_leases: HashMap<_, Vec<usize>> = HashMap::new();
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
@@ -494,6 +508,11 @@ impl Ledger for RedisLedger {
             .await?)
     }
 
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        self.0.data.present()?;
+        crate::leases::adjust(self, self.leases(), adjustment).await
+    }
+
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         self.leases()?.lease_of(number, key)
     }
@@ -540,7 +559,7 @@ impl Ledger for RedisLedger {
                             somebody_answered = true;
                             count += ended;
                         }
-                        // One primary that is gone keeps no hold of another's alive.
+                        // A failed primary must not keep the holds of others from expiring.
                         Err(fault) => silent = Some(fault),
                     }
                 }
@@ -579,7 +598,7 @@ fn new_enough(conn: &RedisConn) -> Result<(), RedisFault> {
     Ok(())
 }
 
-/// Books that this program does not serve from.
+/// The error for books that this program does not serve from.
 fn other_schema(schema: &str) -> RedisFault {
     RedisFault::Unexpected(if schema == COPYING {
         "the server holds a copy of a ledger that was broken off: run `tollgate ledger copy` again, or empty the server"
@@ -587,6 +606,29 @@ fn other_schema(schema: &str) -> RedisFault {
     } else {
         format!("the server holds a ledger of version {schema:?}; this program writes {SCHEMA:?}")
     })
+}
+
+/// How scripts refuse a hold: a word, two amounts, and the ceiling that refuses it, of which month or day.
+type Refused = (String, i64, i64, String, u64);
+
+/// The refusal of a hold, or of a larger one.
+fn refused_hold(word: &str, first: i64, second: i64, ceiling: &str, index: u64) -> LedgerError {
+    let (first, second) = (MicroRub::new(first), MicroRub::new(second));
+    let ceiling = match ceiling_of(ceiling, index) {
+        Ok(ceiling) => ceiling,
+        Err(fault) => return fault.into(),
+    };
+    match word {
+        "does_not_fit" => LedgerError::Refused(Refusal::DoesNotFit {
+            free: first,
+            held: second,
+            ceiling,
+        }),
+        "too_many_calls" => LedgerError::Refused(Refusal::TooManyCalls {
+            most: u32::try_from(first.micro()).unwrap_or(u32::MAX),
+        }),
+        word => refused(word, ceiling),
+    }
 }
 
 /// A refusal without amounts.
@@ -603,7 +645,7 @@ fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     })
 }
 
-/// The ceiling that a script tells of, if one is in the way: which one, and of which month or day.
+/// The ceiling that a script reports, if any: which one, and of which month or day.
 fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
     Ok(match word {
         "" => None,

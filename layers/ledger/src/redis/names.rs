@@ -1,4 +1,4 @@
-//! What things are called on the server. All keys of an account share one hash tag.
+//! Names of keys on the server. All keys of an account share one hash tag.
 
 use uuid::Uuid;
 
@@ -12,24 +12,24 @@ pub(super) fn account_key(account: &AccountId, part: &str) -> String {
     ["tg:{", account, "}", part].concat()
 }
 
-/// Of one of the account's numbers. `part` ends the hash tag and begins what the key is.
+/// The name of a key for one call of an account. `part` ends the hash tag and names the kind of key.
 pub(super) fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
     let account: &str = account;
     let mut buffer = Uuid::encode_buffer();
     ["tg:{", account, part, text_of(number, &mut buffer)].concat()
 }
 
-/// The number as [`RequestNumber`] is shown, in a buffer that [`Uuid::encode_buffer`] makes.
+/// The number in the text form of [`RequestNumber`], in a buffer from [`Uuid::encode_buffer`].
 pub(super) fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// What a script that ends holds works on.
+/// The keys of a script that ends holds.
 pub(super) fn hold_keys(account: &AccountId) -> [String; 4] {
     ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
 }
 
-/// The same and the number's tombstone.
+/// The keys of a script that ends holds, and the call's tombstone.
 pub(super) fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
     let mut keys = Vec::with_capacity(9);
     keys.extend(hold_keys(account));
@@ -45,32 +45,33 @@ pub(super) fn receipt_key(account: &AccountId, number: RequestNumber) -> String 
     number_key(account, "}:r:", number)
 }
 
-/// Where the turns of leases stand that have told numbers of the same 4 s.
+/// The hash with the turns that have charged calls whose numbers are of the same 4 s.
 pub(super) fn turns_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:09x}", begins(number))
 }
 
-/// Where numbers of the same 65 s stand by themselves, with the places of the turns that have told them.
+/// The hash with single calls whose numbers are of the same 65 s, and the positions of the turns that have charged
+/// them.
 pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:08x}", begins(number) >> 4)
 }
 
-/// What all those of the same 4 s have in common.
+/// The part that numbers of the same 4 s share.
 pub(crate) const fn begins(number: RequestNumber) -> u64 {
     (number.uuid().as_u128() >> 92) as u64
 }
 
-/// Its time within the 4 s, in ms.
+/// The number's time within its 4 s, in ms.
 pub(super) const fn time_within(number: RequestNumber) -> u16 {
     (number.uuid().as_u128() >> 80) as u16 & 0xfff
 }
 
-/// How much of a number it does not share with the others of its 65 s.
+/// Length of the part of a number that differs within its 65 s.
 pub(super) const NUMBER_BYTES: usize = 12;
 
-/// What that is.
+/// The part of a number that differs within its 65 s.
 pub(super) fn place_field(number: &RequestNumber) -> &[u8] {
     &number.uuid().as_bytes()[16 - NUMBER_BYTES..]
 }
@@ -79,7 +80,7 @@ pub(super) fn digest_key(digest: &KeyDigest) -> String {
     format!("tg:k:{digest}")
 }
 
-/// Whose account a key is in.
+/// The key that contains a key's account.
 pub(super) fn id_key(id: &KeyId) -> String {
     format!("tg:id:{id}")
 }

@@ -1,17 +1,19 @@
-//! Sums in Redis, all in one slot, so that those of an account and those of all are written in one step:
+//! The roll-up's sums in Redis, all in one slot, so that sums of an account and sums over all accounts are written in
+//! one step:
 //!
 //! ```text
-//! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is in the sums; e:<account> the
+//! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is included; e:<account> the
 //!                                           same of the entries below; m the end of the last month that has sums
 //! tg:sums:{sums}:keys                 SET   the names of the keys below
-//! tg:sums:{sums}:<scope>:<block>      HASH  "<when its time begins, ms> <words, JSON>" → sums, JSON
-//! tg:sums:{sums}:=entries:<account>:<block>  HASH  an entry's place in the journal → the entry, JSON
+//! tg:sums:{sums}:<scope>:<block>      HASH  "<beginning of the period, ms> <words, JSON>" → sums, JSON
+//! tg:sums:{sums}:=entries:<account>:<block>  HASH  an entry's position in the journal → the entry, JSON
 //! ```
 //!
-//! Entries stand there since a journal has no way to find them among millions of calls.
+//! Entries are stored here because a journal cannot find them among millions of calls.
 //!
-//! A block is 32 steps of its scope, or 32 days. It is forgotten when the youngest receipts that it may be of are; of months, in
-//! which one begins, or two, it may be when the oldest are: months that began so long ago are not read.
+//! A block is 32 periods of its scope, or 32 days. It expires with the youngest receipts that it may cover. A block of
+//! months contains the beginnings of one or two months, and may expire with the oldest receipts, because months that
+//! began before these are not read.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,13 +37,13 @@ use crate::{
 
 const MARKS: &str = "tg:sums:{sums}";
 const KEYS: &str = "tg:sums:{sums}:keys";
-/// How many days or hours stand in one key.
+/// Days or hours per key.
 const BLOCK: u64 = 32;
-/// The server's clock may be so far ahead of this one.
+/// How far the server's clock may be ahead of this one.
 const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
-/// How often it is tried to forget all while somebody writes.
+/// How often deleting all sums is tried while others write.
 const TRIES: usize = 10;
-/// A version is this much later at most: 2^33 of them are exact numbers in scripts of earlier gateways too.
+/// The largest increase of a version: 2^33 such steps are exact numbers, also in scripts of earlier gateways.
 const VERSION_STEP_MAX: u64 = 1 << 20;
 
 const fn block_ms(scope: &Scope) -> u64 {
@@ -69,7 +71,7 @@ fn unexpected(what: &str) -> RedisFault {
     RedisFault::Unexpected(format!("sums: {what}"))
 }
 
-/// What of a block is of a time; the rest is not even read.
+/// The rows of a block within a time range; other rows are not parsed.
 fn rows_of(
     block: &HashMap<String, String>,
     time: &Range<u64>,
@@ -87,14 +89,14 @@ fn rows_of(
     Ok(rows)
 }
 
-/// One that is later, and by chance: two gateways that write behind the same one, since a failover took what the first had
-/// written, do not come to the same, so that what was reckoned from the first is not added to the second.
+/// A later version, by a random amount. Two gateways that write after the same version, because a failover lost what
+/// the first had written, so get different versions, and what was computed from the first is not added to the second.
 fn version_after(version: u64) -> u64 {
     let (_, by_chance) = RequestNumber::now_v7().uuid().as_u64_pair();
     version + 1 + by_chance % VERSION_STEP_MAX
 }
 
-/// The version and the places of journals.
+/// Parses the version and the positions of journals.
 fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
     let mut marks = Marks::default();
     let mut entries = HashMap::new();
@@ -114,7 +116,7 @@ fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
 }
 
 impl RedisLedger {
-    /// The blocks of a scope in a time, of those that the server may still have.
+    /// The blocks of a scope in a time range, limited to those that the server may still have.
     fn blocks(scope: &Scope, time: &Range<u64>) -> Range<u64> {
         let now_ms = now_ms();
         let block = block_ms(scope);
@@ -126,7 +128,7 @@ impl RedisLedger {
 }
 
 impl RedisLedger {
-    /// How far the journals of these accounts are in the sums, in their order.
+    /// How far the journals of these accounts are included in the sums, in their order.
     pub(super) async fn rolled_places(
         &self,
         accounts: &[&AccountId],
@@ -162,7 +164,7 @@ impl Rollup for RedisLedger {
             }
             false => vec![None; parts.len()],
         };
-        // One that is gone has no lines, which is all that is asked of many.
+        // An account that is gone has no lines; that is enough for a request over many accounts.
         let pages = self.pages_of(parts, &rolled).await?;
         Ok(pages.into_iter().map(Some).collect())
     }
@@ -199,7 +201,7 @@ impl Rollup for RedisLedger {
         })
     }
 
-    /// Older ones the server has forgotten.
+    /// The server has dropped older ones.
     async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
         Ok(Some(
             Self::blocks(scope, &(0..u64::MAX)).start * block_ms(scope),
@@ -366,6 +368,9 @@ impl Rollup for RedisLedger {
                 return Ok(());
             }
         }
-        Err(RedisFault::Unexpected("sums are being written all the time".into()).into())
+        Err(RedisFault::Unexpected(
+            "the sums were changed by other gateways at each attempt".into(),
+        )
+        .into())
     }
 }

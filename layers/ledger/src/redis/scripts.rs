@@ -1,10 +1,11 @@
-//! The scripts, one file each. A script's head names what is put in front of it: `-- with: ...` functions that it
-//! shares with others, and `-- usual: ...` a script for the usual case of what it does, for which nothing else has to be
-//! read or built: the server runs a script from its first line each time, and makes all its functions anew. That one
-//! answers, or leaves everything alone, answers nothing, and the whole script goes on, in the same call.
+//! The Lua scripts, one file each. The head of a script names what is put in front of it. `-- with: ...` names
+//! functions that it shares with others. `-- usual: ...` names a shorter script for the usual case, which needs nothing
+//! else to be read or built: the server runs a script from its first line each time, and creates all its functions
+//! again. The shorter script either answers, or changes nothing and returns nothing; then the whole script continues,
+//! in the same call.
 //!
-//! Whenever the usual one answers, the whole one alone would have answered and written the same: `usual` below tries
-//! that on a server.
+//! If the usual script answers, the whole script alone would have answered and written the same. The module `usual`
+//! below tests that on a server.
 
 use crate::conn::{RedisConn, RedisScript};
 
@@ -18,7 +19,7 @@ macro_rules! scripts {
     ($($name:ident),+ $(,)?) => {
         pub(super) struct Scripts {
             $(pub(super) $name: RedisScript,)+
-            /// `turn`, which a server does not run that is out of memory.
+            /// `turn` without `allow-oom`, so that a server that is out of memory refuses it.
             pub(super) asking_turn: RedisScript,
         }
 
@@ -38,39 +39,39 @@ macro_rules! scripts {
 }
 
 scripts! {
-    // What a call needs.
-    reserve, settle, release, extend, probe, expire, note_day,
-    // What leases need.
+    // For calls.
+    reserve, settle, release, extend, adjust, probe, expire, note_day,
+    // For leases.
     turn, recall, leases,
-    // What an operator needs.
+    // For operators.
     create_account, change_account, account, enter, set_key, publish_key, keys, set_group, groups, receipt, places, tariff,
-    // What an audit and an export need.
+    // For an audit and an export.
     books, open_and_ended,
-    // What a copy from another ledger needs.
+    // For a copy from another ledger.
     copy_lines,
-    // What those need who pass events on.
+    // For consumers of events.
     gather, tell, put_note, lease,
-    // What the roll-up needs.
+    // For the roll-up.
     read_sums, write_sums, clear_sums,
 }
 
 const TURN: &str = include_str!("scripts/turn.lua");
 
-/// The same script, for a server that has memory.
+/// The script without the flag that lets it run on a server out of memory.
 pub(super) fn while_there_is_memory(script: &str) -> String {
     script.replacen(" flags=allow-oom", "", 1)
 }
 
-/// What scripts come with, by name. KEYS[1] is the account's hash wherever they use it. The state machine
-/// is book.rs: change both or neither.
+/// The shared functions, by name. KEYS[1] is the account's hash wherever they use it. The state machine is the module
+/// `book`; change both or neither.
 const PARTS: &[(&str, &str)] = &texts![
-    amounts, calendar, clock, expiry, holds, money, state, telling, turns
+    amounts, calendar, clock, expiry, holds, journal, money, state, telling, turns
 ];
 
 /// Scripts for usual cases, by name.
 const USUAL: &[(&str, &str)] = &texts![reserve_usual, settle_usual];
 
-/// What stands in front of a script: the usual case, if it has one, and the functions that it calls.
+/// Text before a script: its usual case, if it has one, and the functions that it calls.
 fn prelude_of(script: &str) -> String {
     let (mut prelude, mut there) = (String::new(), Vec::new());
     if let Some(usual) = usual_of(script) {
@@ -84,18 +85,18 @@ fn prelude_of(script: &str) -> String {
     prelude
 }
 
-/// A script with all that it comes with.
+/// A script with everything that is put in front of it.
 #[cfg(test)]
 pub(super) fn whole(conn: &RedisConn, text: &str) -> RedisScript {
     conn.script(&prelude_of(text), text)
 }
 
-/// The script for its usual case.
+/// The script for its usual case, if it has one.
 fn usual_of(script: &str) -> Option<&'static str> {
     Some(text_of(USUAL, head(script, "-- usual: ")?))
 }
 
-/// The names of the functions' files that it comes with.
+/// The names of the files with its functions.
 fn parts_of(script: &str) -> Vec<&str> {
     let named = head(script, "-- with: ").unwrap_or_default();
     named.split_terminator(", ").collect()
@@ -105,7 +106,7 @@ fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
     script.lines().find_map(|line| line.strip_prefix(begins))
 }
 
-/// Without the flags, which the whole script has.
+/// The script without its flags, which the whole script has.
 fn body_of(script: &str) -> &str {
     let (_, body) = script
         .split_once('\n')
@@ -115,7 +116,7 @@ fn body_of(script: &str) -> &str {
 
 fn text_of(texts: &[(&str, &'static str)], name: &str) -> &'static str {
     let found = texts.iter().find(|(known, _)| *known == name);
-    found.expect("scripts name files that there are").1
+    found.expect("scripts name only existing files").1
 }
 
 #[cfg(test)]
@@ -125,7 +126,7 @@ pub(super) mod usual;
 mod tests {
     use super::*;
 
-    /// The functions that a part has.
+    /// The functions that a file defines.
     fn functions(text: &'static str) -> impl Iterator<Item = &'static str> {
         let lines = text.lines();
         lines.filter_map(|line| line.strip_prefix("local function ")?.split('(').next())
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_comes_with_every_function_that_it_calls() {
+    fn script_includes_every_function_that_it_calls() {
         for (script, text) in SCRIPTS.iter().chain(USUAL) {
             let whole = format!("{}{text}", prelude_of(text));
             for (part, name) in PARTS
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_comes_with_no_part_that_it_does_not_name() {
+    fn script_includes_only_the_parts_that_it_names() {
         assert_eq!(prelude_of("#!lua\nreturn 1\n"), "");
         let both = prelude_of("#!lua\n-- with: clock, amounts\nreturn 1\n");
         let text = |name: &str| text_of(PARTS, name);
@@ -164,16 +165,16 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_case_goes_before_all_that_it_does_not_need() {
+    fn fast_path_comes_before_everything_it_does_not_need() {
         let usual = text_of(USUAL, "reserve_usual");
         let prelude = prelude_of("#!lua\n-- usual: reserve_usual\n-- with: clock, calendar\n");
         let (calendar, clock) = (text_of(PARTS, "calendar"), text_of(PARTS, "clock"));
         assert_eq!(prelude, format!("{calendar}{}{clock}", body_of(usual)));
     }
 
-    /// Otherwise it would be refused where the whole one is not.
+    /// Otherwise it would be refused in cases where the whole script is not.
     #[test]
-    fn a_usual_case_has_the_flags_of_its_script() {
+    fn fast_path_has_the_flags_of_its_script() {
         for (script, text) in SCRIPTS {
             if let Some(usual) = usual_of(text) {
                 assert_eq!(usual.lines().next(), text.lines().next(), "{script}");

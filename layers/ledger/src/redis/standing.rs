@@ -1,9 +1,9 @@
-//! All that stands in one account, at one moment.
+//! Reads everything of one account, at one moment.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
-    RedisLedger,
+    RECEIPT_MS, RedisLedger,
     groups::{GroupRow, views},
     keys::{KEY_PARTS, MONEY_PARTS, StoredKey, stored},
     names::account_key,
@@ -16,19 +16,22 @@ use crate::{
     money::MicroRub,
 };
 
-/// What `books.lua` answers: fields, records, due times, entries, the journal's end, whether it is
-/// complete, the time.
+/// Clocks of servers may differ by this much before lines count as dropped early.
+const CLOCK_MS_MAX: u64 = 3_600_000;
+
+/// The result of `books.lua`: fields, records, expiry times, entries, the journal's end, the number of lines that the
+/// journal has dropped or lost (-1: unknown), the time.
 type Reply = (
     HashMap<String, String>,
     HashMap<String, String>,
     HashMap<String, String>,
     Vec<i64>,
     String,
-    bool,
+    i64,
     u64,
 );
 
-/// All that stands in one account, at one moment.
+/// Everything stored of one account, at one moment.
 #[derive(Debug)]
 pub(super) struct StoredBooks {
     fields: HashMap<String, String>,
@@ -36,12 +39,12 @@ pub(super) struct StoredBooks {
     due: HashMap<String, String>,
     entered: i128,
     pub(super) journal_end: String,
-    journal_complete: bool,
+    lines_missing: Option<u64>,
     now: u64,
 }
 
 impl RedisLedger {
-    /// `None` if there is no such account.
+    /// `None` if the account does not exist.
     pub(super) async fn stored_books(
         &self,
         account: &AccountId,
@@ -55,21 +58,21 @@ impl RedisLedger {
 }
 
 impl From<Reply> for StoredBooks {
-    fn from((fields, records, due, entries, journal_end, journal_complete, now): Reply) -> Self {
+    fn from((fields, records, due, entries, journal_end, lines_missing, now): Reply) -> Self {
         Self {
             fields,
             records,
             due,
             entered: entries.into_iter().map(i128::from).sum(),
             journal_end,
-            journal_complete,
+            lines_missing: u64::try_from(lines_missing).ok(),
             now,
         }
     }
 }
 
 impl StoredBooks {
-    /// What operators see of it.
+    /// The books as operators see them.
     pub(super) fn books(&self, id: &AccountId) -> Result<AccountBooks, RedisFault> {
         let Snapshot {
             balance_rub,
@@ -109,7 +112,7 @@ impl StoredBooks {
         })
     }
 
-    /// Its money, as it stands: keys without a record are among them.
+    /// The account's money as stored, including keys without a record.
     pub(super) fn snapshot(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let amount = |name: &str| -> Result<MicroRub, RedisFault> {
             Ok(MicroRub::new(self.number(id, name)?.unwrap_or_default()))
@@ -135,7 +138,7 @@ impl StoredBooks {
                     },
                 });
             } else if name.starts_with("g:") {
-                // A group's.
+                // A field of a group.
             } else if let Some((key_id, "u" | "h")) = name.split_once('.') {
                 let key: KeyId = key_id.parse().map_err(|_| unexpected())?;
                 let (used, held) = (
@@ -177,16 +180,36 @@ impl StoredBooks {
             keys: keys.into_values().collect(),
             groups: groups.collect(),
             holds,
-            journal_complete: self.journal_complete,
+            journal_complete: self.lines_missing == Some(0),
         })
     }
 
-    /// How many keys there are.
+    /// Number of journal lines that are gone and that no script has dropped for their age; `None` if it is unknown.
+    pub(super) fn lines_lost(&self) -> Option<u64> {
+        let (dropped, _) = self.dropped()?;
+        Some(self.lines_missing?.saturating_sub(dropped))
+    }
+
+    /// If lines were dropped before the end of their retention, by a clock that was ahead: the time before which all lines
+    /// were dropped.
+    pub(super) fn dropped_early_ms(&self) -> Option<u64> {
+        let (_, cut_ms) = self.dropped()?;
+        let kept_since = self.now.saturating_sub(RECEIPT_MS);
+        (cut_ms > kept_since.saturating_add(CLOCK_MS_MAX)).then_some(cut_ms)
+    }
+
+    /// Number of lines that the scripts have dropped, and the time before which they were written (see `journal.lua`).
+    fn dropped(&self) -> Option<(u64, u64)> {
+        let (count, cut_ms) = self.fields.get("jf")?.split_once(':')?;
+        Some((count.parse().ok()?, cut_ms.parse().ok()?))
+    }
+
+    /// Number of keys.
     pub(super) fn keys(&self) -> usize {
         self.records.len()
     }
 
-    /// The same, and what its keys had used before their days and months began.
+    /// The account's money, with what its keys had used before their days and months began.
     pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let mut snapshot = self.snapshot(id)?;
         let mut befores: BTreeMap<KeyId, MicroRub> = BTreeMap::new();
@@ -196,7 +219,7 @@ impl StoredBooks {
         for key in &mut snapshot.keys {
             key.before_rub = befores.remove(&key.id);
         }
-        // Those that have not been used or held on yet.
+        // Keys that have not been used yet.
         let unused = befores.into_iter().map(|(id, before)| KeySnapshot {
             id,
             spent_rub: MicroRub::ZERO,
@@ -224,7 +247,7 @@ impl StoredBooks {
         keys.collect()
     }
 
-    /// Of a key's state the group and how many of its calls may be open, both as text.
+    /// From a key's state: its group, and its limit of open calls, both as text.
     fn state_of(&self, key: &str) -> Option<(&str, &str)> {
         let state = self.fields.get(&format!("{key}.s"))?;
         state.split_once(':')?.1.split_once(':')
@@ -235,7 +258,7 @@ impl StoredBooks {
         Some(group).filter(|group| !group.is_empty())
     }
 
-    /// Says in which group a key is, and how many of its calls are counted as open.
+    /// Sets a key's group and its number of open calls.
     fn bind(&self, id: &AccountId, key: &mut KeySnapshot) -> Result<(), RedisFault> {
         let Some((group, calls)) = self.state_of(&key.id) else {
             return Ok(());
@@ -283,14 +306,16 @@ impl StoredBooks {
     }
 }
 
-/// What a group had used before its day or its month began, whichever is more.
+/// A group's usage before its day or its month began; the larger of the two.
 fn used_before(group: &GroupView) -> MicroRub {
     let (month, day) = group.periods();
     month.before.max(day.before)
 }
 
 fn unexpected(id: &AccountId, name: &str) -> RedisFault {
-    RedisFault::Unexpected(format!("account {id}: field {name} is not what we write"))
+    RedisFault::Unexpected(format!(
+        "account {id}: field {name} is not in a form that the gateway writes"
+    ))
 }
 
 #[cfg(test)]
@@ -311,7 +336,7 @@ mod tests {
         )
     }
 
-    /// 100 entered, 10 used, 30 held.
+    /// Entered 100, used 10, held 30.
     fn reply(changed: &[(&str, &str)], due: &[u128]) -> StoredBooks {
         let holds = [1, 2].map(|n| format!("o:{}", number(n)));
         let good = [
@@ -337,7 +362,7 @@ mod tests {
                 .collect(),
             vec![150, -50],
             "0-0".into(),
-            false,
+            -1,
             20_512 * 86_400_000,
         );
         StoredBooks::from(reply)
@@ -351,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_books_have_no_breach_and_every_breach_has_a_name() {
+    fn consistent_books_have_no_breach_and_every_breach_has_a_name() {
         assert_eq!(breaches(&[], &[1, 2]), Vec::<String>::new());
         for (changed, due, names) in [
             (("h", "31"), [1, 2], vec!["I2"]),

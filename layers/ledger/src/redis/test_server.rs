@@ -1,4 +1,4 @@
-//! A Redis of a test's own: `redis-server` has to be installed.
+//! A separate Redis for a test; `redis-server` must be installed.
 
 use std::{
     net::TcpListener,
@@ -13,7 +13,7 @@ use crate::conn::{RedisConn, RedisSettings, Reply};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A server of the test's own, with nothing on the disk.
+/// A test's own server, which writes nothing to the disk.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -24,7 +24,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Somebody else may take the port before the server has it.
+        // Another process may take the port before the server does.
         for _ in 0..10 {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = free.local_addr().unwrap().port();
@@ -55,7 +55,7 @@ impl Server {
         panic!("redis-server does not stay");
     }
 
-    /// A ledger on a connection of its own, which waits for a machine that has other work.
+    /// A ledger on a connection of its own, with a timeout that is long enough for a busy machine.
     pub(crate) async fn ledger(&self) -> RedisLedger {
         let settings = RedisSettings {
             response_timeout: LIMIT,

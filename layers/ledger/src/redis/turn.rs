@@ -1,4 +1,4 @@
-//! Turns of leases, as the server is told of them.
+//! Sends turns of leases to the server.
 
 use std::collections::HashMap;
 
@@ -21,32 +21,34 @@ use crate::{
     number::RequestNumber,
 };
 
-/// A lease as the ledger has it.
+/// A lease as stored in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// Its number, which is its hold's.
+    /// Number of the lease, which is also the number of its hold.
     pub number: RequestNumber,
-    /// Whose money.
+    /// The account whose money it is.
     pub account: AccountId,
-    /// On which key.
+    /// The key that it is for.
     pub key: KeyId,
-    /// The gateway that has it.
+    /// The gateway that owns it.
     pub owner: String,
-    /// What it has, for running calls or for those to come.
+    /// Amount of the lease, for running and future calls.
     pub held_rub: MicroRub,
-    /// What running calls hold of it; known to the gateway that has it.
+    /// Amount that running calls hold of it; only its own gateway has this number.
     pub calls_rub: Option<MicroRub>,
-    /// Since when, in Unix milliseconds of the server's clock.
+    /// When it was opened, in Unix milliseconds of the server's clock.
     pub since_ms: u64,
-    /// Until when its owner may grant from it, unless there is another turn; 0 where it may not.
+    /// Until when its owner may grant holds, unless there is another turn; 0 if it may not.
     pub grants_until_ms: u64,
-    /// When it ends by itself.
+    /// When it expires.
     pub due_ms: u64,
+    /// The word of its last turn.
+    pub(crate) last: String,
 }
 
-/// Which of the arguments says how much more is asked for.
-const MORE: usize = 6;
-/// How `turn.lua` says that money is short since somebody asks for it.
+/// The indexes of the arguments with the requested amounts.
+const REQUESTED: [usize; 2] = [6, 7];
+/// How `turn.lua` reports that money is short because of a recall.
 const RECALLED: u8 = 2;
 
 type Reply = (
@@ -87,6 +89,7 @@ impl RedisLedger {
             turn.this.clone(),
             turn.give.micro().to_string(),
             turn.more.micro().to_string(),
+            turn.raise.micro().to_string(),
             turn.short_of.micro().to_string(),
             turn.ttl_ms.to_string(),
             turn.grants_ms.to_string(),
@@ -108,19 +111,21 @@ impl RedisLedger {
         let conn = &self.0.conn;
         let limit = conn.response_timeout();
         let scripts = &self.0.scripts;
-        let asks = turn.more > MicroRub::ZERO;
+        let asks = turn.more > MicroRub::ZERO || turn.raise > MicroRub::ZERO;
         let script = if asks {
             &scripts.asking_turn
         } else {
             &scripts.turn
         };
-        // Boxed, as what is asked on the way of a request is.
+        // Boxed, like every request to the server that a call may wait for.
         let asking = Box::pin(conn.eval_in::<Reply>(lane, script, &keys, &args, limit));
         let mut reply = asking.await;
-        // A server that is out of memory lends nothing more, and hears of ends all the same.
+        // A server that is out of memory lends nothing more, but must still receive ends.
         let lends_nothing = asks && reply.as_ref().is_err_and(RedisFault::is_out_of_memory);
         if lends_nothing {
-            args[MORE] = b"0".to_vec();
+            for index in REQUESTED {
+                args[index] = b"0".to_vec();
+            }
             let telling = Box::pin(conn.eval_in(lane, &scripts.turn, &keys, &args, limit));
             reply = telling.await;
         }
@@ -129,7 +134,7 @@ impl RedisLedger {
             self.0.told.note(&turn.account);
         }
         let mut answer = answer_of(reply, turn, &ends)?;
-        // Then its owner gives back what it has, and asks again in a while.
+        // The owner then returns its money, and requests some later.
         answer.short |= lends_nothing;
         if answer
             .ends
@@ -138,7 +143,7 @@ impl RedisLedger {
         {
             self.missing_account().await?;
         }
-        // They stand in the order of their time.
+        // The ends are ordered by the times of their calls.
         let number = |end: &TurnEnd| end.settlement.number;
         for of_day in ends.chunk_by(|a, b| day_of(number(a)) == day_of(number(b))) {
             self.note_day(number(of_day[0]), &turn.account).await;
@@ -146,7 +151,7 @@ impl RedisLedger {
         Ok(answer)
     }
 
-    /// Asks for what leases have of the account and no call holds. Says how many may still grant something.
+    /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
     pub(super) async fn recall_in(&self, account: &AccountId) -> Result<u64, RedisFault> {
         let keys = ["", ":l"].map(|part| account_key(account, part));
         let none: [String; 0] = [];
@@ -164,7 +169,7 @@ impl RedisLedger {
             .await?;
         let views = rows
             .into_iter()
-            // One that has ended by itself may have left its record behind.
+            // A lease that has expired may have left its record.
             .filter(|(_, hold, _, _)| !hold.is_empty())
             .map(|(number, hold, due_ms, record)| {
                 LeaseView::of(account, &number, &hold, due_ms, &record).ok_or_else(|| {
@@ -177,7 +182,7 @@ impl RedisLedger {
     }
 }
 
-/// The word that the script has for what is done.
+/// The script's word for a step.
 const fn word_of(step: Step) -> &'static str {
     match step {
         Step::Open => "open",
@@ -187,7 +192,7 @@ const fn word_of(step: Step) -> &'static str {
     }
 }
 
-/// The ends as the script takes them: those together whose numbers begin alike.
+/// The ends in the order of the script: those whose numbers begin alike are adjacent.
 fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
     let mut ordered: Vec<&TurnEnd> = ends.iter().collect();
     ordered.sort_by_key(|end| begins(end.settlement.number));
@@ -198,7 +203,7 @@ fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
 struct Batch {
     begins_as: RequestNumber,
     count: usize,
-    /// The times of the first and of the last, in ms.
+    /// The times of the first and the last number, in ms.
     span: (u16, u16),
     numbers: Vec<u8>,
 }
@@ -228,7 +233,7 @@ fn batches_of(ends: &[&TurnEnd]) -> Vec<Batch> {
     batches.collect()
 }
 
-/// What the ends cost together, where the lease has all of each.
+/// The sum of the ends' costs, if the lease covers all of them fully.
 fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
     let mut all = MicroRub::ZERO;
     for TurnEnd { settlement, cover } in ends {
@@ -270,7 +275,7 @@ fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer,
         each.collect::<Result<Vec<_>, RedisFault>>()?
     };
     if ends.len() != settled.len() {
-        let text = format!("{} ends were told, {} answered", ends.len(), settled.len());
+        let text = format!("{} ends were sent, {} answered", ends.len(), settled.len());
         return Err(RedisFault::Unexpected(text));
     }
     let numbers = ends.iter().map(|end| end.settlement.number);
@@ -300,8 +305,9 @@ impl LeaseView {
     ) -> Option<Self> {
         let mut hold = hold.split(':');
         let (held, key) = (hold.next()?, hold.next()?);
-        let mut record = record.splitn(4, ' ').skip(1);
-        let (until_ms, since_ms, owner) = (record.next()?, record.next()?, record.next()?);
+        let mut record = record.splitn(4, ' ');
+        let (last, until_ms) = (record.next()?, record.next()?);
+        let (since_ms, owner) = (record.next()?, record.next()?);
         Some(Self {
             number: number.parse().ok()?,
             account: account.clone(),
@@ -312,6 +318,7 @@ impl LeaseView {
             since_ms: since_ms.parse().ok()?,
             grants_until_ms: until_ms.parse().ok()?,
             due_ms,
+            last: last.to_owned(),
         })
     }
 }

@@ -1,7 +1,7 @@
-//! Whether the data set is still the one that the gateway began with, and who holds it.
+//! Checks whether the data set is still the one that the gateway started with, and which servers have it.
 //!
-//! `tg:sys` holds a random `epoch`, written once. In a Cluster it is one server's, so marks with the same
-//! epoch are spread over the slots: a shard that came back empty shows by those it had.
+//! `tg:sys` contains a random `epoch`, written once. In a Cluster only one server has that key, so marks with the same
+//! epoch are distributed over the slots: a shard that came back empty lacks those it had.
 
 use std::{
     collections::BTreeMap,
@@ -21,33 +21,33 @@ use crate::{
     contract::LedgerError,
 };
 
-/// How many marks lie over the slots of a Cluster: with six primaries each has some.
+/// Marks in the slots of a Cluster: with six primaries, each has some.
 const MARKS: usize = 64;
 
-/// What a look at the servers showed.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// The same processes with the same data.
+    /// The servers are the same processes with the same data.
     Same,
-    /// Another process, or another server in its place: its newest entries may be missing. Answered
-    /// until [`RedisLedger::known`] is called.
+    /// Another process, or another server in its place: its newest entries may be missing. Returned until
+    /// [`RedisLedger::known`] is called.
     Changed,
-    /// Empty, or another data set. Until the right one is back, nothing is asked of it.
+    /// Empty, or another data set. It is not used until the right one is back.
     Lost,
 }
 
 /// The data set as it was at the start.
 pub(super) struct DataSet {
     epoch: String,
-    /// Whether it was named just now.
+    /// Whether this gateway has just created it.
     is_new: bool,
-    /// Those that were there at the start.
+    /// The marks that existed at the start.
     marks: Vec<String>,
     lost: AtomicBool,
     servers: Mutex<Servers>,
 }
 
-/// What each primary told about itself, by its address.
+/// INFO of each primary, by its address.
 type Told = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
 /// Identities by address.
 type Identities = BTreeMap<Arc<str>, String>;
@@ -61,8 +61,8 @@ struct Servers {
 }
 
 impl RedisLedger {
-    /// Looks who the primaries are, and whether they hold the data set that this gateway began with.
-    /// Primaries that do not answer are passed over, unless none does.
+    /// Looks the primaries up, and checks whether they have the data set that this gateway started with. Primaries that
+    /// do not answer are skipped, unless none answers.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -73,8 +73,8 @@ impl RedisLedger {
             self.0.data.lost.store(true, Ordering::Relaxed);
             return Ok(Watch::Lost);
         }
-        // Servers that may only be read are no ledger: out of memory, disk full, no replica in touch.
-        // Of a Cluster one shard says nothing about the others.
+        // A server that cannot be written to cannot be a ledger: out of memory, disk full, no replica connected. In a
+        // Cluster, one shard shows nothing about the others.
         if !conn.is_cluster() {
             let words = ["SET", "tg:w", "1", "PX", "1000"];
             let _: String = conn.command(&words, OPERATOR_TIMEOUT).await?;
@@ -82,26 +82,26 @@ impl RedisLedger {
         Ok(self.0.data.note(told))
     }
 
-    /// The name of the data set that this gateway began with.
+    /// The name of the data set that this gateway started with.
     #[must_use]
     pub fn data_set(&self) -> &str {
         &self.0.data.epoch
     }
 
-    /// Whether the servers held no ledger until this gateway began one: they are new, or were emptied.
+    /// Whether the servers had no ledger before this gateway: they are new, or were emptied.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.0.data.is_new
     }
 
-    /// What [`Watch::Changed`] asked for has been done.
+    /// Confirms that what [`Watch::Changed`] requires has been done.
     pub fn known(&self) {
         let mut servers = self.0.data.servers();
         servers.known = servers.seen.clone();
         servers.returned = false;
     }
 
-    /// Looks at the data set because an account is missing that should be there.
+    /// Checks the data set because an account is missing that should exist.
     pub(super) async fn missing_account(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
         if !Box::pin(data.stands(&self.0.conn)).await? {
@@ -110,7 +110,7 @@ impl RedisLedger {
         data.present()
     }
 
-    /// The same because a key is not there, as is many a key that somebody made up.
+    /// Checks the data set because a key is missing. That is common, since clients send made-up keys.
     pub(super) async fn missing_key(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
         if let Ok(epoch) = read_epoch(&self.0.conn).await
@@ -123,12 +123,12 @@ impl RedisLedger {
 }
 
 impl DataSet {
-    /// Marks a data set that has no epoch yet, and looks at the one that is there.
+    /// Marks a data set that has no epoch yet, and reads the epoch.
     pub(super) async fn begin(conn: &RedisConn) -> Result<Self, RedisFault> {
         let fresh = Uuid::now_v7().to_string();
         let words = ["HSETNX", "tg:sys", "epoch", &fresh];
         match conn.command_durably::<i64>(&words, OPERATOR_TIMEOUT).await {
-            // A slow replica keeps no gateway from starting.
+            // A slow replica does not keep a gateway from starting.
             Ok(_) | Err(RedisFault::NotReplicated { .. }) => {}
             Err(fault) => return Err(fault),
         }
@@ -161,7 +161,7 @@ impl DataSet {
         Ok(data)
     }
 
-    /// That nothing is known to be wrong.
+    /// Fails if the data set is known to be lost.
     pub(super) fn present(&self) -> Result<(), RedisFault> {
         if self.lost.load(Ordering::Relaxed) {
             Err(RedisFault::OtherData)
@@ -170,7 +170,7 @@ impl DataSet {
         }
     }
 
-    /// Whether all that answers is of the data set.
+    /// Whether all servers that answer belong to the data set.
     async fn stands(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
         let marks = self.marks.iter().map(|mark| read_mark(conn, mark));
         let (epoch, marks) = join(read_epoch(conn), join_all(marks)).await;
@@ -189,7 +189,7 @@ impl DataSet {
         }
     }
 
-    /// Takes in who answered as what.
+    /// Records which identities have answered.
     fn note(&self, told: Told) -> Watch {
         let mut servers = self.servers();
         servers.returned |= self.lost.swap(false, Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl DataSet {
             .retain(|address, _| addresses.contains(address));
         for (address, answer) in told {
             if let Ok(info) = answer {
-                // Where the host forbids to ask, the address is all that is known.
+                // If the host forbids INFO, only the address is known.
                 let identity = info.map_or_else(String::new, |info| info.identity);
                 servers.seen.insert(address, identity);
             }
@@ -243,16 +243,16 @@ async fn tell(
     (primary.address(), primary.info(limit).await)
 }
 
-/// Writes the marks that are not there, and says which are. A shard that does not answer now has none.
+/// Writes the marks that are missing, and returns those that exist. A shard that does not answer now has none.
 ///
-/// They are written once for a data set. Written again later, they would vouch for a shard that has
-/// come back empty since.
+/// Marks are written once per data set. If they were written again later, they would vouch for a shard that came back
+/// empty.
 async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>, RedisFault> {
     let mut there = Vec::with_capacity(MARKS);
     let marks = (0..MARKS).map(|index| mark(conn, epoch, index, complete));
     for (mark, found) in join_all(marks).await.into_iter().flatten() {
         if found.as_deref() != Some(epoch) {
-            // A part of the Cluster is of other books.
+            // A part of the Cluster has other books.
             return Err(RedisFault::OtherData);
         }
         there.push(mark);
@@ -260,7 +260,7 @@ async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<Str
     Ok(there)
 }
 
-/// One of them, and what it says now.
+/// One mark, and its contents.
 async fn mark(
     conn: &RedisConn,
     epoch: &str,

@@ -1,4 +1,4 @@
-//! The sums beside the journals that they were made of.
+//! Compares the roll-up's sums with the journals that they were made of.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use crate::{
     contract::{BookError, JournalLine, JournalPages, JournalPart, Receipt},
 };
 
-/// How often all accounts are read again because the sums moved meanwhile.
+/// How often all accounts are read, at most, if the sums change meanwhile.
 const TRIES: usize = 3;
-/// So many differences are named.
+/// Differences that are listed, at most.
 const NAMED_MAX: usize = 100;
 
 /// Sums by day and words.
 type Table = BTreeMap<(u64, Words), Sums>;
 
-/// What the sums say that the journals do not, in words that begin with `U1`.
+/// Returns how the sums differ from the journals; each text begins with `U1`.
 ///
 /// # Errors
-/// See [`BookError`].
+/// A [`BookError`] if the ledger does not answer.
 pub async fn check<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
     let mut found = Vec::new();
     for account in ledger.account_ids().await? {
@@ -48,7 +48,7 @@ async fn check_account<L: Rollup + ?Sized>(
     found: &mut Vec<String>,
 ) -> Result<(), BookError> {
     let scope = Scope::Account(id.clone());
-    // Before the books: they go at least as far.
+    // Read before the books, which then include at least as much.
     let Rolled { rows, places, .. } = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await?;
     if rows.is_empty() && places.is_empty() {
         return Ok(());
@@ -89,7 +89,7 @@ async fn check_account<L: Rollup + ?Sized>(
             add(&mut journal, receipt);
         }
     }
-    // What a journal has forgotten the sums may still have.
+    // The sums may include lines that the journal has dropped.
     let since_ms = match books.journal_complete {
         true => 0,
         false => first_ms.saturating_add(DAY_MS),
@@ -99,7 +99,7 @@ async fn check_account<L: Rollup + ?Sized>(
         entries.retain(|line| line.at_ms() >= since_ms);
         if noted != entries {
             found.push(format!(
-                "U1 payments and corrections of account {id}: {} are kept beside its sums, its journal has {} or others",
+                "U1 payments and corrections of account {id}: {} are stored with its sums, its journal has {} or others",
                 noted.len(),
                 entries.len()
             ));
@@ -114,7 +114,7 @@ const fn is_entry(line: &JournalLine) -> bool {
     matches!(line, JournalLine::Entry { .. })
 }
 
-/// The sums over all accounts beside those of the accounts.
+/// Compares the sums over all accounts with those of the accounts.
 async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
     let mut accounts = Table::new();
     for id in ledger.account_ids().await? {
@@ -123,7 +123,7 @@ async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookEr
     }
     let mut found = Vec::new();
     let since_ms = now_ms().saturating_sub(KEPT_MS);
-    // How long calls took may be missing in any of them.
+    // Sums of an earlier version lack the durations of calls.
     let agree = Sums::same_but_for_times;
     for (scope, name) in [
         (Scope::Days, "all accounts by day"),

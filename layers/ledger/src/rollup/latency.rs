@@ -1,7 +1,7 @@
-//! How long calls took: counts on a scale of times, small enough to stand in every sum, and exact when sums are added.
+//! Durations of calls: counts on a scale of times, small enough to be part of every sum, and added without loss.
 //!
-//! A scale has eight steps to each doubling: times below 16 ms are told apart by the millisecond, and later ones by an
-//! eighth at most. What is read off it is the last time of a step: never less than it was, and at most an eighth more.
+//! The scale has eight steps per doubling: times below 16 ms are exact to the millisecond, later ones to an eighth at
+//! most. A percentile is the upper end of a step: never less than the true time, and at most an eighth more.
 
 use std::{fmt, str::FromStr};
 
@@ -10,16 +10,16 @@ use serde::{
     de::{self, Visitor},
 };
 
-/// How many steps a doubling has, as a power of two.
+/// Steps per doubling, as a power of two.
 const STEPS_LOG: u32 = 3;
 const STEPS: u32 = 1 << STEPS_LOG;
 
-/// How many calls took how long. In sums it is a line of text, `57:3 60`: three calls on step 57, one on step 60.
+/// Number of calls by duration. Stored as a line of text, `57:3 60`: three calls on step 57, one on step 60.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latency(Vec<(u8, u64)>);
 
 impl Latency {
-    /// Of one call.
+    /// The duration of one call.
     #[must_use]
     pub fn of_ms(ms: u32) -> Self {
         Self(vec![(step_of(ms), 1)])
@@ -34,9 +34,9 @@ impl Latency {
         }
     }
 
-    /// Adds others.
+    /// Adds all calls of another count.
     pub fn add(&mut self, other: &Self) {
-        // Mostly all of their steps are there already.
+        // Usually all of the other's steps exist here already.
         let mut at = 0;
         for (step, calls) in &other.0 {
             at += self.0[at..]
@@ -50,16 +50,16 @@ impl Latency {
         }
     }
 
-    /// Of how many calls it is.
+    /// Number of calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.iter().map(|(_, calls)| calls).sum()
     }
 
-    /// A time, in milliseconds, that so many of a hundred calls did not take longer than; `None` where there are none.
+    /// A time, in milliseconds, that `percent` of the calls did not exceed; `None` if there are no calls.
     #[must_use]
     pub fn percentile_ms(&self, percent: u64) -> Option<u32> {
-        // The first of a hundred calls is a hundredth of them.
+        // The rank is rounded up: of 100 calls, the 1st percentile is the first.
         let rank = (self.calls() * percent).div_ceil(100).max(1);
         let mut below = 0;
         let step = self.0.iter().find(|(_, calls)| {
@@ -69,7 +69,7 @@ impl Latency {
         step.map(|(step, _)| last_ms_of(*step))
     }
 
-    /// Whether it is of some of the same calls.
+    /// Whether the other count includes all of these calls.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let mut steps = self.0.iter();
@@ -79,14 +79,14 @@ impl Latency {
         })
     }
 
-    /// Whether it is of no call.
+    /// Whether it counts no call.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Where a time stands on the scale.
+/// The step of a time.
 fn step_of(ms: u32) -> u8 {
     let doublings = ms.max(1).ilog2().saturating_sub(STEPS_LOG);
     let step = doublings * STEPS + (ms >> doublings);
@@ -114,16 +114,16 @@ impl fmt::Display for Latency {
     }
 }
 
-/// A text is none.
+/// The text is not a valid count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("does not say how long calls took")]
+#[error("not a valid count of latencies")]
 pub struct LatencyError;
 
 impl FromStr for Latency {
     type Err = LatencyError;
 
     fn from_str(text: &str) -> Result<Self, LatencyError> {
-        // A page may read ten thousand of them: one pass over bytes.
+        // A page may parse ten thousand of these; one pass over the bytes.
         let words = text.as_bytes().split(u8::is_ascii_whitespace);
         let words = words.filter(|word| !word.is_empty());
         let mut steps: Vec<(u8, u64)> = Vec::with_capacity(text.len() / 4 + 1);
@@ -144,7 +144,7 @@ impl FromStr for Latency {
     }
 }
 
-/// A whole number in decimal.
+/// Parses a decimal integer.
 fn number(digits: Option<&[u8]>) -> Option<u64> {
     let digits = digits.filter(|digits| !digits.is_empty())?;
     digits.iter().try_fold(0_u64, |number, digit| {
@@ -160,13 +160,13 @@ impl Serialize for Latency {
 }
 
 impl<'de> Deserialize<'de> for Latency {
-    /// A later version may say it in other words: what calls came to must be read all the same.
+    /// A form that only a later version writes is read as no calls, since the sums must stay readable.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(Line)
     }
 }
 
-/// Reads the line where it lies.
+/// Parses the line without copying it.
 struct Line;
 
 impl Visitor<'_> for Line {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_short_line_and_is_read_as_it_was_written() {
+    fn histogram_round_trips_as_a_short_line() {
         for (times, text) in [
             (&[][..], ""),
             (&[0], "0"),
@@ -229,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_percentile_is_that_of_all_times_or_up_to_an_eighth_more(
+        fn percentile_is_exact_or_at_most_an_eighth_higher(
             mut times in prop::collection::vec(prop_oneof![0..40u32, 0..100_000u32, any::<u32>()], 1..300),
             percent in 1..=100u64,
         ) {
@@ -242,7 +242,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_added_are_the_whole(
+        fn histograms_of_parts_add_up_to_the_whole(
             times in prop::collection::vec(prop_oneof![0..20u32, any::<u32>()], 0..50),
             at in 0..50usize,
         ) {

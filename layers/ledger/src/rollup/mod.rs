@@ -1,22 +1,21 @@
-//! The roll-up: sums that were made of the journals beforehand, so that nobody who asks for a month reads all of its
+//! The roll-up: sums computed from the journals in advance, so that a report over a month does not read all of its
 //! receipts.
 //!
-//! Nothing of it stands in the way of a call. A task reads what journals have got since it was there last
-//! ([`roll_up`]) and adds that to sums: of each account by day, key and group, of all accounts by day and by hour, each by
-//! model, vendor and endpoint. How far each journal is in the sums is written in the same step. When a month is over, its days
-//! are added up once more, so that a year is not read day by day. Whoever asks
-//! ([`read`]) gets the sums, and behind them what the journals have got since: so an answer is never older than the
-//! journal, and it is the same that all receipts one by one would give.
+//! No call waits for it. A task reads what was added to the journals since its last round ([`roll_up`]) and adds it to
+//! sums: of each account by day, key and group, and of all accounts by day and by hour, each by model, vendor and
+//! endpoint. The step that writes sums also writes how far each journal is included. When a month is over, its days are
+//! added up once more, so that a year is not read day by day. A report ([`read`]) combines the sums with the journal
+//! lines after them. So it is never older than the journal, and equals the result of reading every receipt.
 //!
-//! A time is made of the whole months, days and hours in it, an account's of days, and of the receipts of what is left. What was
-//! taken back by nobody is all that is rolled up: the youngest lines are left alone ([`STANDS_MS`]), since a server
-//! that takes over may not have them.
+//! A period is composed of the whole months, days and hours in it (for one account: days), and of the receipts of the
+//! rest. Only lines that are final are rolled up: the youngest are left alone ([`STANDS_MS`]), since after a failover
+//! the new primary may not have them.
 //!
-//! Payments and corrections are in no sum. A ledger that cannot find them among millions of calls keeps them beside the
-//! sums, in the same step.
+//! Payments and corrections are in no sum. A ledger that cannot find them among millions of calls stores them next to
+//! the sums, in the same step.
 //!
-//! The journals are the books, and these are none: [`check`] says where the two differ, and [`Rollup::clear_sums`] has
-//! them made anew.
+//! The journals are the books; the sums are derived from them. [`check`] reports where the two differ, and
+//! [`Rollup::clear_sums`] makes them be computed again.
 
 mod check;
 mod latency;
@@ -58,31 +57,31 @@ use crate::{
     endpoint::{self, Endpoint},
 };
 
-/// A line is rolled up when it is so old. A server that fails over loses what its replica had not heard, which is
-/// younger.
+/// Age at which a line is rolled up, in milliseconds. A failover loses lines that the replica had not received, and
+/// those are younger.
 pub const STANDS_MS: u64 = 10_000;
 
-/// Stores may forget what is older.
+/// Stores may drop sums that are older than this.
 const KEPT_MS: u64 = 400 * DAY_MS;
 
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// Whose sums, and of how long each.
+/// Which accounts a sum is over, and how long its period is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// An account's, by the day and by its keys and groups.
+    /// One account's, per day, by key and group.
     Account(AccountId),
-    /// All accounts', by the day.
+    /// All accounts', per day.
     Days,
-    /// All accounts', by the hour.
+    /// All accounts', per hour.
     Hours,
-    /// All accounts', by the month: of months that are over, out of their days.
+    /// All accounts', per month: computed from the days of months that are over.
     Months,
 }
 
 impl Scope {
-    /// When the time of a sum begins that a moment is in.
+    /// When the period that contains a moment begins.
     #[must_use]
     pub fn begin_ms(&self, at_ms: u64) -> u64 {
         match self {
@@ -92,7 +91,7 @@ impl Scope {
         }
     }
 
-    /// The times of whole sums within a time. One without an end has all of them.
+    /// The range of whole periods within a time range. A range without an end includes all periods after its beginning.
     #[must_use]
     pub fn whole_within(&self, time: &Range<u64>) -> Range<u64> {
         match self {
@@ -112,7 +111,7 @@ impl Scope {
         }
     }
 
-    /// Whose account's it is; none's where it is of all.
+    /// The account, unless the scope is over all accounts.
     #[must_use]
     pub const fn account(&self) -> Option<&AccountId> {
         match self {
@@ -121,7 +120,7 @@ impl Scope {
         }
     }
 
-    /// The word that stores have for it. No account is called like the others.
+    /// The scope's name in stores. No account can have one of the others' names.
     #[must_use]
     pub fn word(&self) -> &str {
         match self {
@@ -133,22 +132,22 @@ impl Scope {
     }
 }
 
-/// What a sum is of, within its scope and time.
+/// Fields by which a sum is broken down, within its scope and period.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Words {
-    /// The key; none where it is of all accounts.
+    /// The key; `None` over all accounts.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
-    /// The group that was charged; none where it is of all accounts.
+    /// The group that was charged; `None` over all accounts.
     #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// The model.
+    /// Catalog name of the model.
     #[serde(rename = "m")]
     pub model: String,
-    /// Who answered.
+    /// The vendor that answered.
     #[serde(rename = "v")]
     pub vendor: String,
-    /// Where the calls came in.
+    /// The endpoint that was called.
     #[serde(
         rename = "e",
         default,
@@ -171,7 +170,7 @@ impl Words {
         all.within(scope)
     }
 
-    /// What of an account's words a scope tells apart.
+    /// Removes the fields that the scope does not distinguish.
     fn within(self, scope: &Scope) -> Self {
         match scope {
             Scope::Account(_) => self,
@@ -184,70 +183,72 @@ impl Words {
     }
 }
 
-/// A sum's place.
+/// Identifies a sum.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId {
-    /// Whose it is.
+    /// The accounts and the length of the period.
     pub scope: Scope,
-    /// When its time begins, in Unix milliseconds.
+    /// When the period begins, in Unix milliseconds.
     pub at_ms: u64,
-    /// What it is of.
+    /// Fields by which the sum is broken down.
     pub words: Words,
 }
 
-/// How far the journals are in the sums.
+/// How far the journals are included in the sums.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
-    /// Another one after each change: it grows.
+    /// Increases with each change.
     pub version: u64,
-    /// Behind which line each account's journal goes on; of those that are not here, nothing is in the sums.
+    /// The position of each account's last included line. Nothing is included of accounts that are missing here.
     pub places: HashMap<AccountId, String>,
-    /// The same of the payments and corrections that are kept beside them; `None` of a ledger that finds them without.
+    /// As `places`, for the payments and corrections stored next to the sums; `None` for a ledger that does not need
+    /// that.
     pub entries: Option<HashMap<AccountId, String>>,
     /// The end of the last month whose days are added up.
     pub months_end_ms: u64,
 }
 
-/// Sums, and how far they go: read at one moment.
+/// Sums, and how far they reach, read at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Rolled {
-    /// When the time of a sum begins, what it is of, and the sum.
+    /// The beginning of the period, what the sum is broken down by, and the sum.
     pub rows: Vec<(u64, Words, Sums)>,
-    /// As [`Marks::places`]; of an account's sums, its own alone.
+    /// As [`Marks::places`]; for an account's sums, only that account's position.
     pub places: HashMap<AccountId, String>,
-    /// As [`Marks::months_end_ms`]; not told where an account's sums were asked for.
+    /// As [`Marks::months_end_ms`]; not set if an account's sums were requested.
     pub months_end_ms: u64,
 }
 
-/// Lines of a journal that stand for good.
+/// Journal lines that are final.
 #[derive(Clone, Debug, Default)]
 pub struct StandingLines {
-    /// What the calls among them come to.
+    /// The sums of the calls among them.
     pub calls: Tally,
-    /// How many lines there are.
+    /// Number of lines.
     pub lines: usize,
-    /// Where the last of them is; none where there are none.
+    /// Position of the last line; `None` if there are no lines.
     pub place: Option<String>,
-    /// There may be more behind it.
+    /// Whether more lines may follow.
     pub more: bool,
-    /// The payments and corrections among the lines, with their places, for a ledger that keeps them beside the sums.
+    /// The payments and corrections among the lines, with their positions, for a ledger that stores them next to the
+    /// sums.
     pub entries: Vec<(String, JournalLine)>,
 }
 
-/// What takes the place of sums.
+/// Sums to be replaced.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// [`Marks::version`] as it was read.
     pub version: u64,
-    /// What the sums come to.
+    /// The new sums.
     pub rows: Vec<(RowId, Sums)>,
-    /// How far journals are in them then.
+    /// The positions up to which journals are included in the new sums.
     pub places: Vec<(AccountId, String)>,
-    /// Payments and corrections to be kept beside them, with their places.
+    /// Payments and corrections to be stored next to the sums, with their positions.
     pub entries: Vec<(String, JournalLine)>,
-    /// How far journals are in these then.
+    /// The positions up to which these are then included.
     pub entry_places: Vec<(AccountId, String)>,
-    /// [`Marks::months_end_ms`] from then on, where that moves.
+    /// The new [`Marks::months_end_ms`], if it changes.
     pub months_end_ms: Option<u64>,
 }
 
@@ -257,7 +258,7 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(now_ms).unwrap_or(u64::MAX)
 }
 
-/// A page, if its account is there.
+/// A page, or `None` if the account does not exist.
 pub(crate) fn there(
     page: Result<JournalPage, BookError>,
 ) -> Result<Option<JournalPage>, BookError> {
@@ -268,12 +269,12 @@ pub(crate) fn there(
     }
 }
 
-/// A ledger that keeps sums. One that keeps none has no marks, and whoever asks reads the journals.
+/// A ledger that stores a roll-up. If it stores none, it has no marks, and reports read the journals.
 pub trait Rollup: LedgerAdmin {
-    /// The ids of all accounts. Worth an implementation of its own where their money need not be looked at.
+    /// The ids of all accounts. A ledger overrides this if it can list them without reading their money.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn account_ids(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send {
         async move {
             let views = self.accounts().await?;
@@ -281,8 +282,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// Parts of several journals, in their order; `None` of an account that is not there. Worth an implementation of its own
-    /// where they can be asked for together.
+    /// Parts of several journals, in the given order; `None` for an account that does not exist. A ledger overrides
+    /// this if it can request them together.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -297,8 +298,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// When the newest call in each of these parts was booked, which go back from a time; `None` of one that has none.
-    /// Without a list, where to know it takes as long as to read the call.
+    /// When the newest call in each of these parts was booked; `None` for a part without calls. The parts must be read
+    /// backwards. Without a list if finding out takes as long as reading the call.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -309,48 +310,48 @@ pub trait Rollup: LedgerAdmin {
         async { Ok(None) }
     }
 
-    /// How far it is.
+    /// How far the journals are included in the sums.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn marks(&self) -> impl Future<Output = Result<Marks, BookError>> + Send;
 
-    /// The sums of scopes whose times begin in these times, all of them read at one moment. Scopes are an account's alone,
-    /// or of all accounts.
+    /// The sums whose periods begin in these ranges, all read at one moment. The scopes are either all of one account,
+    /// or all over all accounts.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn rolled(
         &self,
         parts: &[(Scope, Range<u64>)],
     ) -> impl Future<Output = Result<Rolled, BookError>> + Send;
 
-    /// When the oldest sums of a scope may begin; `None` where it has none.
+    /// A lower bound of when the oldest sums of a scope begin; `None` if it has none.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn oldest_sums_ms(
         &self,
         scope: &Scope,
     ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
-    /// When the line at a place of a journal was booked, in Unix milliseconds: none behind it was before that, unless a
-    /// server's clock went back.
+    /// When the journal line at a position was booked, in Unix milliseconds. No later line was booked before that,
+    /// unless a server's clock went back.
     fn place_ms(&self, place: &str) -> u64;
 
-    /// These sums, in their order.
+    /// The sums with these ids, in the same order.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn sums_at(
         &self,
         ids: &[RowId],
     ) -> impl Future<Output = Result<Vec<Option<Sums>>, BookError>> + Send;
 
-    /// Lines of a journal behind the place `after`, no younger than `before_ms`.
+    /// Lines of a journal after the position `after` and booked before `before_ms`.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn standing_lines(
         &self,
         account: &AccountId,
@@ -358,30 +359,31 @@ pub trait Rollup: LedgerAdmin {
         before_ms: u64,
     ) -> impl Future<Output = Result<StandingLines, BookError>> + Send;
 
-    /// All payments and corrections of a journal up to `end`, as
-    /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end) says it, in its order;
-    /// `None` where they cannot be told without reading the calls between them.
+    /// All payments and corrections of a journal up to `end`, an
+    /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end), in journal order; `None` if finding
+    /// them means reading the calls between them.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn entries(
         &self,
         account: &AccountId,
         end: &str,
     ) -> impl Future<Output = Result<Option<Vec<JournalLine>>, BookError>> + Send;
 
-    /// Writes sums, all or nothing, unless somebody else has; says what their version is then, if it did.
+    /// Writes sums, all or nothing, unless they were changed since they were read. Returns the new version if they were
+    /// written.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn change_sums(
         &self,
         change: &Change,
     ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
-    /// Forgets all sums, so that they are made anew.
+    /// Deletes all sums, so that they are computed again.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn clear_sums(&self) -> impl Future<Output = Result<(), BookError>> + Send;
 }

@@ -1,4 +1,4 @@
-//! Sums out of the roll-up, and out of the journals what it has not.
+//! Reads sums from the roll-up, and the rest from the journals.
 
 use std::ops::{ControlFlow, Range};
 
@@ -9,45 +9,45 @@ use crate::{
     endpoint::Endpoint,
 };
 
-/// How many accounts are asked at the same time.
+/// Accounts whose journals are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 256;
-/// How many lines of each of them at first: most have none that are not rolled up.
+/// Lines of each account that are read first; most accounts have none that are not rolled up.
 const LINES_FIRST: usize = 64;
 
-/// Whose calls are asked for.
+/// The calls to read.
 #[derive(Clone, Copy, Debug)]
 pub enum Whose<'a> {
-    /// An account's: each part tells its key and its group.
+    /// One account's. Each part has its key and its group.
     Account(&'a AccountId),
-    /// All accounts', by the day: no part tells whose it is.
+    /// All accounts', by day. No part names an account.
     All,
-    /// The same, by the hour where that is what parts have to tell apart.
+    /// All accounts', by hour if parts must be that fine.
     AllByHour,
-    /// The same, where parts need tell no more apart than months.
+    /// All accounts', by month if parts may be that coarse.
     AllByMonth,
 }
 
-/// A part of what was asked for: a sum of many calls, or one call.
+/// A part of the result: a sum of many calls, or one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The day, the hour or the month in which the calls were booked: any time in it.
+    /// Some time in the day, hour or month in which the calls were booked.
     pub at_ms: u64,
-    /// The key, where an account's calls were asked for.
+    /// The key, if an account's calls were requested.
     pub key: Option<&'a KeyId>,
-    /// The group that was charged, where an account's calls were asked for and one was.
+    /// The group that was charged, if an account's calls were requested and a group was charged.
     pub group: Option<&'a GroupId>,
-    /// The model.
+    /// Catalog name of the model.
     pub model: &'a str,
-    /// Who answered.
+    /// The vendor that answered.
     pub vendor: &'a str,
-    /// Where the calls came in.
+    /// The endpoint that was called.
     pub endpoint: Option<Endpoint>,
-    /// What they come to.
+    /// The sums of the calls.
     pub sums: &'a Sums,
 }
 
 impl<'a> Part<'a> {
-    /// One call.
+    /// The part of one call.
     #[must_use]
     pub fn of(receipt: &'a Receipt, sums: &'a Sums) -> Self {
         Self {
@@ -62,10 +62,10 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Tells `add` all that was booked in `time`, Unix milliseconds, until it has enough.
+/// Calls `add` with everything booked in `time` (Unix milliseconds) until it breaks.
 ///
 /// # Errors
-/// See [`BookError`].
+/// A [`BookError`] if the ledger does not answer.
 pub async fn read<L: Rollup + ?Sized>(
     ledger: &L,
     whose: Whose<'_>,
@@ -84,7 +84,7 @@ pub async fn read<L: Rollup + ?Sized>(
             (scopes, ledger.account_ids().await?)
         }
     };
-    let finest = scopes.last().expect("there is one");
+    let finest = scopes.last().expect("there is at least one scope");
     let whole = finest.whole_within(&time);
     if whole.is_empty() {
         return lines(ledger, &accounts, |_| None, &time, &mut add).await;
@@ -114,7 +114,7 @@ pub async fn read<L: Rollup + ?Sized>(
     Ok(())
 }
 
-/// What the roll-up has of a time, in the coarsest sums that lie in it.
+/// The rolled-up sums of a period, in the coarsest ones within it.
 async fn rolled<L: Rollup + ?Sized>(
     ledger: &L,
     scopes: &[Scope],
@@ -126,7 +126,7 @@ async fn rolled<L: Rollup + ?Sized>(
         let mut parts = Vec::new();
         cover(scopes, time.clone(), &months, &mut parts);
         let rolled = ledger.rolled(&parts).await?;
-        // The last month may not be added up yet, and after all was forgotten none is.
+        // The last month may not be added up yet; after all sums were deleted, no month is.
         let by_month = parts.iter().filter(|(scope, _)| *scope == Scope::Months);
         if by_month.map(|(_, time)| time.end).max() <= Some(rolled.months_end_ms) {
             return Ok(rolled);
@@ -135,7 +135,7 @@ async fn rolled<L: Rollup + ?Sized>(
     }
 }
 
-/// The sums that come to a time, the coarsest of which are those of `months`.
+/// Composes a period of sums, with `months` as the range of the coarsest.
 fn cover(
     scopes: &[Scope],
     time: Range<u64>,
@@ -158,7 +158,7 @@ fn cover(
     parts.push((scope.clone(), whole));
 }
 
-/// The whole steps in a time. One without an end has all of them.
+/// The range of whole steps within a time range. A range without an end includes all steps after its beginning.
 pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     let end = match time.end {
         u64::MAX => u64::MAX,
@@ -167,7 +167,7 @@ pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     time.start.div_ceil(step_ms).saturating_mul(step_ms)..end
 }
 
-/// Tells of the receipts behind a place of each journal that were booked in `time`, one by one.
+/// Calls `add` with each receipt that was booked in `time` and follows a position of its journal.
 async fn lines<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],
@@ -180,7 +180,7 @@ async fn lines<L: Rollup + ?Sized>(
         let some = some.iter().zip(&places);
         let mut some: Vec<(&AccountId, Option<&str>)> =
             some.map(|(id, after)| (id, after.as_deref())).collect();
-        // Mostly there is nothing: what is rolled up is not asked for.
+        // Usually there is nothing: what is rolled up is not requested.
         let newest = some.iter().map(|(id, behind)| {
             let part = JournalPart {
                 newest_first: true,
@@ -205,7 +205,7 @@ async fn lines<L: Rollup + ?Sized>(
         let first: Vec<(&AccountId, JournalPart<'_>)> = first.collect();
         let pages = ledger.journals(&first).await?;
         for ((id, _), first) in some.iter().zip(pages) {
-            // It may be gone since the accounts were read.
+            // The account may have disappeared since the accounts were listed.
             let Some(mut found) = first else { continue };
             loop {
                 for receipt in found.lines.iter().filter_map(counted) {
@@ -215,7 +215,7 @@ async fn lines<L: Rollup + ?Sized>(
                     }
                 }
                 let Some(next) = found.next else { break };
-                // The embedded ledgers answer at once: others want to be served too.
+                // The embedded ledgers answer without waiting; yield so that other tasks can run.
                 tokio::task::yield_now().await;
                 let page = ledger.journal(id, &part(time, Some(&next))).await;
                 found = there(page)?.unwrap_or_default();
@@ -240,13 +240,13 @@ mod tests {
     use crate::rollup::HOUR_MS;
 
     #[test]
-    fn a_time_has_the_steps_that_lie_wholly_in_it() {
+    fn span_contains_only_whole_steps() {
         for (time, whole) in [
             (0..10, 0..10),
             (0..u64::MAX, 0..u64::MAX),
             (1..29, 10..20),
             (10..19, 10..10),
-            // Empty, too.
+            // An empty range, too.
             (11..19, Range { start: 20, end: 10 }),
             (11..u64::MAX, 20..u64::MAX),
         ] {
@@ -254,9 +254,9 @@ mod tests {
         }
     }
 
-    /// 1970: its months begin on the days 0, 31, 59, 90 and 120.
+    /// In 1970, months begin on days 0, 31, 59, 90 and 120.
     #[test]
-    fn a_time_is_covered_by_the_coarsest_sums_that_are_within_it() {
+    fn span_is_covered_by_the_coarsest_sums_within_it() {
         let hour = |hour: u64| hour * HOUR_MS;
         let day = |day: u64| day * DAY_MS;
         let (months, days, hours) = (Scope::Months, Scope::Days, Scope::Hours);

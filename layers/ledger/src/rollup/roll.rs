@@ -1,4 +1,4 @@
-//! Journals into sums.
+//! Adds journal lines to the sums.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,32 +13,32 @@ use crate::{
     money::MicroRub,
 };
 
-/// So many rows are written in one step: the store has others to serve.
+/// Rows that one step writes, at most, so that calls do not wait for it.
 const ROWS_AT_ONCE: usize = 1000;
-/// And so many lines come into them, which are read again where the step fails.
+/// Lines that one step includes, at most. They are read again if the step fails.
 const LINES_AT_ONCE: usize = 100_000;
-/// In so many rounds one looks at every account, also at those that have spent nothing.
+/// In one of this many rounds every account is read, including those that have spent nothing.
 const ROUNDS_TO_ALL: u32 = 60;
-/// For so long an account is looked at that has spent something: longer than its lines take to stand.
+/// How long an account is read after it has spent something. Longer than it takes for its lines to become final.
 const QUIET_MS: u64 = 3 * STANDS_MS;
 
-/// Rolls up again and again, and leaves those alone that have spent nothing for a while.
+/// Rolls up repeatedly, and skips accounts that have spent nothing for a while.
 #[derive(Debug, Default)]
 pub struct Roller {
     rounds: u32,
-    /// What accounts have spent and lost, and since when.
+    /// Spending and losses of accounts, and since when.
     seen: HashMap<AccountId, (MicroRub, MicroRub, u64)>,
 }
 
 impl Roller {
-    /// Rolls up what stands by now; says how many lines.
+    /// Rolls up what is final by now; returns the number of lines.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger does not answer.
     pub async fn round<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<u64, BookError> {
         let now_ms = now_ms();
         if self.rounds == 0 {
-            // Free calls change no account.
+            // Free calls change no account's money.
             self.seen.clear();
         }
         self.rounds = (self.rounds + 1) % ROUNDS_TO_ALL;
@@ -70,10 +70,10 @@ impl Roller {
     }
 }
 
-/// Rolls up all lines that are older than `before_ms`; says how many.
+/// Rolls up all lines older than `before_ms`; returns their number.
 ///
 /// # Errors
-/// See [`BookError`].
+/// A [`BookError`] if the ledger does not answer.
 pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u64, BookError> {
     let accounts = ledger.account_ids().await?;
     let (rolled, marks) = roll(ledger, &accounts, before_ms).await?;
@@ -83,14 +83,15 @@ pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u
     Ok(rolled)
 }
 
-/// Adds up the days of the months that are over, once: all that was booked in them is in the sums, as `marks` say, and so is
-/// something that was booked later. What comes to them after that, because a clock of the ledger's went back, is added to both.
+/// Adds up the days of each month that is over, once: when everything booked in the month is in the sums, according to
+/// `marks`, and so is something that was booked later. A line that is dated into such a month afterwards, because a
+/// clock of the ledger went back, is added to both the day and the month.
 pub(super) async fn add_up_months<L: Rollup + ?Sized>(
     ledger: &L,
     marks: &Marks,
     before_ms: u64,
 ) -> Result<(), BookError> {
-    // The ledger's clock tells when calls were booked, and this one's may be another.
+    // Calls are booked by the ledger's clock, which may differ from this machine's.
     let places = marks.places.values();
     let newest_ms = places.map(|place| ledger.place_ms(place)).max();
     let newest_ms = newest_ms.unwrap_or_default().min(before_ms);
@@ -120,12 +121,12 @@ pub(super) async fn add_up_months<L: Rollup + ?Sized>(
         months_end_ms: Some(end_ms),
         ..Change::default()
     };
-    // Where somebody else was here meanwhile, the next time.
+    // If another task has changed the sums meanwhile, the next round retries.
     ledger.change_sums(&change).await?;
     Ok(())
 }
 
-/// How many lines, and how far the sums are then; none where somebody else was at it meanwhile.
+/// Returns the number of lines, and how far the sums reach; `None` if another task has changed them meanwhile.
 async fn roll<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],
@@ -133,7 +134,7 @@ async fn roll<L: Rollup + ?Sized>(
 ) -> Result<(u64, Option<Marks>), BookError> {
     let mut batch = Batch::new(ledger.marks().await?);
     let read = read_into(&mut batch, ledger, accounts, before_ms).await;
-    // Where a journal cannot be read, those before it are in the sums all the same.
+    // If a journal cannot be read, the accounts before it are written all the same.
     let lines = batch.lines as u64;
     let alone = batch.write(ledger).await?;
     let (rolled, still_alone) = read?;
@@ -141,8 +142,8 @@ async fn roll<L: Rollup + ?Sized>(
     Ok((rolled + lines, marks))
 }
 
-/// Adds what stands, and writes it when it is much. Says how many lines were written, and whether nobody else was at it
-/// meanwhile.
+/// Adds what is final to the batch, and writes the batch when it is full. Returns the number of lines written, and
+/// whether no other task has changed the sums meanwhile.
 async fn read_into<L: Rollup + ?Sized>(
     batch: &mut Batch,
     ledger: &L,
@@ -158,7 +159,7 @@ async fn read_into<L: Rollup + ?Sized>(
             let after = batch.marks.places.get(account).map(String::as_str);
             let standing = ledger.standing_lines(account, after, before_ms).await?;
             let Some(place) = standing.place else { break };
-            // Where they were not caught up with, they stay behind until they are.
+            // If they could not be caught up, they stay behind until they can.
             if batch.is_even(account) {
                 batch.note(account, standing.entries, place.clone());
             }
@@ -172,15 +173,15 @@ async fn read_into<L: Rollup + ?Sized>(
             if !standing.more {
                 break;
             }
-            // The embedded ledgers answer at once: others want to be served too.
+            // The embedded ledgers answer without waiting; yield so that other tasks can run.
             tokio::task::yield_now().await;
         }
     }
     Ok((rolled, true))
 }
 
-/// Notes the entries of an account whose sums go further than they do: an earlier version has made those. Says whether
-/// nobody else was at it meanwhile.
+/// Stores the entries of an account whose sums reach further than its stored entries, because an earlier version has
+/// made the sums. Returns whether no other task has changed the sums meanwhile.
 async fn catch_up<L: Rollup + ?Sized>(
     ledger: &L,
     batch: &mut Batch,
@@ -208,7 +209,7 @@ async fn catch_up<L: Rollup + ?Sized>(
     Ok(true)
 }
 
-/// What is to be added.
+/// Additions to the sums.
 struct Batch {
     marks: Marks,
     rows: BTreeMap<RowId, Sums>,
@@ -230,7 +231,7 @@ impl Batch {
         }
     }
 
-    /// Whether it is time to write it.
+    /// Whether the batch should be written.
     fn is_full(&self) -> bool {
         let rows = self.rows.len() + self.entries.len() + self.places.len();
         rows >= ROWS_AT_ONCE || self.lines >= LINES_AT_ONCE
@@ -262,14 +263,14 @@ impl Batch {
         self.marks.places.insert(account.clone(), place);
     }
 
-    /// Whether the entries of an account are noted as far as its sums go.
+    /// Whether an account's entries are stored as far as its sums reach.
     fn is_even(&self, account: &AccountId) -> bool {
         let marks = &self.marks;
         let entries = marks.entries.as_ref();
         entries.is_none_or(|entries| entries.get(account) == marks.places.get(account))
     }
 
-    /// Notes entries up to a place. Those that were noted before are the same.
+    /// Adds entries up to a position. Entries that were stored before are written again unchanged.
     fn note(&mut self, account: &AccountId, entries: Vec<(String, JournalLine)>, place: String) {
         let Some(places) = &mut self.marks.entries else {
             return;
@@ -279,7 +280,7 @@ impl Batch {
         places.insert(account.clone(), place);
     }
 
-    /// Says whether nobody was here meanwhile.
+    /// Writes the batch. Returns whether no other task has changed the sums meanwhile.
     async fn write<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<bool, BookError> {
         if self.places.is_empty() && self.entry_places.is_empty() {
             return Ok(true);

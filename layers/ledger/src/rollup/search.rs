@@ -1,5 +1,5 @@
-//! When calls were booked that somebody looks for: what the sums tell of it, so that nobody reads the journals of days
-//! that have none.
+//! Narrows a search for calls to the days on which the sums have matching calls, so that the journals of other days are
+//! not read.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,21 +12,21 @@ use crate::{
     contract::BookError,
 };
 
-/// Of so many days the sums are looked at in one step.
+/// Days whose sums are read in one step, in milliseconds.
 const STEP_MS: u64 = 32 * DAY_MS;
-/// A server's clock may be so far ahead of this one.
+/// How far a server's clock may be ahead of this machine's.
 const CLOCK_AHEAD_MS: u64 = DAY_MS;
 
-/// Which calls. What is not named may be anything.
+/// Which calls to find. A field that is not set matches anything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sought<'a> {
-    /// On this key.
+    /// Calls made with this key.
     pub key: Option<&'a KeyId>,
-    /// Of this model.
+    /// Calls of this model.
     pub model: Option<&'a str>,
-    /// Answered by this vendor.
+    /// Calls answered by this vendor.
     pub vendor: Option<&'a str>,
-    /// Whether the vendor cut the answer or failed in it.
+    /// Whether the vendor broke the answer off or reported an error in it.
     pub failed: Option<bool>,
 }
 
@@ -48,41 +48,41 @@ impl Sought<'_> {
     }
 }
 
-/// Goes back through a time, a stretch after the other.
+/// Goes backwards through a period, part by part.
 #[derive(Debug)]
 pub struct Search<'a> {
     scope: Scope,
     sought: Sought<'a>,
     time: Range<u64>,
-    /// Where the stretch before begins; that is the end of what is left.
+    /// Where the last part begins; the end of what is left.
     end_ms: u64,
-    /// Before it there are no sums.
+    /// There are no sums before this time.
     oldest_ms: u64,
-    /// How far the journals are in the sums, and when the line there was booked: as the first sums were read. They only
-    /// grow.
+    /// How far each journal is included in the sums, and when the line there was booked, as of the first read. Both
+    /// only grow.
     rolled: HashMap<AccountId, (u64, String)>,
 }
 
-/// A part of the time.
+/// A part of the period.
 #[derive(Debug)]
 pub struct SearchPart {
-    /// From when to when.
+    /// The part's range.
     pub time: Range<u64>,
-    /// The days in it of which the sums say that there are such calls, oldest first.
+    /// The days in it on which the sums have matching calls, oldest first.
     days: Vec<Range<u64>>,
 }
 
-/// What of a journal is read.
+/// The ranges of a journal to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times<'a> {
-    /// From when to when, oldest first; they do not meet.
+    /// Ranges, oldest first; they do not touch.
     pub times: Vec<Range<u64>>,
-    /// Of the last of them, what is behind this place.
+    /// The last range starts after this position.
     pub behind: Option<&'a str>,
 }
 
 impl SearchPart {
-    /// Where in it an account's journal has to be read.
+    /// The ranges of an account's journal to read for this part.
     #[must_use]
     pub fn times<'a>(&self, search: &'a Search<'_>, account: &AccountId) -> Times<'a> {
         let mut times: Vec<Range<u64>> = Vec::new();
@@ -107,7 +107,7 @@ impl SearchPart {
             open.start = open.start.min(before.start);
             behind = None;
         }
-        // Where the clock went back there may be earlier ones behind it.
+        // If the clock went back, earlier lines may follow the position.
         if behind.is_some() {
             open.start = times.last().map_or(start, |before| before.end);
         }
@@ -117,10 +117,10 @@ impl SearchPart {
 }
 
 impl<'a> Search<'a> {
-    /// Looks for calls of an account, or of all, that were booked in `time`, Unix milliseconds.
+    /// Starts a search for calls of an account, or of all, that were booked in `time` (Unix milliseconds).
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger does not answer.
     pub async fn begin<L: Rollup + ?Sized>(
         ledger: &L,
         account: Option<&AccountId>,
@@ -135,7 +135,7 @@ impl<'a> Search<'a> {
         Ok(Self {
             scope,
             end_ms: time.end,
-            // Without sums all of the time is one stretch.
+            // Without sums, the whole period is one part.
             oldest_ms: oldest_ms.unwrap_or(u64::MAX),
             sought,
             time,
@@ -143,10 +143,10 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The next part of the time, further back; `None` behind the last.
+    /// The next part of the period, further back; `None` after the last.
     ///
     /// # Errors
-    /// See [`BookError`].
+    /// A [`BookError`] if the ledger does not answer.
     pub async fn next<L: Rollup + ?Sized>(
         &mut self,
         ledger: &L,
@@ -166,7 +166,7 @@ impl<'a> Search<'a> {
             let days = vec![time.clone()];
             return Ok(Some(SearchPart { time, days }));
         }
-        // The day in which it begins counts, too.
+        // The day in which the part begins is included.
         let rolled = ledger
             .rolled(&[(self.scope.clone(), begin_ms - begin_ms % DAY_MS..end_ms)])
             .await?;
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     #[expect(
         clippy::single_range_in_vec_init,
-        reason = "stretches of time, of which there may be one"
+        reason = "a list of time ranges that may have a single element"
     )]
     fn days_that_meet_are_read_as_one_and_what_is_not_in_the_sums_is_read_in_any_case() {
         let account: AccountId = "acme".parse().unwrap();

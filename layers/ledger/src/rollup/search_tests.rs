@@ -1,4 +1,4 @@
-//! Where a search says that there is nothing there is nothing, and a page that goes back from a time has all before it.
+//! A search skips only days without matching calls, and a page that goes back from a time has all lines before it.
 
 use proptest::{
     prelude::*,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{contract::Booked, number::RequestNumber, redis::test_server::Server, testing::given};
 
-/// The receipts of an account in a time, newest first, that a search leads to, and how many lines were read for it.
+/// The receipts of an account that a search leads to, newest first, and how many lines were read for it.
 async fn found<L: Rollup>(
     ledger: &L,
     account: &AccountId,
@@ -38,7 +38,7 @@ async fn found<L: Rollup>(
                     limit,
                     ..JournalPart::whole()
                 };
-                // Of two accounts, since one alone is asked in another way.
+                // Two accounts, because one alone is requested in another way.
                 let nobody = given::account("nobody");
                 let mut pages = match alone {
                     true => ledger.journals(&[(account, part)]).await.unwrap(),
@@ -78,7 +78,7 @@ fn numbers<'a>(receipts: impl IntoIterator<Item = &'a Receipt>) -> Vec<RequestNu
     receipts.into_iter().map(|receipt| receipt.number).collect()
 }
 
-/// Where a ledger knows it without reading them.
+/// Checks `newest_ms` against the calls, if the ledger can answer it without reading them.
 async fn newest_is_that_of_the_calls<L: Rollup>(
     ledger: &L,
     account: &AccountId,
@@ -165,7 +165,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
 }
 
 #[test]
-fn a_search_passes_over_nothing_that_is_sought() {
+fn search_skips_no_match() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -236,13 +236,13 @@ async fn days_without_a_model_are_not_read() {
     }
 }
 
-/// Ids of lines go on where they were while a server's clock goes back, so that they tell a later time.
+/// While a server's clock goes back, ids of lines go on from where they were, so that they show a later time.
 #[tokio::test]
-async fn a_page_that_goes_back_from_a_time_has_lines_whose_ids_are_later() {
+async fn backward_page_includes_lines_with_later_ids() {
     let now_ms = now();
     let begun_ms = now_ms - DAY_MS;
     let minute = 60_000;
-    // An hour, then the clock goes back by half of it, then two hours more.
+    // One hour; then the clock goes back by half an hour; then two more hours.
     let minutes = (0..60).chain(30..60).chain(60..180);
     let mut receipts = Vec::new();
     for (number, at) in minutes.enumerate() {

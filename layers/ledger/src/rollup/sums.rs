@@ -1,4 +1,4 @@
-//! What receipts come to: one sum, whoever asks for it.
+//! Sums of receipts: one definition for all reports.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,46 +12,47 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// What calls used and cost. Money is in micro-rubles.
+/// Usage and cost of calls. Money is in micro-rubles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sums {
-    /// Calls that were charged.
+    /// Number of charged calls.
     #[serde(rename = "n", skip_serializing_if = "is_zero")]
     pub calls: u64,
-    /// Of these, those whose answer the vendor cut or failed in.
+    /// Calls among them whose answer the vendor broke off or failed in.
     #[serde(rename = "f", skip_serializing_if = "is_zero")]
     pub failed_calls: u64,
-    /// Of these, those whose usage is an estimate.
+    /// Calls among them whose usage is estimated.
     #[serde(rename = "e", skip_serializing_if = "is_zero")]
     pub estimated_calls: u64,
     /// Tokens by class.
     #[serde(rename = "u", skip_serializing_if = "Usage::is_zero")]
     pub usage: Usage,
-    /// What was charged.
+    /// The sum of charges.
     #[serde(rename = "c", skip_serializing_if = "is_zero")]
     pub charged_micro: i128,
-    /// What they cost beyond that.
+    /// The sum of costs that were not charged.
     #[serde(rename = "l", skip_serializing_if = "is_zero")]
     pub loss_micro: i128,
-    /// Of the calls, those of which it is known what the vendor takes. The next two are of these alone.
+    /// Number of calls for which the vendor's price is known. The next two fields are sums over these calls alone.
     #[serde(rename = "k", skip_serializing_if = "is_zero")]
     pub cost_known_calls: u64,
-    /// What the vendors take.
+    /// The vendors' prices.
     #[serde(rename = "v", skip_serializing_if = "is_zero")]
     pub vendor_cost_micro: i128,
-    /// What was charged for the same calls, less that.
+    /// Charges of the same calls, minus the vendors' prices.
     #[serde(rename = "g", skip_serializing_if = "is_zero")]
     pub margin_micro: i128,
-    /// From the request to the end: of the calls whose receipts say it. Sums that an earlier version made go without.
+    /// Time from the request to the end of the call, for calls whose receipts have it. Missing in sums of earlier
+    /// versions.
     #[serde(rename = "w", skip_serializing_if = "Latency::is_none")]
     pub whole: Latency,
-    /// The same to the first byte of the answer.
+    /// Time from the request to the first byte of the answer, likewise.
     #[serde(rename = "b", skip_serializing_if = "Latency::is_none")]
     pub first_byte: Latency,
 }
 
-/// What of a call stands in sums, wherever it is read: a receipt says more, and most of it takes longer to read.
+/// The part of a receipt that sums need. Reading the whole receipt would take longer.
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
     /// [`Receipt::at_ms`].
@@ -60,30 +61,30 @@ pub struct Counted<'a> {
     pub key: &'a str,
     /// The id of the group that was charged.
     pub group: Option<&'a str>,
-    /// [`Item::model`](crate::contract::Item::model), and so below.
+    /// [`Item::model`](crate::contract::Item::model); the fields below are the item's, too.
     pub model: &'a str,
-    /// Who answered.
+    /// The vendor that answered.
     pub vendor: &'a str,
-    /// Where the call came in.
+    /// The endpoint that was called.
     pub endpoint: Option<Endpoint>,
-    /// How it ended.
+    /// How the call ended.
     pub end: End,
-    /// Its usage is an estimate.
+    /// Whether the usage is estimated.
     pub estimated: bool,
     /// Tokens by class.
     pub usage: Usage,
-    /// What was charged.
+    /// The amount charged.
     pub charged_rub: MicroRub,
-    /// What it cost beyond that.
+    /// Cost minus charge, and the price of usage that was cut: see [`Counted::loss`].
     pub loss_rub: MicroRub,
-    /// What the vendor takes, where that is known.
+    /// The vendor's price, if configured.
     pub vendor_cost_rub: Option<MicroRub>,
-    /// From the request to the end, and to the first byte, in milliseconds.
+    /// Time from the request to the end, and to the first byte, in milliseconds.
     pub took_ms: (Option<u32>, Option<u32>),
 }
 
 impl<'a> Counted<'a> {
-    /// Of a receipt.
+    /// Reads a receipt.
     #[must_use]
     pub fn of(receipt: &'a Receipt) -> Self {
         let item = &receipt.item;
@@ -98,20 +99,26 @@ impl<'a> Counted<'a> {
             estimated: item.estimated,
             usage: item.usage,
             charged_rub: receipt.charged_rub,
-            loss_rub: receipt.loss_rub,
+            loss_rub: Self::loss(receipt.loss_rub, item.bounded_loss_rub),
             vendor_cost_rub: item.vendor_cost_rub,
             took_ms: Self::took(item.timeline.as_ref()),
         }
     }
 
-    /// [`Counted::took_ms`] of a call that went so.
+    /// The seller's loss: what the account could not pay, and the price of usage that was cut.
+    #[must_use]
+    pub fn loss(unpaid: MicroRub, bounded: Option<MicroRub>) -> MicroRub {
+        unpaid.plus_or_max(bounded.unwrap_or_default())
+    }
+
+    /// [`Counted::took_ms`] of a call with this timeline.
     #[must_use]
     pub fn took(timeline: Option<&Timeline>) -> (Option<u32>, Option<u32>) {
         let whole_ms = timeline.map(|times| times.whole_ms);
         (whole_ms, timeline.and_then(|times| times.first_byte_ms))
     }
 
-    /// Whether it is of these words of an account's sums.
+    /// Whether the call belongs to the sum of an account with these words.
     pub(super) fn is_of(&self, words: &Words) -> bool {
         words.key.as_deref() == Some(self.key)
             && words.model == self.model
@@ -120,7 +127,8 @@ impl<'a> Counted<'a> {
             && words.group.as_deref() == self.group
     }
 
-    /// The words of an account's sums that it is of. A group that is none is left out: money that is booked must be read.
+    /// The words under which the call is summed for its account. An invalid group is left out, since a booked charge
+    /// must be readable.
     pub(super) fn words(&self) -> Result<Words, IdError> {
         Ok(Words {
             key: Some(self.key.parse()?),
@@ -133,7 +141,7 @@ impl<'a> Counted<'a> {
 }
 
 impl Sums {
-    /// Of one call.
+    /// The sums of one call.
     #[must_use]
     pub fn of(receipt: &Receipt) -> Self {
         let mut sums = Self::default();
@@ -161,7 +169,7 @@ impl Sums {
         (first_byte_ms.into_iter()).for_each(|ms| self.first_byte.count(ms));
     }
 
-    /// Adds another sum.
+    /// Adds other sums.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.failed_calls += other.failed_calls;
@@ -176,8 +184,8 @@ impl Sums {
         self.first_byte.add(&other.first_byte);
     }
 
-    /// Whether these are the sums of what `receipts` come to: all but how long they took, which may be known of some of
-    /// them only. A version that does not know of it writes sums without it.
+    /// Whether these are the sums of `receipts`. Durations may be known for only some of the calls, because earlier
+    /// versions write sums without them.
     pub(super) fn agree_with(&self, receipts: &Self) -> bool {
         let timed = [&self.whole, &self.first_byte];
         let of = [&receipts.whole, &receipts.first_byte];
@@ -185,7 +193,7 @@ impl Sums {
             && self.same_but_for_times(receipts)
     }
 
-    /// The same of two sums that were made of the same receipts.
+    /// Whether two sums of the same receipts are equal, apart from durations.
     pub(super) fn same_but_for_times(&self, other: &Self) -> bool {
         let Self {
             whole, first_byte, ..
@@ -199,13 +207,14 @@ impl Sums {
     }
 }
 
-/// Whether an answer that ended so is among [`Sums::failed_calls`].
+/// Whether a call with this end counts in [`Sums::failed_calls`].
 #[must_use]
 pub const fn is_failed(end: End) -> bool {
     matches!(end, End::VendorCut | End::VendorError)
 }
 
-/// The receipt of a line, if it counts. A dispute moved nothing and may be of a call that was charged.
+/// The receipt of a line, if it counts. A disputed receipt moved no money, and its call may have been charged by
+/// another receipt.
 pub(crate) fn counted(line: &JournalLine) -> Option<&Receipt> {
     match line {
         JournalLine::Call(receipt) => (receipt.booked != Booked::Stale).then_some(receipt),
@@ -222,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_is_written_without_what_it_has_none_of_and_read_back() {
+    fn sum_round_trips_without_its_zero_fields() {
         for (sums, json) in [
             (Sums::default(), "{}"),
             (

@@ -1,10 +1,10 @@
-//! Calls of one account, added up where they are read: most of a page are of the same hour, key and model, and what is
-//! left of them is one row.
+//! Adds up calls of one account while they are read. Most calls of a page have the same hour, key and model, and become
+//! one row.
 
 use super::{HOUR_MS, Sums, Words, sums::Counted};
 use crate::account::IdError;
 
-/// Sums of calls by the hour, with the words of an account's sums.
+/// Sums of calls per hour, broken down as an account's sums are.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Vec<(u64, Words, Sums)>);
 
@@ -12,14 +12,14 @@ impl Tally {
     /// Adds a call.
     ///
     /// # Errors
-    /// When its key's id is none.
+    /// The id of its key is invalid.
     pub fn add(&mut self, call: &Counted<'_>) -> Result<(), IdError> {
         let hour_ms = call.at_ms - call.at_ms % HOUR_MS;
         let at = match self.find(|at_ms, words| at_ms == hour_ms && call.is_of(words)) {
             Some(at) => at,
             None => {
                 let words = call.words()?;
-                // Of a group that is none, nothing is left in them.
+                // An invalid group is not part of the words.
                 let found = self.find(|at_ms, known| at_ms == hour_ms && *known == words);
                 found.unwrap_or_else(|| {
                     self.0.push((hour_ms, words, Sums::default()));
@@ -31,13 +31,13 @@ impl Tally {
         Ok(())
     }
 
-    /// The newest first: a journal is read in the order of time.
+    /// Searches from the newest row, because a journal is read in the order of time.
     fn find(&self, is_it: impl Fn(u64, &Words) -> bool) -> Option<usize> {
         let mut rows = self.0.iter();
         rows.rposition(|(at_ms, words, _)| is_it(*at_ms, words))
     }
 
-    /// When an hour begins, what the calls are of, and what they come to.
+    /// The beginning of the hour, what the calls are broken down by, and their sums.
     pub fn rows(&self) -> impl Iterator<Item = &(u64, Words, Sums)> {
         self.0.iter()
     }
@@ -79,7 +79,7 @@ mod tests {
             (HOUR_MS, "k2", None),
             (2, "k1", Some("g1")),
             (3, "k1", Some("g1")),
-            // Money that is booked is counted, whatever stands for its group.
+            // A charge is counted even if its group is invalid.
             (4, "k1", Some("no group!")),
             (5, "k1", Some("no group!")),
         ] {

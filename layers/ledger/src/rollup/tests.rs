@@ -1,4 +1,4 @@
-//! The sums, and what journals have behind them, are what all receipts come to one by one.
+//! The sums and the journal lines after them equal the sum of all receipts.
 
 use std::{collections::BTreeMap, ops::ControlFlow, path::Path};
 
@@ -23,11 +23,11 @@ use crate::{
 
 pub(crate) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
 const KEYS: usize = 2;
-/// A month is whole among them in any case.
+/// Always includes a whole month.
 pub(crate) const DAYS: u64 = 70;
-/// Enough for all that is charged.
+/// Enough for all charges.
 const PAID: i64 = 1_000_000_000_000;
-/// What else moves an account's money: its id, before now, how much, why.
+/// Entries of an account: id, time before now, amount, reason.
 const MOVED: [(&str, u64, i64, Option<&str>); 3] = [
     ("p2", 20 * DAY_MS + 5 * HOUR_MS, 70_000_000, None),
     ("c1", 10 * DAY_MS, -30_000_001, Some("paid twice")),
@@ -41,7 +41,7 @@ type Table = BTreeMap<(Option<AccountId>, u64, Words), Sums>;
 pub(crate) struct Call {
     pub(crate) account: usize,
     pub(crate) key: usize,
-    /// Before now.
+    /// Time before now.
     pub(crate) ago_ms: u64,
     pub(crate) model: u8,
     pub(crate) vendor: u8,
@@ -90,7 +90,7 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
         at_ms: now_ms - call.ago_ms,
         account: given::account(ACCOUNTS[call.account]),
         key: key_of(call.account, call.key),
-        // A key goes into a group, and out of it.
+        // A key joins a group and leaves it.
         group: (call.model > 0 && !call.stale).then(|| format!("g{}", call.key).parse().unwrap()),
         held_rub: MicroRub::new(call.charged),
         cost_rub: MicroRub::new(call.charged + loss),
@@ -110,7 +110,7 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
             estimated: call.charged % 5 == 0,
             vendor_cost_rub: call.vendor_cost.map(MicroRub::new),
             endpoint: call.endpoint,
-            // A receipt of an earlier version does not say it.
+            // Receipts of an earlier version have no timeline.
             timeline: (call.charged % 3 != 0).then(|| Timeline {
                 first_byte_ms: u32::try_from(call.charged % 700).ok(),
                 whole_ms: u32::try_from(call.charged % 9_000).unwrap(),
@@ -125,7 +125,7 @@ pub(crate) fn key_of(account: usize, key: usize) -> KeyId {
     given::key(&format!("k{account}-{key}"))
 }
 
-/// The books that these receipts leave.
+/// The books that result from these receipts.
 async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
     let (ledger, id) = (MemoryLedger::new(), given::account(ACCOUNTS[account]));
     ledger.create_account(&id, "").await.unwrap();
@@ -199,7 +199,7 @@ async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> 
     target.filled().await.unwrap()
 }
 
-/// What all receipts of a time come to, one by one.
+/// Sums the receipts of a period one by one.
 fn one_by_one(receipts: &[Receipt], whose: &Whose<'_>, time: &Range<u64>, step: &Scope) -> Table {
     let mut table = Table::new();
     for receipt in receipts {
@@ -245,7 +245,7 @@ async fn asked<L: Rollup>(
     (table, parts)
 }
 
-/// Rolls up bit by bit, and asks for all kinds of times after each.
+/// Rolls up in steps, and reads various periods after each.
 async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64>], now_ms: u64) {
     let acme = given::account(ACCOUNTS[0]);
     for before_ms in [0, now_ms - 2 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
@@ -266,7 +266,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     }
     assert_eq!(roll_up(ledger, u64::MAX).await.unwrap(), 0, "all is in it");
     let added_up_ms = ledger.marks().await.unwrap().months_end_ms;
-    // Something was entered three hours ago.
+    // The last entry was made three hours ago.
     let newest = receipts.iter().map(|receipt| receipt.at_ms);
     let newest_ms = newest.fold(now_ms - 3 * HOUR_MS, u64::max);
     let begin_ms = Scope::Months.begin_ms(newest_ms);
@@ -304,7 +304,7 @@ pub(crate) async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u6
 }
 
 #[test]
-fn sums_and_what_is_behind_them_are_all_receipts_one_by_one() {
+fn sums_and_later_lines_together_contain_every_receipt_once() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -363,9 +363,9 @@ pub(crate) fn some_calls() -> Vec<Call> {
     (0..500).map(|n| ago(DAY_MS + n * 60_000)).collect()
 }
 
-/// The roll-up is there to read less.
+/// The roll-up exists to read less.
 #[tokio::test]
-async fn what_is_rolled_up_is_not_read_again() {
+async fn rolled_up_lines_are_not_read_again() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -378,7 +378,7 @@ async fn what_is_rolled_up_is_not_read_again() {
 }
 
 #[tokio::test]
-async fn lines_that_a_failover_may_take_back_are_left_alone() {
+async fn lines_that_a_failover_may_lose_are_not_rolled_up() {
     let now_ms = now();
     let mut calls = some_calls();
     calls.push(Call {
@@ -389,7 +389,7 @@ async fn lines_that_a_failover_may_take_back_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
     let mut roller = Roller::default();
-    // Payments and corrections are lines too.
+    // Payments and corrections are lines, too.
     let entries = ACCOUNTS.len() * (1 + MOVED.len());
     let standing = u64::try_from(500 + entries).unwrap();
     assert_eq!(roller.round(&ledger).await.unwrap(), standing);
@@ -397,9 +397,9 @@ async fn lines_that_a_failover_may_take_back_are_left_alone() {
     assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
 }
 
-/// In whichever order the accounts come: of two, the other one is before the one that cannot be read, or behind it.
+/// The order of accounts does not matter: the readable account comes before the unreadable one, or after it.
 #[tokio::test]
-async fn what_comes_before_a_journal_that_cannot_be_read_is_in_the_sums() {
+async fn unreadable_journal_does_not_stop_the_roll_up_of_others() {
     let now_ms = now();
     let of_both = some_calls().into_iter().enumerate().map(|(at, call)| Call {
         account: at % 2,
@@ -426,7 +426,7 @@ async fn what_comes_before_a_journal_that_cannot_be_read_is_in_the_sums() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_that_roll_up_at_once_count_nothing_twice() {
+async fn parallel_rollups_count_nothing_twice() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let server = Server::start().await;
@@ -441,9 +441,9 @@ async fn two_that_roll_up_at_once_count_nothing_twice() {
     }
 }
 
-/// The new primary has not got what one gateway wrote, and another has written since.
+/// The new primary does not have what one gateway wrote, and another gateway has written since.
 #[tokio::test]
-async fn what_was_reckoned_before_a_failover_is_not_added_behind_it() {
+async fn sums_computed_before_a_failover_are_not_written_after_it() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let server = Server::start().await;
@@ -463,7 +463,7 @@ async fn what_was_reckoned_before_a_failover_is_not_added_behind_it() {
 }
 
 #[tokio::test]
-async fn a_sum_that_is_wrong_is_named_and_made_anew() {
+async fn a_wrong_sum_is_reported_and_computed_again() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -484,9 +484,9 @@ async fn a_sum_that_is_wrong_is_named_and_made_anew() {
     assert_eq!(check(&ledger).await.unwrap(), Vec::<String>::new());
 }
 
-/// An earlier version has made sums that say nothing of times, and one beside may still.
+/// An earlier version has made sums without durations, and a gateway of that version may still do so.
 #[tokio::test]
-async fn sums_without_times_are_no_breach_and_times_that_no_receipt_has_are() {
+async fn missing_durations_in_sums_are_allowed_and_extra_ones_are_a_breach() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -529,7 +529,7 @@ async fn sums_without_times_are_no_breach_and_times_that_no_receipt_has_are() {
     }
 }
 
-/// What a ledger has of a version that knew no groups.
+/// As stored by a version without groups.
 #[test]
 fn sums_without_a_group_are_read_and_written_as_before_there_were_any() {
     let json = r#"{"k":"k1","m":"m","v":"v","e":"messages"}"#;
@@ -546,7 +546,7 @@ fn sums_without_a_group_are_read_and_written_as_before_there_were_any() {
 
 /// A clock may go back, or another version may have added up the months.
 #[tokio::test]
-async fn what_comes_to_a_month_that_is_added_up_already_is_added_to_it() {
+async fn late_lines_are_added_to_a_finished_month() {
     // In a month that is over.
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
@@ -588,14 +588,14 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
     assert_eq!(told, due + 1, "months are read");
 }
 
-/// Another gateway forgets all sums while one adds up the months; and clocks are not the same.
+/// Another gateway deletes all sums while this one adds up the months; and clocks differ.
 #[tokio::test]
-async fn months_are_added_up_of_the_sums_that_were_seen_or_not_at_all() {
+async fn month_is_summed_from_the_sums_read_or_not_at_all() {
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, then_ms - 3 * DAY_MS).await;
-    // All but what was entered since.
+    // All but the entries made since.
     roll_up(&ledger, then_ms + 1).await.unwrap();
     let seen = ledger.marks().await.unwrap();
     let newest_ms = receipts.iter().map(|receipt| receipt.at_ms).max().unwrap();

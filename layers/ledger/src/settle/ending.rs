@@ -1,4 +1,5 @@
-//! How a call ends, and how a ledger is told: by the settler, and by the outbox what an earlier process left.
+//! How a call ends, and how its end is sent to the ledger: by the settler, or by the outbox after an earlier process
+//! has died.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,22 +11,22 @@ use crate::{
     number::RequestNumber,
 };
 
-/// A tombstone of a settled hold lives for ten minutes: a first attempt older than this might find
-/// it gone, and then only an unknown hold's age tells a lost one from one that was settled.
+/// How long an attempt to settle counts as fresh. The tombstone of a settled hold lives for ten minutes. So within this
+/// time an unknown hold was lost and not settled; later its tombstone may be gone, too.
 pub(crate) const FRESH: Duration = Duration::from_secs(300);
 
 /// How a call ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is charged.
+    /// The call is charged.
     Settle(Arc<Settlement>),
-    /// It cost nothing.
+    /// The call was free; its hold is released.
     Release {
         /// The call's number.
         number: RequestNumber,
-        /// Who would have paid.
+        /// The account that would have paid.
         account: AccountId,
-        /// On which key.
+        /// The key that the call was made with.
         key: KeyId,
     },
 }
@@ -40,7 +41,7 @@ impl Ending {
         }
     }
 
-    /// What a ledger is told together, and what it is told one by one.
+    /// Separates settlements, which are sent to the ledger together, from releases, which are sent one by one.
     pub(crate) fn sorted(endings: impl IntoIterator<Item = Self>) -> (Vec<Settlement>, Vec<Self>) {
         let (mut settlements, mut releases) = (Vec::new(), Vec::new());
         for ending in endings {
@@ -52,7 +53,7 @@ impl Ending {
         (settlements, releases)
     }
 
-    /// Submits it to the ledger. A settlement is answered with what was booked.
+    /// Sends the end to the ledger. For a settlement, returns what was booked.
     pub(crate) async fn submit<L: Ledger>(
         &self,
         ledger: &L,
@@ -67,7 +68,7 @@ impl Ending {
         }
     }
 
-    /// What is reported once the ledger has answered so.
+    /// The event to report once the ledger has acknowledged the end.
     pub(crate) fn acknowledged<'a>(&'a self, settled: Option<&'a Settled>) -> Event<'a> {
         match (self, settled) {
             (Self::Settle(settlement), Some(settled)) => Event::Settled {
@@ -85,13 +86,13 @@ impl Ending {
 pub(crate) fn cause_of(error: LedgerError) -> BoxError {
     match error {
         LedgerError::Unavailable(cause) => cause,
-        // A ledger has no ground to refuse an end; one that does is asked again, and seen in the log.
+        // A ledger has no reason to refuse an end. If it does, the end is retried, and the refusal appears in the log.
         refused @ LedgerError::Refused(_) => refused.into(),
     }
 }
 
-/// Between half the wait and all of it, by the call's random bits: those that lost their ledger together
-/// do not come back to it together.
+/// Between half of `wait` and all of it, by the call's random bits, so that gateways that lost their ledger together do
+/// not return to it together.
 pub(crate) fn jittered(wait: Duration, number: RequestNumber) -> Duration {
     let random = u32::from(number.uuid().as_bytes()[15]);
     wait / 2 + wait / 2 * random / 255

@@ -1,5 +1,4 @@
-//! How a hold ends: by whom it is owned while its call runs, and how the ledger is told of its end, off the
-//! caller's way.
+//! Ends holds: who owns a hold while its call runs, and how its end is sent to the ledger without delaying the caller.
 
 mod ending;
 mod running;
@@ -12,7 +11,7 @@ pub(crate) use self::ending::cause_of;
 pub(crate) use self::ending::{FRESH, jittered};
 pub use self::{
     ending::Ending,
-    running::{Cut, Granted, RunningEntry},
+    running::{AdjustedHold, Cut, Granted, Running, RunningEntry},
     settler::{Event, QueuePermit, Settler, SettlerSettings, Unacknowledged},
     task::SettlerTask,
 };
@@ -20,7 +19,16 @@ use crate::{contract::Item, money::MicroRub, usage::Reading};
 
 /// Computes a call's charge.
 pub trait Bill: Send + Sync + 'static {
-    /// What the call cost, and what for; `None` when it costs nothing. Asked now and then while the
-    /// call runs, and once at its end. Must not panic: it runs in a `Drop`.
+    /// The cost of the call and what it was for; `None` if it is free. Called now and then while the call runs, and
+    /// once at its end, however it ends: also after an error, an answer with status 500, or a client that disconnected.
+    /// So compute the cost from `reading`: [`Reading::end`] is `None` if no answer was delivered. A bill that ignores
+    /// `reading` charges for failures. Must not panic, since it runs in a `Drop`.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)>;
+
+    /// The most that the call can still cost, if `reading` shows that it is less than the hold. The hold is then lowered
+    /// to it. Called when the answer has begun and the vendor has reported usage. By default the hold stays as it is.
+    fn cost_max(&self, reading: &Reading) -> Option<MicroRub> {
+        let _ = reading;
+        None
+    }
 }

@@ -1,7 +1,8 @@
-//! The holds of running calls: what must be extended, what must be noted down should this process die,
-//! and what is cut when it has to stop.
+//! The holds of running calls: which must be extended, what is recorded in checkpoints, and which are cut when the
+//! gateway must stop.
 //!
-//! A hold is here from its grant until its owner ends it, so what is tended is exactly what lives.
+//! A call is listed here from the moment its hold is granted until its owner ends it, so that exactly the live holds
+//! are tended.
 
 use std::{
     collections::HashSet,
@@ -17,8 +18,9 @@ use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
 use super::Bill;
-use crate::contract::{Hold, Settlement};
+use crate::contract::{Adjusted, Adjustment, Hold, Settlement};
 use crate::{
+    account::AccountId,
     money::MicroRub,
     number::RequestNumber,
     timeline::Timeline,
@@ -28,21 +30,44 @@ use crate::{
 /// A granted call, shared by the owner of its hold and the settler that tends it.
 #[derive(Debug)]
 pub struct Granted<T> {
-    /// What the ledger was asked for.
+    /// The hold that was requested.
     pub hold: Hold,
-    /// What it holds; `None` until it has answered.
+    /// The amount held; `None` until the ledger has answered.
     pub held: Option<MicroRub>,
-    /// When that was, if it was.
+    /// When the hold was granted, if it was.
     pub held_at: Option<Instant>,
-    /// What the call has used so far.
+    /// The amounts that were held since, if the hold is adjusted.
+    pub adjusted: AdjustedHold,
+    /// Usage of the call so far.
     pub meter: Meter,
-    /// What that costs.
+    /// Computes what that costs.
     pub bill: T,
-    /// Whether the call is told to end.
+    /// Whether the call must end now.
     pub cut: Cut,
 }
 
-/// Whether a call is told to end now.
+/// The amounts of a hold that is adjusted while its call runs.
+#[derive(Debug, Default)]
+pub struct AdjustedHold(Mutex<Amounts>);
+
+#[derive(Debug, Default)]
+struct Amounts {
+    /// The number of the last adjustment that was requested.
+    requested: u32,
+    /// The number of the last adjustment that the ledger has answered, and the amount held after it.
+    answered: Option<(u32, MicroRub)>,
+    /// The largest amount after any adjustment.
+    max: MicroRub,
+}
+
+impl AdjustedHold {
+    fn lock(&self) -> MutexGuard<'_, Amounts> {
+        // Each change is a few assignments that cannot panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The order to a call to end now.
 #[derive(Debug, Default)]
 pub struct Cut {
     ordered: AtomicBool,
@@ -55,7 +80,7 @@ impl Cut {
         self.owner.wake();
     }
 
-    /// Whoever asks is woken when it becomes true.
+    /// Registers the caller's waker, which is woken when this becomes true.
     pub fn is_ordered(&self, cx: &Context<'_>) -> bool {
         self.owner.register(cx.waker());
         self.ordered.load(Ordering::Acquire)
@@ -65,25 +90,69 @@ impl Cut {
 trait Call: Send + Sync {
     fn hold(&self) -> &Hold;
 
-    /// What tells whether its cost may have changed.
+    /// Changes whenever the call's cost may have changed.
     fn progress(&self) -> Progress;
 
-    /// Its end, were it now; `None` while it costs nothing.
+    /// The call's settlement if it ended now; `None` while it is free.
     fn settlement(&self) -> Option<Settlement>;
 
     fn cut(&self);
 }
 
-/// Text seen, and usage told.
+/// Bytes of text seen, and the usage reported.
 type Progress = (u64, Option<Usage>);
 
+impl<T> Granted<T> {
+    /// The next adjustment of the hold, to be sent to the ledger; `None` if nothing is held.
+    #[must_use]
+    pub fn adjustment(&self, amount: MicroRub) -> Option<Adjustment> {
+        self.held?;
+        let mut amounts = self.adjusted.lock();
+        amounts.requested = amounts.requested.saturating_add(1);
+        Some(Adjustment {
+            number: self.hold.number,
+            account: self.hold.account.clone(),
+            key: self.hold.key.clone(),
+            sequence: amounts.requested,
+            amount,
+        })
+    }
+
+    /// Records the ledger's answer to an adjustment. The answer to an earlier one is ignored.
+    pub fn adjusted(&self, adjustment: &Adjustment, answer: Adjusted) {
+        let Adjusted::Held(held) = answer else {
+            return;
+        };
+        let mut amounts = self.adjusted.lock();
+        let before = amounts.answered.map_or(0, |(sequence, _)| sequence);
+        if adjustment.sequence > before {
+            amounts.answered = Some((adjustment.sequence, held));
+            amounts.max = amounts.max.max(held);
+        }
+    }
+
+    /// The amount that the call holds now, according to the ledger's last answer; `None` if nothing is held.
+    #[must_use]
+    pub fn held_now(&self) -> Option<MicroRub> {
+        let first = self.held?;
+        let answered = self.adjusted.lock().answered;
+        Some(answered.map_or(first, |(_, held)| held))
+    }
+}
+
 impl<T: Bill> Granted<T> {
-    /// Its end by this reading; `None` where nothing is held, or it cost nothing.
+    /// The settlement according to this reading; `None` if nothing is held, or the call is free.
     #[must_use]
     pub fn ended(&self, reading: &Reading) -> Option<Settlement> {
         let held = self.held?;
         let (cost, mut item) = self.bill.charge(reading)?;
         item.timeline = self.timeline(reading);
+        let amounts = self.adjusted.lock();
+        if let Some((_, held_at_end)) = amounts.answered {
+            item.held_max_rub = Some(amounts.max.max(held));
+            item.held_at_end_rub = Some(held_at_end);
+        }
+        drop(amounts);
         Some(Settlement {
             number: self.hold.number,
             account: self.hold.account.clone(),
@@ -96,12 +165,12 @@ impl<T: Bill> Granted<T> {
         })
     }
 
-    /// How it went to its end, which is now.
+    /// The call's timeline, with the end set to now.
     fn timeline(&self, reading: &Reading) -> Option<Timeline> {
         let mut line = reading.timeline.clone()?;
         let since = self.held_at?.elapsed().as_millis();
         let since = u32::try_from(since).unwrap_or(u32::MAX);
-        // Parts of a millisecond are left out twice.
+        // Fractions of a millisecond are dropped in both terms, so the sum may be too small.
         let least = line.first_byte_ms.unwrap_or_default();
         line.whole_ms = line.held_ms.saturating_add(since).max(least);
         Some(line)
@@ -129,16 +198,16 @@ impl<T: Bill> Call for Granted<T> {
     }
 }
 
-/// All running calls of one settler. Clones share them.
+/// All running calls of one settler. Clones share them, and do not keep the settler alive.
 #[derive(Clone, Default)]
-pub(super) struct Running(Arc<Mutex<Calls>>);
+pub struct Running(Arc<Mutex<Calls>>);
 
 #[derive(Default)]
 struct Calls {
     places: Vec<Option<Tended>>,
-    /// Places that are empty.
+    /// Indexes of empty places.
     spare: Vec<usize>,
-    /// Whatever comes now is cut at once.
+    /// Calls that arrive from now on are cut at once.
     cut: bool,
 }
 
@@ -148,7 +217,7 @@ struct Tended {
     noted: Progress,
 }
 
-/// A call's entry among the running ones; dropped, it is gone from there.
+/// A call's entry in the list. Dropping it removes the call.
 pub struct RunningEntry {
     running: Running,
     place: usize,
@@ -176,7 +245,8 @@ impl Running {
         }
     }
 
-    /// Calls whose cost has changed since they were noted last, as if they ended now.
+    /// The checkpoints to record: settlements, as if they ended now, of calls whose cost has changed since their last
+    /// checkpoint.
     pub(super) fn notes(&self) -> Vec<Settlement> {
         let mut notes = Vec::new();
         for tended in self.lock().places.iter_mut().flatten() {
@@ -189,8 +259,7 @@ impl Running {
         notes
     }
 
-    /// Holds that have lived half their time. They are due again after half of it, or after
-    /// [`Running::not_extended`].
+    /// Holds past half of their time. They are due again after another half, or after [`Running::not_extended`].
     pub(super) fn due_extensions(&self) -> Vec<Hold> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -204,7 +273,7 @@ impl Running {
         due
     }
 
-    /// The ledger could not be asked: these are due again in the next round.
+    /// Makes these holds due in the next round, because the ledger did not answer.
     pub(super) fn not_extended(&self, numbers: &[RequestNumber]) {
         if numbers.is_empty() {
             return;
@@ -217,7 +286,7 @@ impl Running {
         }
     }
 
-    /// Ends all calls now, and those that come later.
+    /// Ends all calls now, and those that arrive later.
     pub(super) fn cut(&self) {
         let mut calls = self.lock();
         calls.cut = true;
@@ -226,7 +295,19 @@ impl Running {
         }
     }
 
-    /// How many there are.
+    /// Cost of an account's running calls so far: at most the hold of each.
+    #[must_use]
+    pub fn used(&self, account: &AccountId) -> MicroRub {
+        let calls = self.lock();
+        let calls = calls.places.iter().flatten().map(|tended| &tended.call);
+        let ends = calls
+            .filter(|call| call.hold().account == *account)
+            .filter_map(|call| call.settlement());
+        let costs = ends.map(|end| end.cost.min(end.held_at_end()));
+        costs.fold(MicroRub::ZERO, MicroRub::plus_or_max)
+    }
+
+    /// Number of running calls.
     pub(super) fn count(&self) -> usize {
         let calls = self.lock();
         calls.places.len() - calls.spare.len()
@@ -244,8 +325,14 @@ impl Drop for RunningEntry {
         let tended = calls.places[self.place].take();
         calls.spare.push(self.place);
         drop(calls);
-        // Outside the lock: it may be the last to hold the call.
+        // Outside of the lock: this may drop the call itself.
         drop(tended);
+    }
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Running").field(&self.count()).finish()
     }
 }
 
@@ -256,7 +343,7 @@ impl std::fmt::Debug for RunningEntry {
 }
 
 fn half_time(ttl: Duration) -> Instant {
-    // A year and more is never: an instant so far may not exist.
+    // A longer time has the same effect, and an instant so far ahead may not be representable.
     Instant::now() + (ttl / 2).min(Duration::from_secs(365 * 24 * 3600))
 }
 
@@ -266,14 +353,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        account::{AccountId, KeyId},
+        account::KeyId,
         contract::{Item, Ledger, LedgerError, Reserved, Settled},
         settle::{Settler, SettlerSettings},
     };
 
     const TTL: Duration = Duration::from_secs(60);
 
-    /// Writes down what it is asked; `down` while it should not answer.
+    /// Records its calls; fails while `down`.
     #[derive(Clone, Default)]
     struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -332,7 +419,7 @@ mod tests {
         }
     }
 
-    /// A byte of text costs a micro-ruble.
+    /// Charges one micro-ruble per byte of text.
     struct ByText;
 
     impl Bill for ByText {
@@ -368,6 +455,7 @@ mod tests {
             },
             held: Some(MicroRub::new(100)),
             held_at: None,
+            adjusted: AdjustedHold::default(),
             meter: meter.clone(),
             bill: ByText,
             cut: Cut::default(),
@@ -375,7 +463,7 @@ mod tests {
         (meter, Arc::new(call))
     }
 
-    /// Lets so many seconds go by, one by one.
+    /// Advances the clock second by second.
     async fn pass(seconds: u64) {
         for _ in 0..seconds {
             advance(Duration::from_secs(1)).await;
@@ -395,7 +483,7 @@ mod tests {
         pass(63).await;
         assert_eq!(extended(), 3);
 
-        // A ledger that is away is asked in each round until it answers.
+        // While the ledger is down, each round sends a request.
         ledger.0.lock().unwrap().down = true;
         pass(40).await;
         assert_eq!(extended(), 3);
@@ -411,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_call_has_cost_is_noted_when_it_has_changed() {
+    async fn a_checkpoint_is_recorded_when_the_cost_has_changed() {
         let (ledger, settler, _tasks) = started();
         let noted = || ledger.0.lock().unwrap().noted.clone();
         let (meter, call) = granted();
@@ -435,7 +523,55 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tending_ends_with_the_last_settler() {
+    async fn used_is_the_cost_so_far_of_running_calls_up_to_their_holds() {
+        let (_ledger, settler, _tasks) = started();
+        let calls = settler.calls();
+        let used = |account: &str| calls.used(&account.parse().unwrap()).micro();
+        let (meter, call) = granted();
+        let entry = settler.tend(call);
+        assert_eq!(used("acme"), 0);
+        for (bytes, expected) in [(7, 7), (100, 100), (900, 100)] {
+            meter.update(|reading| reading.text_bytes = bytes);
+            assert_eq!((used("acme"), used("other")), (expected, 0));
+        }
+        drop(entry);
+        assert_eq!(used("acme"), 0);
+    }
+
+    #[test]
+    fn settlement_has_the_largest_and_the_last_amount_of_an_adjusted_hold() {
+        let (meter, call) = granted();
+        meter.update(|reading| reading.text_bytes = 30);
+        let amounts = || {
+            let reading = Reading {
+                end: Some(End::Finished),
+                ..meter.read()
+            };
+            let Settlement { held, item, .. } = call.ended(&reading).unwrap();
+            [Some(held), item.held_max_rub, item.held_at_end_rub].map(|it| it.map(MicroRub::micro))
+        };
+        assert_eq!(amounts(), [Some(100), None, None]);
+        let adjust = |amount| call.adjustment(MicroRub::new(amount)).unwrap();
+        let answered = |adjustment: &Adjustment| {
+            call.adjusted(adjustment, Adjusted::Held(adjustment.amount));
+        };
+        let [shrunk, grown, last, refused] = [40, 120, 60, 900].map(adjust);
+        assert_eq!([shrunk.sequence, refused.sequence], [1, 4]);
+        call.adjusted(&refused, Adjusted::Unsupported);
+        assert_eq!(amounts(), [Some(100), None, None]);
+        answered(&shrunk);
+        assert_eq!(amounts(), [Some(100), Some(100), Some(40)]);
+        answered(&grown);
+        assert_eq!(amounts(), [Some(100), Some(120), Some(120)]);
+        answered(&last);
+        // A late answer to an earlier adjustment.
+        answered(&grown);
+        assert_eq!(amounts(), [Some(100), Some(120), Some(60)]);
+        assert_eq!(call.held_now().map(MicroRub::micro), Some(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn task_ends_when_the_last_settler_is_dropped() {
         let (_, settler, mut tasks) = started();
         pass(1).await;
         drop(settler);

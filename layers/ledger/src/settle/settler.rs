@@ -1,7 +1,7 @@
-//! Ends holds off the callers' way: one bounded queue, one task, retries until the ledger answers.
+//! Ends holds without delaying callers: one bounded queue, one task, retries until the ledger answers.
 //!
-//! An end is told to the ledger at once, with all that have come meanwhile: until it is told its hold stands, and a
-//! caller who has little left makes the next call right behind it.
+//! An end is sent to the ledger at once, together with all ends that have arrived meanwhile. Until then the hold still
+//! counts, and a caller with little money left may make its next call right away.
 
 use std::{
     fmt,
@@ -25,21 +25,22 @@ use super::{
 use crate::contract::{Ledger, Settled, Settlement};
 use crate::{BoxError, number::RequestNumber};
 
-/// How much a settler takes on.
+/// Limits and intervals of a settler.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct SettlerSettings {
-    /// Calls that may be running or waiting to be settled. Each takes its place before its hold.
+    /// Calls that may be running or waiting to be settled. A call takes its place before its hold is made.
     pub calls_max: usize,
-    /// Settlements under way at a time.
+    /// Settlements in flight, at most.
     pub under_way_max: usize,
-    /// Calls that go on without their client at a time; further ones are cut.
+    /// Calls that continue without their client, at most; further ones are cut.
     pub without_client_max: usize,
-    /// First wait after the ledger was out of reach; doubled each time.
+    /// Wait before the first retry when the ledger did not answer; doubled with each retry.
     pub retry_min: Duration,
-    /// Longest wait.
+    /// Longest wait before a retry.
     pub retry_max: Duration,
-    /// How often running calls are looked at: holds past half their time are extended, and what
-    /// calls have cost so far is noted in the ledger's [checkpoint](Ledger::checkpoint).
+    /// How often running calls are tended: holds past half of their time are extended, and what calls have cost so far
+    /// is recorded in the ledger's [checkpoint](Ledger::checkpoint).
     pub tend_every: Duration,
 }
 
@@ -56,39 +57,39 @@ impl Default for SettlerSettings {
     }
 }
 
-/// What a settler reports.
+/// Reports of a settler.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A call was charged.
     Settled {
-        /// What was asked.
+        /// The settlement that was sent.
         settlement: &'a Settlement,
-        /// What was booked.
+        /// The ledger's booking.
         settled: &'a Settled,
     },
-    /// A hold was released: the call cost nothing.
+    /// A hold was released; the call was free.
     Released {
         /// The call's number.
         number: RequestNumber,
     },
-    /// The ledger was out of reach; it will be asked again.
+    /// The ledger did not answer; the end is retried.
     Unavailable {
         /// The call's number.
         number: RequestNumber,
-        /// Why.
+        /// Why the ledger did not acknowledge the end.
         cause: &'a BoxError,
     },
-    /// Running calls could not be tended: they will be in the next round.
+    /// Running calls could not be extended or recorded; the next round retries.
     Untended {
-        /// Why.
+        /// Error of the ledger.
         cause: &'a BoxError,
     },
 }
 
 pub(super) type Unfinished = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The way into a settler's queue. When the last one is dropped, the task ends after its work.
+/// A handle to a settler's queue. When the last handle is dropped, the task finishes its work and ends.
 #[derive(Clone)]
 pub struct Settler {
     endings: mpsc::Sender<Ending>,
@@ -98,8 +99,8 @@ pub struct Settler {
 }
 
 impl Settler {
-    /// A settler for `ledger`, and the task that must be run for it. A `report` that panics is the loss of
-    /// that report; a ledger that does ends the task, and from then on no call finds a place.
+    /// Creates a settler for `ledger`, and the task to run for it. If `report` panics, only that report is lost. If the
+    /// ledger panics, the task ends, and no further call gets a permit.
     pub fn new<L: Ledger>(
         ledger: L,
         settings: SettlerSettings,
@@ -109,7 +110,7 @@ impl Settler {
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
         let (running, unacknowledged) = (Running::default(), Unacknowledged::default());
         let report = move |event: &Event<'_>| {
-            // What a report panics over is printed; the other calls have to be settled all the same.
+            // The panic is printed; other calls must be settled all the same.
             drop(catch_unwind(AssertUnwindSafe(|| report(event))));
         };
         let task = SettlerTask {
@@ -132,7 +133,7 @@ impl Settler {
         )
     }
 
-    /// A permit for one ending in the queue; `None` when the queue is full.
+    /// A permit for one end in the queue; `None` if the queue is full.
     #[must_use]
     pub fn permit(&self) -> Option<QueuePermit> {
         self.endings
@@ -142,33 +143,38 @@ impl Settler {
             .map(QueuePermit)
     }
 
-    /// Tends a granted call until the entry is dropped.
+    /// Extends the hold of a running call and records its checkpoints until the entry is dropped.
     #[must_use]
     pub fn tend<T: Bill>(&self, call: Arc<Granted<T>>) -> RunningEntry {
         self.running.enter(call)
     }
 
-    /// Ends all running calls now, and those that come later: each answers
-    /// that the gateway is draining, inside its answer where that has begun, and pays for what
-    /// was delivered.
+    /// Ends all running calls now, and those that start later. Each call reports that the gateway is draining, inside
+    /// its answer if that has begun, and is charged for what was delivered.
     pub fn cut_running(&self) {
         self.running.cut();
     }
 
-    /// Calls that hold money now.
+    /// Number of calls that hold money now.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.count()
     }
 
-    /// Calls that have ended and whose end the ledger has not acknowledged. Keeps no settler from ending.
+    /// The running calls themselves. They do not keep the settler alive.
+    #[must_use]
+    pub fn calls(&self) -> Running {
+        self.running.clone()
+    }
+
+    /// The counter of calls whose end the ledger has not acknowledged. It does not keep the settler alive.
     #[must_use]
     pub fn unacknowledged(&self) -> Unacknowledged {
         self.unacknowledged.clone()
     }
 
-    /// Goes on with a call whose client has left, unless too many do already: then it is dropped,
-    /// which settles it.
+    /// Continues a call whose client has disconnected. If too many calls do already, the call is dropped, which settles
+    /// it.
     pub fn finish_without_client(&self, call: Unfinished) {
         drop(self.unfinished.try_send(call));
     }
@@ -182,23 +188,23 @@ impl fmt::Debug for Settler {
     }
 }
 
-/// Counts the calls that have ended and whose end, a charge or a release, the ledger has not acknowledged.
+/// Counts the calls that have ended and whose charge or release the ledger has not acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct Unacknowledged(pub(super) Arc<AtomicUsize>);
 
 impl Unacknowledged {
-    /// How many there are. Once its settler's task was dropped, how many it has left so.
+    /// Their number. After the settler's task was dropped, the number that it left behind.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A permit for one ending in the settler's queue: using it neither waits nor fails.
+/// A permit for one end in the settler's queue: sending it neither waits nor fails.
 pub struct QueuePermit(mpsc::OwnedPermit<Ending>);
 
 impl QueuePermit {
-    /// Queues the ending.
+    /// Queues the end.
     pub fn send(self, ending: Ending) {
         self.0.send(ending);
     }

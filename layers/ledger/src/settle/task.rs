@@ -1,4 +1,4 @@
-//! The settler's work: ends are told to the ledger until it answers, and running calls are tended.
+//! The settler's task: sends ends to the ledger until it acknowledges them, and tends running calls.
 
 use std::{
     fmt,
@@ -27,16 +27,16 @@ use crate::{
     contract::{Hold, Ledger, LedgerError},
 };
 
-/// A call that cannot be settled is reported once, and then so often.
+/// A call that cannot be settled is reported at once, and then at this interval.
 const REPORT_AGAIN: Duration = Duration::from_secs(60);
 
-/// So many ends are told to the ledger together.
+/// Ends that are sent to the ledger together, at most.
 const TOGETHER_MAX: usize = 256;
 
-/// Holds that one round asks to extend at the same time.
+/// Holds that one round extends at the same time.
 const EXTENSIONS_AT_ONCE: usize = 64;
 
-/// The work of a [`Settler`](super::Settler): whoever owns the runtime runs it.
+/// The work of a [`Settler`](super::Settler), to be run on the owner's runtime.
 pub struct SettlerTask<L> {
     pub(super) ledger: Arc<L>,
     pub(super) settings: SettlerSettings,
@@ -56,13 +56,13 @@ impl<L> fmt::Debug for SettlerTask<L> {
 }
 
 impl<L: Ledger> SettlerTask<L> {
-    /// Settles until every [`Settler`](super::Settler) is gone and all that was queued is booked.
+    /// Settles until every [`Settler`](super::Settler) is dropped and everything queued is booked.
     pub async fn run(mut self) {
         let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut without_client = FuturesUnordered::new();
-        // In a set of its own, so that its timers are looked at when they are due and not at each end.
+        // A separate set, so that its timers are polled when they are due and not at each end.
         let mut tending = FuturesUnordered::new();
-        // A ledger that is away holds the extensions up, and must not hold up the notes.
+        // Two tasks: a ledger that does not answer delays the extensions, but must not delay the checkpoints.
         tending.push(join(self.note(), self.extend()));
         let mut together = Vec::new();
         let mut under_way = 0_usize;
@@ -72,15 +72,15 @@ impl<L: Ledger> SettlerTask<L> {
             if !(queue_open || unfinished_open || under_way > 0 || !without_client.is_empty()) {
                 return;
             }
-            // While the ledger is out of reach, what is under way fills up, then the queue does, and
-            // then no new call finds a place: nothing is served that could not be charged.
+            // While the ledger is out of reach, first the settlements in flight reach their limit, then the queue fills
+            // up, then no new call gets a permit: no call is served that could not be charged.
             let room = self.settings.under_way_max.saturating_sub(under_way);
             let takes_more = queue_open && room > 0;
             let adopts_more =
                 unfinished_open && without_client.len() < self.settings.without_client_max;
             tokio::select! {
                 biased;
-                // Seldom ready, so first: a busy queue must not keep them waiting.
+                // Rarely ready, so polled first: a busy queue must not delay it.
                 Some(_) = tending.next() => {}
                 Some(answered) = ending.next(), if !ending.is_empty() => {
                     let (ended, unended): (usize, Vec<Unended>) = answered;
@@ -97,7 +97,7 @@ impl<L: Ledger> SettlerTask<L> {
                     }
                 }
                 call = self.unfinished.recv(), if adopts_more => match call {
-                    // Whatever it panics over, its guard has settled it; the settler lives on.
+                    // If the call panics, its guard has settled it, and the settler goes on.
                     Some(call) => without_client.push(AssertUnwindSafe(call).catch_unwind()),
                     None => unfinished_open = false,
                 },
@@ -106,7 +106,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// The first round is now; one that comes late puts off those behind it.
+    /// The first round is now; a late round delays the following ones.
     fn rounds(&self) -> Interval {
         let mut rounds =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
@@ -114,7 +114,7 @@ impl<L: Ledger> SettlerTask<L> {
         rounds
     }
 
-    /// Notes, round by round, what running calls have cost. Does not end.
+    /// Records in each round what running calls have cost. Never returns.
     fn note(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
@@ -125,8 +125,8 @@ impl<L: Ledger> SettlerTask<L> {
         async move {
             loop {
                 rounds.tick().await;
-                // What is noted is looked up and handed to the ledger in one step: a call that ends from
-                // here on is settled by this same task, thus after its note.
+                // Checkpoints are computed and passed to the ledger in one step. A call that ends after this point is
+                // settled by this same task, thus after its checkpoint.
                 let notes = running.notes();
                 if !notes.is_empty()
                     && let Err(error) = ledger.checkpoint(&notes).await
@@ -139,7 +139,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Extends, round by round, holds that have lived half their time. Does not end.
+    /// Extends in each round the holds past half of their time. Never returns.
     fn extend(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
@@ -163,7 +163,7 @@ impl<L: Ledger> SettlerTask<L> {
                         ledger.extend(*number, account, *ttl)
                     });
                     for (hold, answer) in some.iter().zip(join_all(asked).await) {
-                        // A hold that stands no more is settled late or by force: nothing to do here.
+                        // A hold that no longer exists is settled late or by force; nothing to do here.
                         if let Err(error) = answer {
                             failed.push(hold.number);
                             cause = Some(cause_of(error));
@@ -178,8 +178,8 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Tells the ledger of these ends together, and leaves their vector empty for the next ones. Says how many
-    /// it has acknowledged, and which it has not.
+    /// Sends these ends to the ledger together, and leaves the vector empty for reuse. Returns how many were
+    /// acknowledged, and the others.
     fn end_all(
         &self,
         together: &mut Vec<Ending>,
@@ -204,9 +204,9 @@ impl<L: Ledger> SettlerTask<L> {
             let mut unended = Vec::new();
             let mut settled = settled.into_iter();
             for settlement in settlements {
-                // A ledger that leaves one out is asked for it again.
+                // If a ledger leaves out a result, the end is retried.
                 let answer = settled.next().unwrap_or_else(|| {
-                    let cause = "the ledger did not say what became of it".into();
+                    let cause = "the ledger returned no result for it".into();
                     Err(LedgerError::Unavailable(cause))
                 });
                 match answer {
@@ -235,7 +235,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Tells the ledger of an end again, until it is acknowledged.
+    /// Sends an end again until it is acknowledged.
     fn retry(&self, unended: Unended) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, settings) = (
             Arc::clone(&self.ledger),
@@ -279,8 +279,8 @@ impl<L: Ledger> SettlerTask<L> {
 /// An end that the ledger has not acknowledged.
 struct Unended {
     ending: Ending,
-    /// When the ledger was told first.
+    /// When it was first sent to the ledger.
     began: Instant,
-    /// Why it did not answer.
+    /// Why it was not acknowledged.
     cause: BoxError,
 }

@@ -1,9 +1,9 @@
-//! What a ledger file shows to an [audit](crate::audit): its accounts, keys and entries, then each receipt once, in the
-//! order in which they lie there.
+//! Reads a ledger file for an [audit](crate::audit): its accounts, keys and entries, then each receipt once, in storage
+//! order.
 //!
-//! A file is judged before it is opened, so this must be fast with millions of receipts. SQL only reads: to have it add
-//! up by account and key costs a sort of all receipts, which is more than to add up here. What a receipt says that its call
-//! cost is computed again for an audit alone.
+//! A file is checked before it is opened, so this must be fast with millions of receipts. SQL only reads: summing by
+//! account and key in SQL would sort all receipts, which is slower than summing here. Only an explicit audit computes
+//! again what each call costs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -25,22 +25,22 @@ use crate::{
     usage::Usage,
 };
 
-/// So many breaches of a file are listed.
+/// Breaches of a file that are listed, at most.
 const BREACHES_MAX: usize = 100;
 
-/// Why a file is judged.
+/// The occasion of a check, which decides how strict it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// It is opened. Only what a gateway could not go on with is a breach: receipts may be trimmed by age one day, and
-    /// what they said has been charged.
+    /// The file is being opened. Only faults with which a gateway could not continue are breaches: receipts may be
+    /// trimmed by age one day, and their charges are made.
     Opening,
-    /// It is audited. The receipts must be there, unless the account came from a ledger without its oldest ones, and
-    /// cost what their usage comes to at their prices.
+    /// The file is being audited. All receipts must exist, unless the account came from a ledger without its oldest
+    /// ones, and their costs must equal their usage at their prices.
     Audit,
 }
 
-/// Breaches of the invariants in the file, in words that begin with the invariant's name. A transaction is open, so that
-/// all is read at one moment.
+/// Breaches of the invariants in the file; each text begins with the invariant's name. A transaction must be open, so
+/// that everything is read at one moment.
 pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Result<Vec<String>> {
     let mut strays = Strays::default();
     let mut books = accounts(conn, occasion)?;
@@ -67,7 +67,7 @@ pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Resul
     Ok(breaches)
 }
 
-/// An account's books, and what its entries sum to.
+/// An account's books, and the sum of its entries.
 struct Books {
     snapshot: Snapshot,
     entered: i128,
@@ -90,7 +90,7 @@ fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<S
             // No hold outlives its process.
             held_rub: MicroRub::ZERO,
             holds: Vec::new(),
-            // These sums are not kept.
+            // These sums are not stored.
             spent_rub: MicroRub::ZERO,
             entered_rub: MicroRub::ZERO,
             keys: Vec::new(),
@@ -179,7 +179,7 @@ fn add_entries(
     Ok(())
 }
 
-/// Goes over all receipts: what is done here is done for each call that there ever was.
+/// Reads all receipts. The work per row is done for every call ever made.
 fn add_receipts(
     conn: &Connection,
     accounts: &mut HashMap<String, Judged>,
@@ -198,7 +198,7 @@ fn add_receipts(
     Ok(())
 }
 
-/// Goes over all receipts with a price and computes what they cost. Those whose account is not there have been told of.
+/// Computes the cost of all receipts with a price. Receipts without an account were reported before.
 fn compute_costs(
     conn: &Connection,
     accounts: &mut HashMap<String, Judged>,
@@ -243,11 +243,11 @@ fn priced_usage<'a>(row: &Row<'_>, prices: &'a mut Prices) -> rusqlite::Result<(
     Ok((prices.of(row, 8)?, usage))
 }
 
-/// Prices by their text: most calls share one of few, and it is longer to read one than to compute with it.
+/// Prices by their text: most calls share one of a few, and parsing a price takes longer than computing with it.
 #[derive(Default)]
 struct Prices(HashMap<String, Price>);
 
-/// So many different prices are kept at a time: their number grows with the exchange rates.
+/// Different prices kept at a time, at most; their number grows with the exchange rates.
 const PRICES_MAX: usize = 1_000;
 
 impl Prices {
@@ -264,10 +264,10 @@ impl Prices {
     }
 }
 
-/// An account that is judged, and what its receipts have come to so far.
+/// An account being checked, with the sums of its receipts so far.
 struct Judged {
     audit: AccountAudit,
-    /// Of the calls that add up, by key: what they were charged, and lost.
+    /// Sums of charges and losses by key, over calls whose amounts add up.
     sums: HashMap<String, (i128, i128)>,
 }
 
@@ -323,7 +323,7 @@ impl Judged {
     }
 }
 
-/// What belongs to no account, in words, as far as it is listed.
+/// Reports of rows that belong to no account, up to the limit of listed breaches.
 #[derive(Default)]
 struct Strays(BTreeSet<String>);
 

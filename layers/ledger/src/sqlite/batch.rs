@@ -1,8 +1,8 @@
-//! Records into the file: what came together, in one transaction.
+//! Writes records into the file: those that arrived together share one transaction.
 //!
-//! A charge leaves a receipt and the totals of its account and its key. Those are what they came to, so
-//! that of a run of charges the last are enough: they are written once for each account and key, before
-//! any other record and at the end.
+//! A charge writes a receipt and the totals of its account and key. Totals are new values, not differences. So of a run
+//! of charges only the last totals matter: they are written once per account and key, before any other record and at
+//! the end.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,13 +25,14 @@ use crate::{
     price::Price,
 };
 
-/// A dispute moved nothing: what is booked later takes its place. Anything else stands.
+/// A disputed receipt moved no money; a later receipt of the call replaces it. Any other receipt stays.
 const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
-    classes, unpriced, vendor_cost, endpoint, timeline, key_group)
+    classes, unpriced, vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss,
+    held_max, held_at_end)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-    ?21, ?22, ?23, ?24, ?25, ?26)
+    ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)
 ON CONFLICT (number) DO UPDATE SET
     at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
     model = excluded.model, vendor = excluded.vendor, input = excluded.input,
@@ -42,10 +43,12 @@ ON CONFLICT (number) DO UPDATE SET
     bounded = excluded.bounded, session = excluded.session, classes = excluded.classes,
     unpriced = excluded.unpriced, vendor_cost = excluded.vendor_cost,
     endpoint = excluded.endpoint, timeline = excluded.timeline,
-    key_group = excluded.key_group
+    key_group = excluded.key_group, vendor_usage = excluded.vendor_usage,
+    bounded_loss = excluded.bounded_loss, held_max = excluded.held_max,
+    held_at_end = excluded.held_at_end
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
-/// So many prices of a batch are remembered as text.
+/// Prices whose text is cached per batch, at most.
 const PRICES_MAX: usize = 16;
 
 /// Commits records in their order, all or none.
@@ -60,7 +63,7 @@ pub(super) fn commit<'a>(
     in_one_commit(conn, |conn| write(conn, records))
 }
 
-/// Writes records in their order; a transaction is open.
+/// Writes records in their order; a transaction must be open.
 pub(super) fn write<'a>(
     conn: &Connection,
     records: impl Iterator<Item = &'a Record>,
@@ -198,7 +201,7 @@ fn write_entry(
         .execute(params![&**account, balance.micro()])?)
 }
 
-/// Nothing is written where there is no account, which is an error then.
+/// Writes nothing if the account does not exist; the row count then reports an error.
 fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
@@ -218,7 +221,7 @@ fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusql
     one(conn.prepare_cached(sql)?.execute(row)?)
 }
 
-/// As it has become.
+/// Writes the group's new values.
 pub(super) fn write_group(
     conn: &Connection,
     account: &AccountId,
@@ -268,7 +271,7 @@ fn write_tariff(
 /// Writes receipts.
 pub(super) struct Receipts<'conn> {
     insert: CachedStatement<'conn>,
-    /// As the column has them: calls of one model share a price.
+    /// The text of prices as stored; calls of one model share a price.
     prices: Vec<(Arc<Price>, String)>,
 }
 
@@ -290,6 +293,10 @@ impl<'conn> Receipts<'conn> {
             bounded,
             unpriced,
             vendor_cost_rub,
+            vendor_usage,
+            bounded_loss_rub,
+            held_max_rub,
+            held_at_end_rub,
             end,
             session,
             endpoint,
@@ -331,6 +338,10 @@ impl<'conn> Receipts<'conn> {
             endpoint.map(Endpoint::as_str),
             timeline.as_ref().map(ToString::to_string),
             receipt.group.as_deref(),
+            vendor_usage.as_ref().map(to_json).transpose()?,
+            bounded_loss_rub.map(MicroRub::micro),
+            held_max_rub.map(MicroRub::micro),
+            held_at_end_rub.map(MicroRub::micro),
         ];
         self.insert.execute(row)?;
         Ok(())
@@ -358,7 +369,7 @@ fn price_text<'a>(
     Ok(known[place].1.as_str())
 }
 
-/// What accounts, keys and their groups have come to and the file does not say yet.
+/// Totals of accounts, keys and groups that are not in the file yet.
 #[derive(Default)]
 struct Totals<'a> {
     /// Balance and loss.
@@ -368,7 +379,7 @@ struct Totals<'a> {
 }
 
 impl Totals<'_> {
-    /// Whoever was charged must be there: the receipts' foreign key is checked here, once.
+    /// Fails if a charged account does not exist. This checks the receipts' foreign key, once per account.
     fn write(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         if !self.accounts.is_empty() {
             let sql = "UPDATE accounts SET balance = ?2, loss = ?3 WHERE id = ?1";

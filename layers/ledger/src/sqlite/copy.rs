@@ -1,4 +1,4 @@
-//! A ledger file that is filled from another ledger. It gets its name once it is whole.
+//! Fills a ledger file from another ledger. The file gets its name when it is complete.
 
 use std::{
     collections::HashMap,
@@ -26,25 +26,25 @@ use crate::{
     transfer::{Source, Target},
 };
 
-/// A file that is being filled: `<path>.copy` until it is published. An earlier one that was broken off
-/// is begun anew. Blocks while it writes.
+/// A file that is being filled: `<path>.copy` until it is published. A file left by an interrupted copy is started
+/// over. Blocks while it writes.
 #[derive(Debug)]
 pub struct SqliteCopy {
     path: PathBuf,
     part: PathBuf,
-    /// Until it is filled; the lock goes last.
+    /// Set until the copy is filled; the lock is dropped last.
     open: Option<(Connection, File)>,
 }
 
 impl SqliteCopy {
-    /// Begins the file beside the place where it will be.
+    /// Creates the file next to its final path.
     ///
     /// # Errors
-    /// Something is at that place, or the file cannot be made.
+    /// The final path exists already, or the file cannot be created.
     pub fn begin(path: &Path) -> Result<Self, BoxError> {
         if path.try_exists()? {
             let text = format!(
-                "{} is there already: name a file that is not, or move it away",
+                "{} exists already: name a new file, or move it away",
                 path.display()
             );
             return Err(text.into());
@@ -55,7 +55,7 @@ impl SqliteCopy {
             conn,
             lock,
         } = LEDGER.open(&part).map_err(OpenError::from)?;
-        // Nobody trusts the file before it is finished, so it need not outlive a power cut until then.
+        // The file is not used before it is complete, so until then it need not survive a power failure.
         conn.execute_batch("PRAGMA synchronous = OFF;")?;
         file::add_what_came_later(&conn)?;
         conn.execute_batch(
@@ -83,7 +83,7 @@ impl SqliteCopy {
 impl Target for SqliteCopy {
     type Ledger = SqliteLedger;
 
-    /// It was begun anew.
+    /// The file was started over.
     async fn has(&mut self, _: &AccountBooks) -> Result<bool, BookError> {
         Ok(false)
     }
@@ -109,7 +109,7 @@ impl Target for SqliteCopy {
                     reason,
                     ..
                 } => {
-                    // One that was booked twice is a breach, which the copy tells at the journal's end.
+                    // A second entry with the same id is a breach, which the copy reports at the journal's end.
                     let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
                                ON CONFLICT (account, id) DO NOTHING";
                     let row = params![
@@ -181,7 +181,7 @@ impl Target for SqliteCopy {
                 };
                 write_group(batch, &view.id, &row)?;
             }
-            // What the journal has forgotten: nobody knows when, but the id must not be booked again.
+            // Entries that the journal has dropped: their time is unknown, but their ids must not be booked again.
             let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, NULL, 0)
                        ON CONFLICT (account, id) DO NOTHING";
             let mut insert = batch.prepare_cached(sql)?;
@@ -231,7 +231,7 @@ impl Target for SqliteCopy {
         if strays > 0 {
             return Err(unavailable(format!("{strays} rows belong to no account")));
         }
-        // From here on all that was written is on the disk.
+        // From here on, everything written is on the disk.
         conn.execute_batch("PRAGMA synchronous = FULL;")
             .map_err(unavailable)?;
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
@@ -249,7 +249,7 @@ impl Target for SqliteCopy {
         let named = || {
             if self.path.try_exists()? {
                 return Err(std::io::Error::other(format!(
-                    "{} has come to be meanwhile; the copy is {}",
+                    "{} was created meanwhile; the copy is {}",
                     self.path.display(),
                     self.part.display()
                 )));
@@ -274,7 +274,7 @@ impl Source for SqliteLedger {
         read.await.map_err(BookError::Unavailable)
     }
 
-    /// What ran when an earlier process died was charged on opening.
+    /// Calls that ran when an earlier process died were charged when the file was opened.
     async fn unsettled(&self, _: &AccountId) -> Result<u64, BookError> {
         Ok(0)
     }
@@ -304,5 +304,5 @@ fn unavailable(error: impl Into<BoxError>) -> BookError {
 }
 
 fn filled_already() -> BookError {
-    unavailable("the copy is filled: nothing more is written")
+    unavailable("the copy is complete: nothing more is written")
 }

@@ -16,7 +16,7 @@ use crate::{
     happening::{Event, Levels, Watched},
 };
 
-/// Writes events behind the others, and forgets the oldest.
+/// Appends events, and drops the oldest.
 pub(super) fn write(
     conn: &Connection,
     events: &[Event],
@@ -55,7 +55,8 @@ pub(super) fn write_levels(
     of: &Watched,
     levels: Levels,
 ) -> rusqlite::Result<()> {
-    // Those of groups came later, and apart: an earlier version takes all that `levels` has for keys.
+    // Levels of groups were added later, in a separate table: an earlier version takes every row of `levels` as a
+    // key's.
     let (sql, id) = match of {
         Watched::Balance => (KEY_LEVELS, ""),
         Watched::Key(key) => (KEY_LEVELS, &**key),
@@ -79,7 +80,7 @@ pub(super) fn write_note(conn: &Connection, note: &Note) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Reads what is kept in memory: numbers, levels, notes. The accounts, keys and groups are there.
+/// Restores what is kept in memory: event numbers, levels, notes. Accounts, keys and groups must be restored before.
 pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let last = "SELECT coalesce(max(number), 0) FROM events";
     let last = conn.query_row(last, [], |row| count(row, 0))?;
@@ -96,7 +97,7 @@ pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()>
             "" => Watched::Balance,
             _ => Watched::Key(parsed(row, 1)?),
         };
-        // Of an account that is not there, nothing is told.
+        // Levels of an account that does not exist are ignored.
         let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
     }
     let mut select = conn.prepare("SELECT account, id, levels FROM group_levels")?;
@@ -147,7 +148,7 @@ impl Feed for SqliteLedger {
         self.look(State::last_event)
     }
 
-    /// Those that the file has.
+    /// The events that are in the file.
     async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, BookError> {
         let read = self.read(move |conn| {
             let sql = "SELECT number, at_ms, account, key, what FROM events
@@ -178,7 +179,7 @@ impl Feed for SqliteLedger {
         self.look(|state| state.notes(begins))
     }
 
-    /// The file's lock keeps everybody else away.
+    /// The file's lock keeps every other process away.
     async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! The file: its lock, its tables, what is checked before it is trusted.
+//! The file: its lock, its tables, and the checks before it is trusted.
 //!
 //! ```text
 //! accounts   id, name, suspended, balance, loss
@@ -7,15 +7,15 @@
 //! entries    account, id, amount, reason, at_ms                  payments and corrections, kept for ever
 //! receipts   number, at_ms, account, key, tokens, money, price…  one for each settled call
 //! tariff     id, effective_from_ms, fingerprint
-//! running    number, settlement (JSON)                           calls that are not settled yet
+//! running    number, settlement (JSON)                           checkpoints of calls that are not settled yet
 //! forgotten  account                                             came from a ledger without its oldest receipts
-//! events     number, at_ms, account, key, what (JSON), once      what is told, the newest
-//! levels     account, key, levels                                when it is told that money runs low
-//! group_levels  account, id, levels                             the same of groups
+//! events     number, at_ms, account, key, what (JSON), once      the newest events
+//! levels     account, key, levels                                at which an event reports that money runs low
+//! group_levels  account, id, levels                             the same for groups
 //! notes      name, version, text                                 of those who pass events on
-//! sums       scope, at_ms, words (JSON), sums (JSON)             the roll-up: no books, made anew when they are gone;
-//!                                                                a row without words: up to when months are added up
-//! sums_places  account, place                                    how far each journal is in them; '' the version
+//! sums       scope, at_ms, words (JSON), sums (JSON)             the roll-up: derived, computed again if lost;
+//!                                                                a row without words: the end of the added-up months
+//! sums_places  account, place                                    how far each journal is included; '' the version
 //! ```
 //! Money is in micro-rubles, times are Unix milliseconds.
 
@@ -59,8 +59,7 @@ pub(super) const LEDGER: Kind = Kind {
     application_id: 0x7467_6c31,
     schema_version: 1,
     schema: SCHEMA,
-    // OFF has to be said. A batch itself finds that an account is there, once: SQLite would look for it with
-    // each receipt.
+    // OFF must be set explicitly. A batch checks once that an account exists; SQLite would check it for each receipt.
     pragmas: "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
 };
 
@@ -116,8 +115,8 @@ CREATE TABLE tariff (
 ) STRICT;
 ";
 
-/// For journals, and what a copy did not bring. A file that an earlier version made gets them when it is opened, and
-/// a place for what running calls have cost so far.
+/// Tables and indexes that were added later: for journals, for what a copy could not bring, and for checkpoints. A file
+/// of an earlier version gets them when it is opened.
 const ADDITIONS: &str = "
 CREATE TABLE IF NOT EXISTS forgotten (
     account TEXT PRIMARY KEY NOT NULL REFERENCES accounts (id)
@@ -178,15 +177,15 @@ CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 ";
 
-/// Columns of `receipts` that came later, with their types. A row can be written without them: an earlier version
-/// that is started again on the file does so.
-const RECEIPT_COLUMNS: [(&str, &str); 8] = [
+/// Columns of `receipts` that were added later, with their types. A row can be written without them, as an earlier
+/// version does that is started on the file again.
+const RECEIPT_COLUMNS: [(&str, &str); 12] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
     ),
     ("session", "TEXT"),
-    // Counts beside the four, as JSON; NULL where there is none.
+    // Counts of classes besides the four, as JSON; NULL if there are none.
     ("classes", "TEXT"),
     (
         "unpriced",
@@ -194,13 +193,19 @@ const RECEIPT_COLUMNS: [(&str, &str); 8] = [
     ),
     ("vendor_cost", "INTEGER"),
     ("endpoint", "TEXT"),
-    // How the call went in time, in one line.
+    // The call's timeline, in one line.
     ("timeline", "TEXT"),
-    // The group that was charged; NULL where the key was in none.
+    // The group that was charged; NULL if the key was in none.
     ("key_group", "TEXT"),
+    // The usage that the vendor reported if it was cut, as JSON, and the price of the part that was cut.
+    ("vendor_usage", "TEXT"),
+    ("bounded_loss", "INTEGER"),
+    // The largest and the last amount of a hold that was adjusted.
+    ("held_max", "INTEGER"),
+    ("held_at_end", "INTEGER"),
 ];
-/// Columns of `keys` that came later, in the same way: what may be spent in a month and in a day, and for
-/// the month and the day of the last charge which they are and what had been used before them.
+/// Columns of `keys` that were added later: the ceilings per month and per day; and the month and day of the last
+/// charge, with what had been used before them.
 const KEY_COLUMNS: [&str; 6] = [
     "ceiling_month",
     "ceiling_day",
@@ -210,58 +215,58 @@ const KEY_COLUMNS: [&str; 6] = [
     "day_before",
 ];
 
-/// The columns of a receipt, as [`read_receipt`] takes them.
+/// The columns of a receipt, in the order of [`read_receipt`].
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
-    vendor_cost, endpoint, timeline, key_group";
+    vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss, held_max, held_at_end";
 
-/// Those of its columns that stand in sums, as [`count_receipt`] takes them, and how many they are.
+/// The columns of a receipt that sums need, in the order of [`count_receipt`], and their number.
 pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint, ended, estimated, input, cached_input, \
-    cache_write, output, classes, charged, loss, vendor_cost, timeline, booked";
-pub(super) const COUNTED_COLUMNS: usize = 18;
+    cache_write, output, classes, charged, loss, vendor_cost, timeline, booked, bounded_loss";
+pub(super) const COUNTED_COLUMNS: usize = 19;
 
-/// Why a ledger file was not opened.
+/// A ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process, or this one, has it open.
+    /// Another process, or this one, has the file open.
     #[error("the ledger {} is in use by another gateway: stop it first, or name another file", .path.display())]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file, its folder or its lock could not be opened.
     #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
     Io {
-        /// What could not be opened.
+        /// Path of what could not be opened.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         #[source]
         source: io::Error,
     },
-    /// It is something else.
+    /// The file is not a ledger.
     #[error("{} is not a ledger of this gateway: name another file", .path.display())]
     NotALedger {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another version of the gateway made it.
+    /// Another version of the gateway wrote the file.
     #[error(
-        "the ledger {} has schema version {found}, this gateway knows {known}: run the version that wrote it",
+        "the ledger {} has schema version {found}, this gateway uses {known}: run the version that wrote it",
         .path.display()
     )]
     Version {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// The file's schema version.
         found: i64,
-        /// Ours.
+        /// This gateway's schema version.
         known: i64,
     },
-    /// It may not be written to.
+    /// The file is read-only.
     #[error("the ledger {} may be read but not written to: check its owner and permissions", .path.display())]
     ReadOnly {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The books do not balance.
@@ -272,17 +277,17 @@ pub enum OpenError {
         .breaches.join("; ")
     )]
     Mismatch {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Every breach of an invariant, in words that begin with its name.
+        /// Every breach of an invariant; each text begins with the invariant's name.
         breaches: Vec<String>,
     },
     /// SQLite failed.
     #[error("cannot use the ledger {}", .path.display())]
     Sqlite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of SQLite.
         #[source]
         source: BoxError,
     },
@@ -304,12 +309,12 @@ impl From<NotOpened> for OpenError {
     }
 }
 
-/// An open file and what stood in it.
+/// An open file and its contents.
 pub(super) struct Opened {
     pub(super) path: PathBuf,
     pub(super) writer: Connection,
     pub(super) reader: Connection,
-    /// To be kept until the writer is closed.
+    /// Must be kept until the writer is closed.
     pub(super) lock: File,
     pub(super) state: State,
 }
@@ -350,7 +355,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     })
 }
 
-/// What a file of an earlier version lacks.
+/// Adds what a file of an earlier version lacks.
 pub(super) fn add_what_came_later(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(crash_log::SCHEMA)?;
     conn.execute_batch(ADDITIONS)?;
@@ -374,7 +379,8 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-/// An earlier version charges keys and knows nothing of their groups: what it charged is nothing that a group has spent.
+/// Recomputes what groups have carried. An earlier version charges keys without their groups, and a group has not spent
+/// what that version charged.
 fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
     let sql = "WITH reckoned AS (
                    SELECT account, id, used - (SELECT coalesce(sum(used), 0) FROM keys
@@ -387,24 +393,24 @@ fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
     if changed > 0 {
         tracing::warn!(
             groups = changed,
-            "keys in groups were charged by a version that knows no groups: those charges do not count in their groups"
+            "keys in groups were charged by a version without groups: those charges do not count in their groups"
         );
     }
     Ok(())
 }
 
-/// Settles the calls that ran when an earlier process died, by what it had noted last.
+/// Settles the calls that ran when an earlier process died, by their last checkpoints.
 fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
     let mut records = Vec::new();
     for settlement in &crash_log::left(books)? {
-        // The book is new: its hold died with the process.
+        // The book is new, because holds died with the process.
         let (settled, record) = state.settle_unknown(settlement, now_ms());
         records.extend(record);
         tracing::warn!(
             number = %settlement.number,
             charged_rub = %settled.charged,
             loss_rub = %settled.loss,
-            "a call that ran when the gateway was killed is charged as far as it had come"
+            "a call that ran when the gateway was killed is charged up to its last checkpoint"
         );
     }
     batch::write(books, records.iter())?;
@@ -455,7 +461,7 @@ fn load_accounts(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Their accounts are loaded.
+/// Accounts must be loaded before.
 fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select =
         "SELECT account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
@@ -489,7 +495,7 @@ fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Their accounts and groups are loaded.
+/// Accounts and groups must be loaded before.
 fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
                          month, month_before, day, day_before FROM keys";
@@ -516,7 +522,7 @@ fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The version in force and its fingerprint.
+/// The tariff's version in force and its fingerprint.
 fn tariff(conn: &Connection) -> rusqlite::Result<Option<(TariffVersion, String)>> {
     let select = "SELECT id, effective_from_ms, fingerprint FROM tariff ORDER BY id DESC LIMIT 1";
     let newest = conn.query_row(select, [], |row| {
@@ -578,8 +584,16 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
             bounded: row.get(18)?,
             unpriced: row.get(21)?,
             vendor_cost_rub: optional_amount(row, 22)?,
+            vendor_usage: row
+                .get_ref(26)?
+                .as_str_or_null()?
+                .map(|_| from_json(row, 26))
+                .transpose()?,
+            bounded_loss_rub: optional_amount(row, 27)?,
+            held_max_rub: optional_amount(row, 28)?,
+            held_at_end_rub: optional_amount(row, 29)?,
             end: from_word(row, 14)?,
-            // As in JSON: money that is booked must be read, whatever stands here.
+            // As in JSON: an invalid value is ignored, since a booked charge must be readable.
             session: row
                 .get::<_, Option<String>>(19)?
                 .and_then(|text| text.parse().ok()),
@@ -595,7 +609,7 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
     })
 }
 
-/// Adds what stands in sums of a receipt, read where it lies. One that moved nothing is in none.
+/// Adds a receipt to the tally, without copying its fields. A receipt that moved no money is not counted.
 pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Result<()> {
     let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
     let text_or_null = |index: usize| {
@@ -627,7 +641,7 @@ pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Resul
             classes,
         },
         charged_rub: amount(row, 13)?,
-        loss_rub: amount(row, 14)?,
+        loss_rub: Counted::loss(amount(row, 14)?, optional_amount(row, 18)?),
         vendor_cost_rub: optional_amount(row, 15)?,
         took_ms: Counted::took(timeline.as_ref()),
     };
@@ -651,7 +665,7 @@ fn optional_amount(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Micro
     stored.map(|_| amount(row, index)).transpose()
 }
 
-/// A period in two columns, empty until something was charged.
+/// Reads a period from two columns, which are empty until something was charged.
 fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
     let Some(before) = optional_amount(row, index + 1)? else {
         return Ok(Period::default());
@@ -662,7 +676,7 @@ fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
     })
 }
 
-/// A variant by its word.
+/// Reads an enum variant from its word.
 fn from_word<'a, T: Deserialize<'a>>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<T> {
     let word: BorrowedStrDeserializer<'a, serde::de::value::Error> =
         BorrowedStrDeserializer::new(row.get_ref(index)?.as_str()?);

@@ -1,8 +1,8 @@
 //! Journals: an account's entries and receipts in one order, read in pages.
 //!
-//! A journal's order is that of the times; entries stand before calls of the same millisecond, entries
-//! among each other by id, calls by row. Times are given out so that this is the order of booking
-//! (`State::journal_time`, `State::entry_time`): nothing comes in before a page that has been read.
+//! A journal is ordered by time. Within one millisecond, entries come before calls; entries are ordered by id, calls by
+//! row. Times are assigned such that this is the order of booking (`State::journal_time`, `State::entry_time`): no line
+//! appears before a page that has been read.
 
 use std::{fmt, str::FromStr};
 
@@ -25,7 +25,7 @@ const CALLS_FORWARD: &str =
     "account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5";
 const CALLS_BACKWARD: &str = "account = ?1 AND (at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC LIMIT ?5";
 
-/// What was booked under an id, if something was.
+/// The entry with this id, if any.
 pub(super) fn entry(
     conn: &Connection,
     account: &AccountId,
@@ -40,7 +40,7 @@ pub(super) fn entry(
     Ok(found.map(|(amount, reason)| Entry { id, amount, reason }))
 }
 
-/// Part of a journal, checked.
+/// A validated part of a journal.
 #[derive(Debug)]
 pub(super) struct JournalRange {
     account: AccountId,
@@ -55,7 +55,7 @@ pub(super) struct JournalRange {
 impl JournalRange {
     pub(super) fn of(account: &AccountId, part: &JournalPart<'_>) -> Result<Self, BookError> {
         let unreadable = |text: &str| {
-            BookError::Unavailable(format!("{text:?} is no place in a journal").into())
+            BookError::Unavailable(format!("{text:?} is not a cursor of a journal").into())
         };
         let end = match part.end {
             None => u64::MAX,
@@ -80,7 +80,7 @@ impl JournalRange {
         })
     }
 
-    /// One page, in one look at the file.
+    /// Reads one page from one snapshot of the file.
     pub(super) fn read(&self, conn: &Connection) -> rusqlite::Result<JournalPage> {
         let lines = self.placed(conn)?;
         let next = match lines.last() {
@@ -93,7 +93,8 @@ impl JournalRange {
         })
     }
 
-    /// What the calls of a page come to, and how far it goes, oldest first. Of a receipt it reads what stands in sums.
+    /// Tallies the calls of a page, oldest first, and returns how far the page reaches. Reads only the columns that
+    /// sums need.
     pub(super) fn standing(&self, conn: &Connection) -> rusqlite::Result<StandingLines> {
         let entries = self.entries(conn)?;
         let mut calls = Tally::default();
@@ -110,7 +111,7 @@ impl JournalRange {
             });
         }
         let is_full = count == self.limit;
-        // Entries are in no sum. Those behind a page of calls come with the next one.
+        // Entries are in no sum. Those after the last call of a full page come with the next page.
         if !is_full {
             let newest = entries.last().map(|(place, _)| place.clone());
             last = last.max(newest);
@@ -127,7 +128,7 @@ impl JournalRange {
         })
     }
 
-    /// All of its entries, however many they are.
+    /// All of its entries, without a limit.
     pub(super) fn all_entries(mut self, conn: &Connection) -> rusqlite::Result<Vec<JournalLine>> {
         self.limit = usize::MAX;
         let entries = self.entries(conn)?.into_iter();
@@ -142,7 +143,7 @@ impl JournalRange {
             lines.reverse();
         }
         lines.truncate(self.limit);
-        // They are of its millisecond, and the last.
+        // Lines up to the cursor are in its millisecond, and at the end of the list.
         if let Some(behind) = &self.behind {
             lines.retain(|(place, _)| place > behind);
         }
@@ -150,7 +151,7 @@ impl JournalRange {
     }
 
     fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
-        // Nothing is behind NULL, so that it stands for the end of its millisecond, and nothing is before it.
+        // No id is after NULL, so that NULL means the end of the millisecond; and none is before it.
         let (at_ms, id) = match &self.after {
             None => (self.first_ms(), None),
             Some(JournalCursor { at_ms, line }) => match line {
@@ -212,7 +213,7 @@ impl JournalRange {
             .collect()
     }
 
-    /// Of [`CALLS_FORWARD`] and [`CALLS_BACKWARD`].
+    /// Parameters of [`CALLS_FORWARD`] and [`CALLS_BACKWARD`].
     fn calls_params(&self) -> impl Params + use<'_> {
         let (at_ms, row) = match &self.after {
             None => (self.first_ms(), None),
@@ -231,7 +232,7 @@ impl JournalRange {
         )
     }
 
-    /// The time whose lines, and all before them in this direction, are not asked for.
+    /// The time just before the range in reading direction: lines of that time and before are excluded.
     fn first_ms(&self) -> i64 {
         if self.newest_first {
             self.until
@@ -240,7 +241,7 @@ impl JournalRange {
         }
     }
 
-    /// Where the other end lies.
+    /// The time at the other end of the range.
     fn last_ms(&self) -> i64 {
         if self.newest_first {
             self.since
@@ -254,7 +255,7 @@ impl JournalRange {
     }
 }
 
-/// When the newest call of each of these was booked, by the index alone. They are read newest first, from their ends.
+/// When the newest call of each range was booked, from the index alone. Ranges are read backwards.
 pub(super) fn newest_ms(
     conn: &Connection,
     stretches: &[JournalRange],
@@ -267,7 +268,7 @@ pub(super) fn newest_ms(
         let behind = behind.filter(|behind| behind.at_ms == stretch.since);
         let row = match behind.map(|behind| &behind.line) {
             Some(Line::Call(row)) => *row,
-            // Entries stand before calls.
+            // Entries come before calls.
             Some(Line::Entry(_)) | None => i64::MIN,
         };
         let asked = params![&*stretch.account, stretch.until, stretch.since, row];
@@ -277,20 +278,20 @@ pub(super) fn newest_ms(
     newest.collect()
 }
 
-/// When the line at a place was booked; 0 of what is no place.
+/// When the line at a position was booked; 0 for an invalid position.
 pub(super) fn place_ms(place: &str) -> u64 {
     let cursor: Option<JournalCursor> = place.parse().ok();
     cursor.map_or(0, |cursor| u64::try_from(cursor.at_ms).unwrap_or_default())
 }
 
-/// A line's place in its journal.
+/// A line's position in its journal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct JournalCursor {
     at_ms: i64,
     line: Line,
 }
 
-/// Entries stand before calls.
+/// Entries come before calls.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Line {
     Entry(String),
@@ -327,7 +328,7 @@ impl FromStr for JournalCursor {
     }
 }
 
-/// Which of these numbers have been settled, by their receipts.
+/// Which of these calls have been settled, according to their receipts.
 pub(super) fn settled_among(
     conn: &Connection,
     numbers: &[RequestNumber],
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_read_as_it_was_written_and_entries_come_first() {
+    fn cursor_round_trips_and_entries_come_first() {
         let places = [
             "4:call:9",
             "5:entry:a",

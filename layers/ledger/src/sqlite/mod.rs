@@ -1,26 +1,25 @@
-//! The ledger in one SQLite file: the embedded default, for one gateway on one machine.
+//! A ledger in one SQLite file: the embedded default, for one gateway on one machine.
 //!
-//! The book lives in memory. RESERVE, RELEASE, EXTEND and EXPIRE touch memory alone: a hold dies
-//! with the process, and so does the call that it stands for. Charges, payments, keys and tariff
-//! versions are answered after they have been committed (write-ahead log, `synchronous = FULL`);
-//! those that come together share a commit. A charge is booked off the caller's path, so it
-//! waits up to 5 ms for others; in the book, and so for the next call, it counts at once.
+//! The book is in memory. RESERVE, ADJUST, RELEASE, EXTEND and EXPIRE change memory alone: a hold dies with the process,
+//! and so does its call. An adjustment need not be durable either: after a restart there are no holds, and a call that
+//! ran is charged from free money by its last checkpoint, which is within the hold of that moment. The sum of all
+//! checkpoints is within the sum of holds, thus within the balance. Charges, payments, keys and tariff versions are acknowledged after they are committed (write-ahead
+//! log, `synchronous = FULL`); those that arrive together share a commit. A charge is booked without a caller waiting,
+//! so it waits up to 5 ms for others. In the book, and so for the next call, it counts at once.
 //!
 //! SQLite flushes with `fsync`, unless it is built with `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1`, as it is for the
-//! gateway: then a commit does not wait for the time that stands in the file's inode, which says nothing of what is
-//! in the file.
+//! gateway. A commit then does not wait for the inode's timestamp, which does not affect the contents of the file.
 //!
-//! On opening, the books are checked (I3, I4); one that does not balance is not served from. A lock
-//! on `<path>.lock` keeps a second gateway away from the file, not a backup or a console. One that keeps
-//! the file locked for longer than ten seconds stops the selling: reserves get
-//! [`LedgerError::Unavailable`], and so does whoever waits for a commit, until it lets go. What is
-//! queued is written then.
+//! When a file is opened, its books are checked (I3, I4); a file that does not balance is not served. A lock on
+//! `<path>.lock` keeps a second gateway away from the file, but not a backup or a console. If another program keeps the
+//! file locked for more than ten seconds, nothing more is sold: reserves, and everything that waits for a commit, get
+//! [`LedgerError::Unavailable`] until the lock is released. The queue is written then.
 //!
-//! When a commit fails otherwise (disk full, file system read-only), those waiting for it get
-//! [`LedgerError::Unavailable`], and so does every later reserve, settlement and operator's request,
-//! until the gateway is started anew: the book in memory is ahead of the file by then, and nothing
-//! more may be sold on it. What had been acknowledged is in the file. Calls that were running are
-//! charged at the next start as far as their last [checkpoint](Ledger::checkpoint) says.
+//! If a commit fails for another reason (disk full, file system read-only), callers that wait for it get
+//! [`LedgerError::Unavailable`], and so does every later reserve, settlement and operator's request, until the gateway
+//! is restarted: the book in memory is then ahead of the file, and nothing more may be sold on it. Acknowledged
+//! changes are in the file. At the next start, calls that were running are charged by their last
+//! [checkpoint](Ledger::checkpoint).
 
 mod audit;
 mod batch;
@@ -50,9 +49,9 @@ use self::{
 pub use self::{copy::SqliteCopy, file::OpenError};
 use super::{
     contract::{
-        AccountBooks, AccountView, Audit, BookError, Booked, Entry, GroupChange, GroupRecord,
-        GroupView, Hold, JournalPage, JournalPart, KeyChange, KeyView, Ledger, LedgerAdmin,
-        LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, Adjusted, Adjustment, Audit, BookError, Booked, Entry,
+        GroupChange, GroupRecord, GroupView, Hold, JournalPage, JournalPart, KeyChange, KeyView,
+        Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
     embedded::{EXPIRE_MAX, Journaled, Record, State, UnknownNumber, first_result, now_ms},
 };
@@ -64,8 +63,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// A ledger in one file. Clones share it; it is closed by [`SqliteLedger::close`] or with the last
-/// of them.
+/// A ledger in one file. Clones share it; it is closed by [`SqliteLedger::close`] or with the last clone.
 ///
 /// Receipts are read on tokio's blocking threads, so a tokio runtime is needed.
 #[derive(Clone)]
@@ -76,17 +74,18 @@ pub struct SqliteLedger {
 struct Inner {
     path: PathBuf,
     reader: Arc<Mutex<Option<Connection>>>,
-    /// One reads at a time. The others wait here, and hold no thread that names are looked up by.
+    /// One reads at a time. The others wait here, so that they do not block threads that tokio also uses for name
+    /// look-ups.
     reading: Arc<Semaphore>,
-    /// Dropped, it is not waited for: what nobody waited for may be lost.
+    /// Dropping it does not wait for the writer: changes that no caller waited for may be lost.
     book: WrittenBook,
 }
 
 impl SqliteLedger {
-    /// Opens a ledger, or makes an empty one. Blocks while the books are read and checked.
+    /// Opens a ledger, or creates an empty one. Blocks while the books are read and checked.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// [`OpenError`] if the file cannot be opened, is not a ledger, or does not balance.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
         let book =
@@ -106,11 +105,11 @@ impl SqliteLedger {
         })
     }
 
-    /// Writes what is queued and lets go of the file. Whatever is asked later gets
-    /// [`LedgerError::Unavailable`]. When it is called twice, the first call alone waits.
+    /// Writes the queue and closes the file. Later calls get [`LedgerError::Unavailable`]. If called twice, only the
+    /// first call waits.
     pub async fn close(&self) {
         let reader = Arc::clone(&self.inner.reader);
-        // The writer goes last: whoever closes last folds the log into the file, and a reader cannot.
+        // The writer is closed last: the last connection folds the log into the file, and a reader cannot.
         let no_reader = move || drop(reader.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.book.close(no_reader).await;
     }
@@ -118,7 +117,7 @@ impl SqliteLedger {
     /// Whether calls may be sold on it.
     ///
     /// # Errors
-    /// It is closed, or its file could not be written, or cannot be now.
+    /// The ledger is closed, a write has failed for good, or the file cannot be written at the moment.
     pub fn check(&self) -> Result<(), BoxError> {
         self.inner.book.check()
     }
@@ -152,7 +151,7 @@ impl SqliteLedger {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
         let reader = Arc::clone(&self.inner.reader);
-        // Kept by the thread, which goes on where nobody waits for it any more.
+        // Moved into the blocking task, which continues even if its caller has gone.
         let permit = Arc::clone(&self.inner.reading).acquire_owned().await?;
         let read = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
             let _permit = permit;
@@ -163,7 +162,7 @@ impl SqliteLedger {
         read.await?
     }
 
-    /// Charges the calls whose numbers the book knows, in one step and one commit.
+    /// Charges the calls with a hold in the book, in one step and one commit.
     async fn charge_known(
         &self,
         settlements: &[Settlement],
@@ -225,7 +224,7 @@ impl Ledger for SqliteLedger {
             .map_err(LedgerError::Unavailable)?;
         let (settled, committed) = match known {
             Ok(queued) => queued,
-            // The tombstone may have died with an earlier process: its receipt has not.
+            // The tombstone may have died with an earlier process, but the receipt has not.
             Err(UnknownNumber) => {
                 let first = self
                     .find_receipt(settlement.number)
@@ -249,7 +248,7 @@ impl Ledger for SqliteLedger {
     }
 
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
-        // When the ledger fails, each is asked for by itself, and told why.
+        // If this fails, each call is settled on its own, and gets its own error.
         let charged = self.charge_known(settlements).await.unwrap_or_default();
         let mut charged = charged.into_iter();
         let mut answers = Vec::with_capacity(settlements.len());
@@ -275,7 +274,7 @@ impl Ledger for SqliteLedger {
         if !noted {
             return Ok(());
         }
-        // What was noted must be gone before the release is: it would be charged at the next start.
+        // The checkpoint must be deleted before the release is acknowledged, or the next start would charge it.
         self.commit(Haste::Gather, |state, _| state.forget(number))
             .await
             .map_err(LedgerError::Unavailable)
@@ -298,6 +297,16 @@ impl Ledger for SqliteLedger {
             .book
             .wind_down(|state, now| state.book.extend(number, account, ttl, now));
         extended.map_err(LedgerError::Unavailable)
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        let adjusted = self
+            .inner
+            .book
+            .begin(|state, now| state.book.adjust(adjustment, now));
+        adjusted
+            .map_err(LedgerError::Unavailable)?
+            .map_err(LedgerError::Refused)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
@@ -421,7 +430,7 @@ impl LedgerAdmin for SqliteLedger {
             .map_err(BookError::Unavailable)
     }
 
-    /// Answered once the file has all that the books show: whoever goes on to the journal finds it.
+    /// Returned once the file has everything that the books show, so that the journal read next includes it.
     async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
         self.durable(self.queue(|state, now| Ok((state.books(account, now)?, None))))
             .await
@@ -432,7 +441,7 @@ impl LedgerAdmin for SqliteLedger {
             .await
     }
 
-    /// The book in memory, then the file.
+    /// Audits the book in memory, then the file.
     async fn audit(&self) -> Result<Audit, BookError> {
         let (mut audit, open) = self.look(|state| (state.book.audit(), open_holds(state)))?;
         let numbers = open.iter().map(|(_, number)| *number).collect::<Vec<_>>();
@@ -447,7 +456,8 @@ impl LedgerAdmin for SqliteLedger {
             .await
             .map_err(BookError::Unavailable)?;
         audit.breaches.extend(breaches);
-        // A hold ends before its receipt is in the file: what is both was not just settled.
+        // A hold ends before its receipt is in the file. So a hold that is still open although a receipt exists is a
+        // breach, not a call that was just settled.
         let both = self.look(|state| {
             open.into_iter()
                 .filter(|(_, number)| settled.contains(number))

@@ -1,4 +1,4 @@
-//! Sums in the file. They are written by the thread that writes all else, in steps that are short.
+//! The roll-up's sums in the file. The writer's thread writes them in short steps.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -16,10 +16,10 @@ use crate::{
     rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
 };
 
-/// Where the version stands among the places: no account is called so.
+/// The row of `sums_places` with the version: no account has this name.
 const VERSION: &str = "";
-/// The scope of a row without words or sums whose time is that up to which there are sums of months. A version that knows of
-/// none leaves it alone.
+/// The scope of a row without words or sums, whose time is the end of the added-up months. A version that does not know
+/// the row leaves it alone.
 const MONTHS_END: &str = "=months end";
 
 pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {
@@ -87,7 +87,7 @@ fn places(
 }
 
 fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> rusqlite::Result<Rolled> {
-    // All at one moment.
+    // All read at one moment.
     let moment = conn.unchecked_transaction()?;
     let of = parts.iter().find_map(|(scope, _)| scope.account());
     let mut rolled = Rolled {
@@ -152,7 +152,7 @@ impl Rollup for SqliteLedger {
     }
 
     async fn marks(&self) -> Result<Marks, BookError> {
-        // Both as the file has them: what is queued is not in the sums that are read next.
+        // Marks and sums are read from the file, not from memory: queued changes are not in the sums.
         let marks = self.read(|conn| {
             let moment = conn.unchecked_transaction()?;
             Ok(Marks {
@@ -209,7 +209,7 @@ impl Rollup for SqliteLedger {
         lines.map_err(BookError::Unavailable)
     }
 
-    /// They have a table of their own.
+    /// Entries have a table of their own.
     async fn entries(
         &self,
         account: &AccountId,

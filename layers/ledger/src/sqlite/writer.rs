@@ -1,7 +1,7 @@
-//! The book with the queue of what it has to have written.
+//! The book, with the queue of records that must be written.
 //!
-//! A change is applied to the book and queued under one lock, so records reach the file in the order
-//! in which they were applied.
+//! A change is applied to the book and queued under one lock, so that records reach the file in the order in which they
+//! were applied.
 
 use std::{fs::File, io, mem, sync::MutexGuard, time::Duration};
 
@@ -17,30 +17,30 @@ use crate::{
     embedded::{Record, State, Torn, now_ms},
 };
 
-/// So many in the queue are commit enough.
+/// With this many records queued, a commit does not wait for more.
 const GATHER_ENOUGH: usize = 256;
 
-/// Who waits for a commit.
+/// How soon a change must be committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Haste {
-    /// The settler: a shared commit is worth a few milliseconds.
+    /// The settler's changes: they wait a few milliseconds to share a commit.
     Gather,
-    /// An operator.
+    /// An operator's change: committed at once.
     Now,
 }
 
-/// The book, and the thread that writes what becomes of it. While another program has locked the file it sells nothing new, and
-/// what is queued is written when that lets go. When a commit fails otherwise it serves nothing more: the book is ahead of the
-/// file, by charges that would be lost.
+/// The book, and the thread that writes its changes. While another program has locked the file, nothing new is sold,
+/// and the queue is written when the lock is released. If a commit fails for another reason, nothing more is served:
+/// the book is ahead of the file, by charges that would be lost.
 pub(super) struct WrittenBook(GroupCommit<Bookings>);
 
-/// What is under the writer's lock.
+/// The state under the writer's lock.
 struct Bookings {
     state: State,
     records: Vec<Record>,
-    /// Room for the records that come next.
+    /// Spare buffer for the next records.
     spare: Vec<Record>,
-    /// The file is locked, and that has been said.
+    /// The file is locked, and this was logged.
     put_back: bool,
 }
 
@@ -64,7 +64,7 @@ impl WrittenBook {
         Ok(read(&self.serving()?.queue.state))
     }
 
-    /// Begins what lives in memory alone, and is to be written when it ends.
+    /// Starts something that is in memory alone until it ends, and is written then.
     pub(super) fn begin<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
@@ -72,12 +72,12 @@ impl WrittenBook {
         Ok(change(&mut self.selling()?.queue.state, now_ms()))
     }
 
-    /// Whether anything may be begun.
+    /// Fails while nothing new may be sold.
     pub(super) fn check(&self) -> Result<(), BoxError> {
         self.selling().map(drop)
     }
 
-    /// Ends or prolongs holds, which is harmless in a ledger that serves nothing more.
+    /// Ends or extends holds, which is harmless in a ledger that serves nothing more.
     pub(super) fn wind_down<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
@@ -86,8 +86,8 @@ impl WrittenBook {
         Ok(change(&mut writer.queue.state, now_ms()))
     }
 
-    /// Applies a change and queues its records. An answer without a record is queued too: what it
-    /// repeats may itself not be in the file yet.
+    /// Applies a change and queues its records. A result without a record is queued too: the change that it repeats may
+    /// not be in the file yet.
     pub(super) fn queue<T, R, E>(
         &self,
         haste: Haste,
@@ -97,7 +97,7 @@ impl WrittenBook {
         R: IntoIterator<Item = Record>,
     {
         let mut writer = self.serving()?;
-        // Before it is applied: what is in the book must get into the file.
+        // Checked before the change is applied: what is in the book must get into the file.
         if writer.is_full() {
             return Err("too many changes wait for the ledger file".into());
         }
@@ -120,12 +120,12 @@ impl WrittenBook {
         self.0.committed(committed).await
     }
 
-    /// Why a ledger that was closed answers nothing.
+    /// The error of a ledger that was closed.
     pub(super) fn closed() -> BoxError {
         Bookings::explain(&Fault::Closed).into()
     }
 
-    /// Does what has to be done first, takes no more, and writes what is queued.
+    /// Calls `first`, refuses new changes, and writes the queue.
     pub(super) async fn close(&self, first: impl FnOnce() + Send + 'static) {
         self.0.close(first).await;
     }
@@ -136,7 +136,7 @@ impl WrittenBook {
         Ok(writer)
     }
 
-    /// A panic under the lock may have left half a step in the book.
+    /// Fails if a panic under the lock may have left half a step in the book.
     fn serving(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
         let writer = self.0.lock().map_err(|_| Torn)?;
         writer.takes_more()?;
@@ -159,7 +159,7 @@ impl WriteQueue for Bookings {
         self.records.len()
     }
 
-    /// Somebody waits for each record.
+    /// A caller waits for each record.
     fn due(&self, _: Moment) -> Option<Moment> {
         None
     }
@@ -174,7 +174,7 @@ impl WriteQueue for Bookings {
 
     fn empty(records: &mut Vec<Record>) {
         records.clear();
-        // What once was long need not stay so.
+        // A buffer that was large once need not stay large.
         records.shrink_to(4 * GATHER_ENOUGH);
     }
 
@@ -182,7 +182,7 @@ impl WriteQueue for Bookings {
         self.spare = records;
     }
 
-    /// Another program's lock ends. It is met where a commit begins, before anything is written.
+    /// Another program's lock is temporary. It is found at the beginning of a commit, before anything is written.
     fn put_back(&mut self, mut records: Vec<Record>, cause: &rusqlite::Error) -> bool {
         let passes = matches!(
             cause.sqlite_error_code(),
@@ -192,7 +192,7 @@ impl WriteQueue for Bookings {
             if !mem::replace(&mut self.put_back, true) {
                 tracing::error!(
                     %cause,
-                    "another program keeps the ledger file locked; nothing is sold until it lets go"
+                    "another program keeps the ledger file locked; no call is admitted until it unlocks it"
                 );
             }
             records.append(&mut self.records);
@@ -203,16 +203,16 @@ impl WriteQueue for Bookings {
 
     fn recovered(&mut self) {
         self.put_back = false;
-        tracing::info!("the ledger file is written again");
+        tracing::info!("the ledger file can be written again");
     }
 
     fn explain(fault: &Fault) -> String {
-        const SERVED: &str = "nothing more is served until a restart";
+        const SERVED: &str = "no call is served until a restart";
         match fault {
             Fault::Closed => "the ledger is closed".into(),
             Fault::Passing(cause) => {
                 format!(
-                    "another program keeps the ledger file locked ({cause}); it is tried again each second"
+                    "another program keeps the ledger file locked ({cause}); writing is retried every second"
                 )
             }
             Fault::Broken(cause) => {
@@ -227,7 +227,7 @@ impl WriteQueue for Bookings {
     fn report(incident: &Incident<'_>) {
         match incident {
             Incident::Broken { cause, changes } => {
-                tracing::error!(%cause, changes, "ledger file could not be written; serving nothing more");
+                tracing::error!(%cause, changes, "the ledger file could not be written; no call is served until a restart");
             }
             Incident::NotClosed(cause) => {
                 tracing::warn!(%cause, "ledger file was not closed cleanly");

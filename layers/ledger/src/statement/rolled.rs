@@ -1,8 +1,8 @@
-//! A statement out of the roll-up: whole days of UTC are sums, and only what is left of the days in which the time begins
-//! or ends, and what came since the last sums, is read line by line.
+//! Statements from the roll-up: whole days (UTC) come from sums. Only the rest of the days in which the period begins
+//! or ends, and what was booked since the last sums, is read line by line.
 //!
-//! The roll-up is no book. Where the journal has forgotten nothing, all that it says of the account must come to what the
-//! account has spent and was paid, to the micro-ruble; if it does not, nothing of it is used.
+//! The roll-up is not part of the books. If the journal is complete, the sums and lines of the account must equal what
+//! it has spent and was paid, to the micro-ruble; otherwise the sums are not used.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::{
     rollup::{DAY_MS, Rolled, Rollup, Scope, Sums, counted, whole_within},
 };
 
-/// `None` where it does not know enough.
+/// Computes a statement from the roll-up; `None` if the roll-up is not sufficient.
 pub(super) async fn read<L: Rollup + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -24,7 +24,7 @@ pub(super) async fn read<L: Rollup + ?Sized>(
         return Ok(None);
     }
     let behind = whole_within(DAY_MS, &(time.end..u64::MAX));
-    // Before the books: they go at least as far.
+    // Read before the books, which then include at least as much.
     let Rolled { rows, places, .. } = ledger
         .rolled(&[(Scope::Account(account.clone()), 0..u64::MAX)])
         .await?;
@@ -78,7 +78,7 @@ pub(super) async fn read<L: Rollup + ?Sized>(
     if books.journal_complete && [spent, entered] != comes_to {
         return Ok(None);
     }
-    // What is left of the days in which the time begins and ends.
+    // The rest of the days in which the period begins and ends.
     for edge in [time.start..within.start, within.end..behind.start] {
         let part = JournalPart {
             since_ms: edge.start,
@@ -100,7 +100,7 @@ pub(super) async fn read<L: Rollup + ?Sized>(
     Ok(Some(reader.finish()))
 }
 
-/// Tells of the receipts in a part of a journal.
+/// Calls `tell` with each receipt in a part of a journal.
 async fn each<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -115,7 +115,7 @@ async fn each<L: LedgerAdmin + ?Sized>(
         let Some(next) = page.next else {
             return Ok(());
         };
-        // Ledgers in this process answer at once: others want to be served too.
+        // A ledger in this process answers without waiting; yield so that other tasks can run.
         tokio::task::yield_now().await;
         let part = JournalPart {
             after: Some(&next),

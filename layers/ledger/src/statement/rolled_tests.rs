@@ -1,4 +1,4 @@
-//! A statement out of the roll-up is the one that all lines come to.
+//! A statement from the roll-up equals the one computed from all lines.
 
 use proptest::{
     prelude::*,
@@ -17,7 +17,7 @@ use crate::{
     testing::{given, spoil_sums},
 };
 
-/// Rolls up bit by bit, and asks for statements of all kinds of times after each.
+/// Rolls up in steps, and computes statements of various periods after each.
 async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
     for before_ms in [0, now_ms - 12 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
         roll_up(ledger, before_ms).await.unwrap();
@@ -42,7 +42,7 @@ async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
 }
 
 #[test]
-fn a_statement_by_sums_is_that_of_all_lines() {
+fn statement_from_sums_equals_statement_from_lines() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -52,7 +52,7 @@ fn a_statement_by_sums_is_that_of_all_lines() {
     let time = prop_oneof![
         (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS, b * DAY_MS)),
         (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
-        // Months of Moscow.
+        // Months in Moscow time.
         (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS + 3 * HOUR_MS, b * DAY_MS + 3 * HOUR_MS)),
     ];
     let calls = prop::collection::vec(call(), 0..120);
@@ -82,9 +82,9 @@ fn a_statement_by_sums_is_that_of_all_lines() {
     tried.unwrap();
 }
 
-/// What comes between the sums and the books is in the books.
+/// An entry booked between the sums and the books is included in the books.
 #[tokio::test]
-async fn what_was_entered_since_the_sums_is_on_the_statement() {
+async fn entries_booked_since_the_sums_are_on_the_statement() {
     async fn try_it<L: Rollup>(ledger: &L) {
         let acme = given::account("acme");
         roll_up(ledger, u64::MAX).await.unwrap();
@@ -113,9 +113,9 @@ async fn what_was_entered_since_the_sums_is_on_the_statement() {
     try_it(&memory).await;
 }
 
-/// The roll-up is no book: one that does not come to what the account has spent is not used.
+/// Sums that do not equal what the account has spent are not used.
 #[tokio::test]
-async fn sums_that_are_wrong_are_on_no_statement() {
+async fn wrong_sums_are_not_used_for_statements() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -129,9 +129,10 @@ async fn sums_that_are_wrong_are_on_no_statement() {
     assert_eq!(Statement::read(&ledger, &acme, time).await.unwrap(), right);
 }
 
-/// Redis finds payments among millions of calls by what is kept beside the sums; an earlier version has kept none.
+/// Redis finds payments among millions of calls through what is stored next to the sums; an earlier version stored
+/// nothing.
 #[tokio::test]
-async fn entries_that_an_earlier_version_has_not_kept_are_caught_up_with() {
+async fn entries_missing_from_sums_of_an_earlier_version_are_added() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let server = Server::start().await;

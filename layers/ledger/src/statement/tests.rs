@@ -48,7 +48,7 @@ fn call(at_ms: u64, model: &str, charged: i64, booked: Booked) -> JournalLine {
     })
 }
 
-/// The statement of a time, by what the account has behind all of these lines.
+/// The statement of a period, given the balance after all of these lines.
 fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement {
     let mut reader = Reader::new(MicroRub::new(balance), time);
     for line in lines {
@@ -57,20 +57,20 @@ fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement
     reader.finish()
 }
 
-/// What they come to from nothing.
+/// The balance after these lines, from zero.
 fn balance(lines: &[JournalLine]) -> i64 {
     i64::try_from(lines.iter().map(moved_by).sum::<i128>()).unwrap()
 }
 
 #[test]
-fn a_statement_has_what_moved_money_in_its_time_and_nothing_else() {
+fn statement_contains_exactly_the_movements_of_its_month() {
     let lines = [
         entry(999, 50_000_000, None),
         entry(1000, 10_000_000, None),
         call(1001, "b", 1_000_004, Booked::Held),
         call(1002, "a", 2_000_000, Booked::Late),
         call(1002, "a", 7, Booked::Forced),
-        // A dispute, which moved nothing whatever it says.
+        // A dispute moved no money, whatever its amount is.
         call(1003, "a", 9_000_000, Booked::Stale),
         entry(1999, -1_500_000, Some("paid twice")),
         call(2000, "a", 5, Booked::Held),
@@ -118,8 +118,8 @@ fn a_statement_has_what_moved_money_in_its_time_and_nothing_else() {
 }
 
 #[test]
-fn the_rounding_of_many_models_is_a_sum_of_its_own() {
-    // Three models at a third of a kopeck each: none comes to one, all of them do.
+fn rounding_over_models_is_a_separate_line() {
+    // Three models at a third of a kopeck each: each rounds to zero, their sum to one.
     let lines: Vec<_> = [entry(0, 1_000_000, None)]
         .into_iter()
         .chain(["a", "b", "c"].map(|model| call(1, model, 3_334, Booked::Held)))
@@ -130,7 +130,7 @@ fn the_rounding_of_many_models_is_a_sum_of_its_own() {
 }
 
 #[test]
-fn a_kopeck_is_the_nearest_one_and_half_of_one_goes_away_from_zero() {
+fn kopecks_round_to_nearest_and_half_away_from_zero() {
     for (micro, kopecks) in [
         (0, 0),
         (4_999, 0),
@@ -145,7 +145,7 @@ fn a_kopeck_is_the_nearest_one_and_half_of_one_goes_away_from_zero() {
 }
 
 #[test]
-fn a_statement_has_no_more_lines_than_it_may() {
+fn statement_lines_are_bounded() {
     let mut reader = Reader::new(MicroRub::ZERO, 0..10);
     for _ in 0..LINES_MAX {
         reader.line(entry(1, 1, None)).unwrap();
@@ -154,7 +154,7 @@ fn a_statement_has_no_more_lines_than_it_may() {
     assert!(matches!(refused, Err(StatementError::TooLong)));
 }
 
-/// Unknown is not nothing: an account that is not there has no statement, one without lines has an empty one.
+/// A missing account has no statement; an account without lines has an empty one.
 #[test]
 fn an_account_without_a_line_has_a_statement_of_nothing() {
     let ledger = MemoryLedger::new();
@@ -171,7 +171,7 @@ fn an_account_without_a_line_has_a_statement_of_nothing() {
     let made = ledger.create_account(&acme, "Acme");
     made.now_or_never().unwrap().unwrap();
     assert_eq!(read(0..10).unwrap(), Statement::default());
-    // Of now, and of a time long before.
+    // Periods that include now, and long before.
     let topup = Entry {
         id: "p1".into(),
         amount: MicroRub::new(7),
@@ -185,7 +185,7 @@ fn an_account_without_a_line_has_a_statement_of_nothing() {
     assert_eq!(read(0..10).unwrap(), Statement::default());
 }
 
-/// What an account goes through, oldest first; what it has is never below nothing.
+/// A random history of an account, oldest first; its balance is never negative.
 fn journal() -> impl Strategy<Value = Vec<JournalLine>> {
     let line = (0u64..6 * MONTH, 0u8..8, 0i64..3_000_000, 0usize..5);
     prop::collection::vec(line, 0..120).prop_map(|mut wishes| {
@@ -211,10 +211,10 @@ fn journal() -> impl Strategy<Value = Vec<JournalLine>> {
 }
 
 proptest! {
-    /// Month for month, by random journals: the sums of each are exact to the micro-ruble and to the kopeck, the months
-    /// hang together, and all of them come to what the ledger has.
+    /// For random journals, month by month: the sums are exact to the micro-ruble and to the kopeck, each month begins
+    /// where the last one ended, and all months together equal the ledger.
     #[test]
-    fn opening_and_what_came_less_what_was_spent_is_closing(lines in journal()) {
+    fn opening_plus_payments_minus_charges_equals_closing(lines in journal()) {
         let has = balance(&lines);
         let (mut closed, mut closed_kopecks) = (0, 0);
         let (mut charged, mut spent_kopecks, mut entered_kopecks) = (0, 0, 0);
@@ -225,7 +225,7 @@ proptest! {
             let came = of_it.payments_micro() + of_it.corrections_micro();
             prop_assert_eq!(of_it.opening_micro + came - of_it.spent_micro(), of_it.closing_micro);
 
-            // The charges of the receipts, however they are added up.
+            // The sum of the receipts' charges.
             let receipts = lines.iter().filter_map(|line| match line {
                 JournalLine::Call(receipt) if time.contains(&receipt.at_ms) && is_charge(receipt) => Some(receipt),
                 _ => None,
@@ -257,10 +257,10 @@ proptest! {
         prop_assert_eq!((all.opening_micro, all.closing_micro), (0, has.into()));
     }
 
-    /// Where payments and corrections are of whole kopecks, nobody is told of less than nothing, and what was spent in
-    /// all months together is what was charged, to the kopeck.
+    /// If payments and corrections are whole kopecks, no statement shows a negative sum, and the spending of all months
+    /// together equals the charges, to the kopeck.
     #[test]
-    fn whole_kopecks_in_give_no_rounding_that_adds_up(lines in journal()) {
+    fn rounding_errors_of_kopecks_do_not_accumulate(lines in journal()) {
         let whole = |line: JournalLine| match line {
             JournalLine::Entry { at_ms, amount_rub, reason, .. } => {
                 let amount = amount_rub.micro() / 10_000 * 10_000;

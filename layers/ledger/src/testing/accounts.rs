@@ -1,4 +1,4 @@
-//! Accounts, payments, corrections, and what is counted over all of them.
+//! Accounts, payments, corrections, and sums over them.
 
 use super::{
     Books,
@@ -11,28 +11,28 @@ use crate::{
     money::MicroRub,
 };
 
-/// I10.
+/// I10: a payment is booked once per id.
 pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
     open(ledger, 0).await;
     let once = pay(ledger, "invoice 1/2026 «Ромашка»", 100).await;
-    assert_eq!(once.balance_rub, micro(100));
-    assert_eq!(pay(ledger, "invoice 1/2026 «Ромашка»", 100).await, once);
+    expect_eq!(once.balance_rub, micro(100));
+    expect_eq!(pay(ledger, "invoice 1/2026 «Ромашка»", 100).await, once);
     for amount in [99, 101, -100] {
         let entry = topup("invoice 1/2026 «Ромашка»", amount);
         let answer = ledger.enter(&acme(), &entry).await;
-        assert!(matches!(answer, Err(BookError::Exists)), "{answer:?}");
+        expect_matches!(answer, Err(BookError::Exists));
     }
-    // Another clone of the ledger knows of it; another account's ids are its own.
+    // Another clone of the ledger has it; ids are separate per account.
     let clone = ledger.clone();
-    assert_eq!(pay(&clone, "invoice 1/2026 «Ромашка»", 100).await, once);
+    expect_eq!(pay(&clone, "invoice 1/2026 «Ромашка»", 100).await, once);
     let other: AccountId = "other".parse().unwrap();
     ledger.create_account(&other, "Other").await.unwrap();
     let view = ledger
         .enter(&other, &topup("invoice 1/2026 «Ромашка»", 7))
         .await
         .unwrap();
-    assert_eq!(view.balance_rub, micro(7));
-    assert_eq!(pay(ledger, "invoice 2", 5).await.balance_rub, micro(105));
+    expect_eq!(view.balance_rub, micro(7));
+    expect_eq!(pay(ledger, "invoice 2", 5).await.balance_rub, micro(105));
 }
 
 pub(super) async fn an_entry_is_found_by_its_id_as_it_was_booked<L: Books>(ledger: &L) {
@@ -41,7 +41,7 @@ pub(super) async fn an_entry_is_found_by_its_id_as_it_was_booked<L: Books>(ledge
     for entry in [&paid, &corrected] {
         ledger.enter(&acme(), entry).await.unwrap();
     }
-    // A repeat by amount alone changes nothing of it.
+    // A repeat with the same amount changes nothing of the entry.
     let mistaken = correction("p «1»", 5);
     ledger.enter(&acme(), &mistaken).await.unwrap();
     let other: AccountId = "other".parse().unwrap();
@@ -53,11 +53,11 @@ pub(super) async fn an_entry_is_found_by_its_id_as_it_was_booked<L: Books>(ledge
         ("theirs", None),
         ("none", None),
     ] {
-        assert_eq!(ledger.entry(&acme(), id).await.unwrap(), booked, "{id}");
+        expect_eq!(ledger.entry(&acme(), id).await.unwrap(), booked, "{id}");
     }
 }
 
-/// I4.
+/// I4: a correction leaves at least the held money on the account.
 pub(super) async fn a_correction_leaves_what_is_held<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;
@@ -65,57 +65,54 @@ pub(super) async fn a_correction_leaves_what_is_held<L: Books>(ledger: &L) {
         async |id: &str, amount: i64| ledger.enter(&acme(), &correction(id, amount)).await;
     for amount in [-41, -100, -1000] {
         let answer = correct("c1", amount).await;
-        assert!(
-            matches!(answer, Err(BookError::BelowHeld)),
-            "{amount}: {answer:?}"
-        );
+        expect_matches!(answer, Err(BookError::BelowHeld));
     }
-    // A refused id is not used up.
+    // The id of a refused entry can be used again.
     let view = correct("c1", -40).await.unwrap();
-    assert_eq!([view.balance_rub, view.free_rub], [60, 0].map(micro));
-    assert_eq!(correct("c1", -40).await.unwrap(), view);
-    assert!(matches!(correct("c1", -39).await, Err(BookError::Exists)));
+    expect_eq!([view.balance_rub, view.free_rub], [60, 0].map(micro));
+    expect_eq!(correct("c1", -40).await.unwrap(), view);
+    expect_matches!(correct("c1", -39).await, Err(BookError::Exists));
     settled(ledger, 1, "k1", 10).await;
     let view = correct("c2", -50).await.unwrap();
-    assert_eq!(view.balance_rub, micro(0));
-    assert!(matches!(correct("c3", -1).await, Err(BookError::BelowHeld)));
+    expect_eq!(view.balance_rub, micro(0));
+    expect_matches!(correct("c3", -1).await, Err(BookError::BelowHeld));
     let view = correct("c3", 3).await.unwrap();
-    assert_eq!([view.balance_rub, view.spent_rub], [3, 10].map(micro));
+    expect_eq!([view.balance_rub, view.spent_rub], [3, 10].map(micro));
 }
 
-/// I3 where a double is exact for the last time: 2⁵³ − 1.
+/// I3 for the largest amount, 2⁵³ − 1: the largest integer that a double holds exactly.
 pub(super) async fn amounts_are_exact_up_to_the_largest_and_none_goes_beyond<L: Books>(ledger: &L) {
     const MAX: i64 = MicroRub::MAX.micro();
     open(ledger, MAX).await;
     let beyond = async |id: &str, amount: i64| {
         let answer = ledger.enter(&acme(), &topup(id, amount)).await;
-        assert!(matches!(answer, Err(BookError::AboveMax)), "{answer:?}");
+        expect_matches!(answer, Err(BookError::AboveMax));
     };
     beyond("second", 1).await;
     beyond("second", MAX).await;
     let half = MAX / 2 + 1;
     set_ceiling(ledger, "k2", Some(MAX)).await;
     let first = reserved(ledger, &hold(1, "k1", half)).await;
-    assert_eq!([first.held, first.free], [half, MAX - half].map(micro));
+    expect_eq!([first.held, first.free], [half, MAX - half].map(micro));
     let second = reserved(ledger, &hold(2, "k2", MAX - half)).await;
-    assert_eq!([second.held, second.free], [MAX - half, 0].map(micro));
-    assert_eq!(money(ledger).await, [MAX, MAX, 0, 0]);
+    expect_eq!([second.held, second.free], [MAX - half, 0].map(micro));
+    expect_eq!(money(ledger).await, [MAX, MAX, 0, 0]);
     let paid = settled(ledger, 1, "k1", half - 1).await;
-    assert_eq!(paid, booked(Booked::Held, half - 1, 0));
-    assert_eq!(
+    expect_eq!(paid, booked(Booked::Held, half - 1, 0));
+    expect_eq!(
         money(ledger).await,
         [MAX - half + 1, MAX - half, half - 1, 0]
     );
-    // All of it, and the greatest loss there can be.
+    // Charges the whole balance; the rest of this cost is the largest loss that an account can have.
     let paid = settled(ledger, 2, "k2", MAX).await;
-    assert_eq!(paid, booked(Booked::Held, MAX - half + 1, half - 1));
-    assert_eq!(money(ledger).await, [0, 0, MAX, half - 1]);
+    expect_eq!(paid, booked(Booked::Held, MAX - half + 1, half - 1));
+    expect_eq!(money(ledger).await, [0, 0, MAX, half - 1]);
     let receipt = ledger.receipt(number(2)).await.unwrap();
-    assert_eq!(
+    expect_eq!(
         [receipt.cost_rub, receipt.charged_rub, receipt.loss_rub],
         [MAX, MAX - half + 1, half - 1].map(micro)
     );
-    assert_eq!(pay(ledger, "second", MAX).await.balance_rub, micro(MAX));
+    expect_eq!(pay(ledger, "second", MAX).await.balance_rub, micro(MAX));
     beyond("third", 1).await;
 }
 
@@ -136,12 +133,9 @@ pub(super) async fn accounts_are_opened_once_and_can_be_changed<L: Books>(ledger
         loss_rub: micro(0),
         holds_open: 0,
     };
-    assert_eq!(made, expected);
-    assert_eq!(create("acme", "ООО «Ромашка: 1»").await.unwrap(), expected);
-    assert!(matches!(
-        create("acme", "Other").await,
-        Err(BookError::Exists)
-    ));
+    expect_eq!(made, expected);
+    expect_eq!(create("acme", "ООО «Ромашка: 1»").await.unwrap(), expected);
+    expect_matches!(create("acme", "Other").await, Err(BookError::Exists));
     create("Zeta_1", "").await.unwrap();
     create("1-b", "Acme").await.unwrap();
     pay(ledger, "first", 5).await;
@@ -152,20 +146,20 @@ pub(super) async fn accounts_are_opened_once_and_can_be_changed<L: Books>(ledger
         free_rub: micro(5),
         ..expected
     };
-    assert_eq!(renamed.unwrap(), expected);
+    expect_eq!(renamed.unwrap(), expected);
     let suspended = ledger.change_account(&acme(), None, Some(true)).await;
     let expected = AccountView {
         suspended: true,
         ..expected
     };
-    assert_eq!(suspended.unwrap(), expected);
+    expect_eq!(suspended.unwrap(), expected);
     let unchanged = ledger.change_account(&acme(), None, None).await;
-    assert_eq!(unchanged.unwrap(), expected);
-    assert_eq!(ledger.account(&acme()).await.unwrap(), expected);
+    expect_eq!(unchanged.unwrap(), expected);
+    expect_eq!(ledger.account(&acme()).await.unwrap(), expected);
     let all = ledger.accounts().await.unwrap();
     let ids: Vec<&str> = all.iter().map(|view| &*view.id).collect();
-    assert_eq!(ids, ["1-b", "Zeta_1", "acme"]);
-    assert_eq!(all[2], expected);
+    expect_eq!(ids, ["1-b", "Zeta_1", "acme"]);
+    expect_eq!(all[2], expected);
 }
 
 pub(super) async fn the_tariff_version_grows_with_a_change_only<L: Books>(ledger: &L) {
@@ -179,12 +173,12 @@ pub(super) async fn the_tariff_version_grows_with_a_change_only<L: Books>(ledger
     ] {
         let before = now_ms();
         let version = ledger.tariff_version(fingerprint).await.unwrap();
-        assert_eq!(version.id, id, "{fingerprint}");
+        expect_eq!(version.id, id, "{fingerprint}");
         if is_new {
             since = version.effective_from_ms;
             assert!((before..=now_ms()).contains(&since), "{before} {since}");
         } else {
-            assert_eq!(version.effective_from_ms, since, "{fingerprint}");
+            expect_eq!(version.effective_from_ms, since, "{fingerprint}");
         }
     }
 }
@@ -192,10 +186,10 @@ pub(super) async fn the_tariff_version_grows_with_a_change_only<L: Books>(ledger
 pub(super) async fn an_audit_counts_what_there_is<L: Books>(ledger: &L) {
     let count = async || {
         let audit = ledger.audit().await.unwrap();
-        assert_eq!(audit.breaches, Vec::<String>::new());
+        expect_eq!(audit.breaches, Vec::<String>::new());
         [audit.accounts, audit.keys, audit.holds_open]
     };
-    assert_eq!(count().await, [0, 0, 0]);
+    expect_eq!(count().await, [0, 0, 0]);
     open(ledger, 100).await;
     let other: AccountId = "other".parse().unwrap();
     ledger.create_account(&other, "Other").await.unwrap();
@@ -204,8 +198,8 @@ pub(super) async fn an_audit_counts_what_there_is<L: Books>(ledger: &L) {
     }
     release(ledger, 2, "k1").await;
     set_status(ledger, "k2", KeyStatus::Deleted).await;
-    assert_eq!(count().await, [2, 2, 2]);
+    expect_eq!(count().await, [2, 2, 2]);
     settled(ledger, 1, "k1", 10).await;
     settled(ledger, 3, "k1", 10).await;
-    assert_eq!(count().await, [2, 2, 0]);
+    expect_eq!(count().await, [2, 2, 0]);
 }

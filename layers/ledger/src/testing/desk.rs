@@ -1,4 +1,4 @@
-//! What is asked of a store while promises are tested.
+//! Steps and checks that the tests of promises share.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ use crate::{
     rollup::{Change, Rollup, RowId, Scope},
 };
 
-/// Opens the account `acme` with so much money and the keys `k1` and `k2`, neither limited.
+/// Opens the account `acme` with this balance and the keys `k1` and `k2`, neither limited.
 ///
 /// # Panics
 /// The store refuses it.
@@ -32,10 +32,10 @@ pub async fn open<L: Books>(ledger: &L, balance: i64) {
     }
 }
 
-/// Makes one of the sums of this scope a micro-ruble too large. Answers the change that did it.
+/// Makes one of the sums of this scope a micro-ruble too large. Returns the change that did it.
 ///
 /// # Panics
-/// There is no such sum, or somebody else has changed them meanwhile.
+/// There is no such sum, or the sums have changed meanwhile.
 pub async fn spoil_sums<L: Rollup>(ledger: &L, scope: Scope) -> Change {
     let rolled = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await;
     let (at_ms, words, mut sums) = rolled.unwrap().rows.swap_remove(0);
@@ -88,13 +88,13 @@ pub(super) async fn reserved<L: Ledger>(ledger: &L, hold: &Hold) -> Reserved {
     ledger
         .reserve(hold)
         .await
-        .unwrap_or_else(|error| panic!("{hold:?}: {error}"))
+        .unwrap_or_else(|error| panic!("{hold:?}: expected to be granted, found {error}"))
 }
 
 pub(super) async fn refused<L: Ledger>(ledger: &L, hold: &Hold) -> Refusal {
     match ledger.reserve(hold).await {
         Err(LedgerError::Refused(refusal)) => refusal,
-        answer => panic!("{hold:?}: {answer:?}"),
+        answer => panic!("{hold:?}: expected a refusal, found {answer:?}"),
     }
 }
 
@@ -111,11 +111,13 @@ pub(super) async fn probed<L: Ledger>(
 }
 
 pub(super) async fn settled<L: Ledger>(ledger: &L, n: u128, id: &str, cost: i64) -> Settled {
-    ledger.settle(&settlement(n, id, cost)).await.unwrap()
+    let answer = ledger.settle(&settlement(n, id, cost)).await;
+    answer.unwrap_or_else(|error| panic!("call {n}: expected to be settled, found {error}"))
 }
 
 pub(super) async fn release<L: Ledger>(ledger: &L, n: u128, id: &str) {
-    ledger.release(number(n), &acme(), &key(id)).await.unwrap();
+    let answer = ledger.release(number(n), &acme(), &key(id)).await;
+    answer.unwrap_or_else(|error| panic!("call {n}: expected to be released, found {error}"));
 }
 
 pub(super) fn booked(booked: Booked, charged: i64, loss: i64) -> Settled {
@@ -134,7 +136,7 @@ pub(super) fn again(first: Settled) -> Settled {
     }
 }
 
-/// It is the account's money that leaves no more.
+/// The refusal if the account's money is the limit.
 pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),
@@ -143,7 +145,7 @@ pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     }
 }
 
-/// It is this ceiling.
+/// The refusal if this ceiling is the limit.
 pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),
@@ -175,24 +177,24 @@ pub(super) fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// The audit finds nothing, and the views agree with each other: I2 and I4 as operators see them.
+/// Asserts that the audit finds nothing, and that the views agree with each other: I2 and I4 as operators see them.
 ///
 /// # Panics
-/// They do not.
+/// There is a breach, or views disagree.
 pub async fn is_sound<L: Books>(ledger: &L) {
     let audit = ledger.audit().await.unwrap();
-    assert_eq!(audit.breaches, Vec::<String>::new());
+    expect_eq!(audit.breaches, Vec::<String>::new());
     for view in ledger.accounts().await.unwrap() {
         let keys = ledger.keys(&view.id).await.unwrap();
         let sum = |field: fn(&KeyView) -> MicroRub| {
             let amounts = keys.iter().map(field).map(MicroRub::micro);
             amounts.sum::<i64>()
         };
-        assert_eq!(sum(|key| key.held_rub), view.held_rub.micro(), "{view:?}");
-        assert_eq!(sum(|key| key.spent_rub), view.spent_rub.micro(), "{view:?}");
+        expect_eq!(sum(|key| key.held_rub), view.held_rub.micro(), "{view:?}");
+        expect_eq!(sum(|key| key.spent_rub), view.spent_rub.micro(), "{view:?}");
         let [balance, held, free] =
             [view.balance_rub, view.held_rub, view.free_rub].map(MicroRub::micro);
         assert!(0 <= held && held <= balance, "{view:?}");
-        assert_eq!(free, balance - held, "{view:?}");
+        expect_eq!(free, balance - held, "{view:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! How a hold ends: settled, released or expired, once; and what is booked then.
+//! How a hold ends, exactly once: settled, released or expired; and what is booked then.
 
 use super::{
     Books,
@@ -15,47 +15,47 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// I2 and I3.
+/// I2 and I3: a settlement moves the cost from balance to spending, and ends the hold.
 pub(super) async fn a_settled_call_pays_its_cost_and_frees_its_hold<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let mut spent = 0;
     for (n, cost) in [(1, 100), (2, 1), (3, 0), (4, 99)] {
         reserved(ledger, &hold(n, "k1", 100)).await;
         let paid = settled(ledger, n, "k1", cost).await;
-        assert_eq!(paid, booked(Booked::Held, cost, 0));
+        expect_eq!(paid, booked(Booked::Held, cost, 0));
         spent += cost;
-        assert_eq!(money(ledger).await, [1000 - spent, 0, spent, 0]);
-        assert_eq!(key_money(ledger, "k1").await, [spent, 0, 1000 - spent]);
+        expect_eq!(money(ledger).await, [1000 - spent, 0, spent, 0]);
+        expect_eq!(key_money(ledger, "k1").await, [spent, 0, 1000 - spent]);
     }
-    assert_eq!(key_money(ledger, "k2").await, [0, 0, 800]);
+    expect_eq!(key_money(ledger, "k2").await, [0, 0, 800]);
 }
 
-/// I3 and I4: the balance never falls below what is held, and nothing vanishes.
+/// I3 and I4: the balance never falls below what is held, and no cost is lost from the books.
 pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss<L: Books>(
     ledger: &L,
 ) {
     open(ledger, 1000).await;
-    // Another call's hold is not touched, whatever this one costs.
+    // Another call's hold is not touched, however much this call costs.
     reserved(ledger, &hold(1, "k2", 300)).await;
     reserved(ledger, &hold(2, "k1", 100)).await;
     let paid = settled(ledger, 2, "k1", 150).await;
-    assert_eq!(paid, booked(Booked::Held, 150, 0));
-    // Of a key with a ceiling, the ceiling counts: 250 are spent or held, 30 are beside it.
+    expect_eq!(paid, booked(Booked::Held, 150, 0));
+    // A key's ceiling limits this, too: 250 are spent or held, so 30 are left under it.
     set_ceiling(ledger, "k1", Some(280)).await;
     reserved(ledger, &hold(3, "k1", 100)).await;
     let paid = settled(ledger, 3, "k1", 200).await;
-    assert_eq!(paid, booked(Booked::Held, 130, 70));
+    expect_eq!(paid, booked(Booked::Held, 130, 70));
     set_ceiling(ledger, "k1", None).await;
     reserved(ledger, &hold(4, "k1", 100)).await;
     let paid = settled(ledger, 4, "k1", 1000).await;
-    assert_eq!(paid, booked(Booked::Held, 420, 580));
-    assert_eq!(money(ledger).await, [300, 300, 700, 650]);
+    expect_eq!(paid, booked(Booked::Held, 420, 580));
+    expect_eq!(money(ledger).await, [300, 300, 700, 650]);
     let paid = settled(ledger, 1, "k2", 301).await;
-    assert_eq!(paid, booked(Booked::Held, 300, 1));
-    assert_eq!(money(ledger).await, [0, 0, 1000, 651]);
+    expect_eq!(paid, booked(Booked::Held, 300, 1));
+    expect_eq!(money(ledger).await, [0, 0, 1000, 651]);
 }
 
-/// I1: what is taken beside a hold is bounded by the ceilings of the day and the month too.
+/// I1: what is charged beyond a hold is limited by the ceilings of the day and the month, too.
 pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
@@ -65,16 +65,16 @@ pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books
     set_ceilings(ledger, "k1", ceilings).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     reserved(ledger, &hold(2, "k1", 60)).await;
-    // 90 are free beside the two holds.
+    // 90 are free next to the two holds.
     let paid = settled(ledger, 1, "k1", 300).await;
-    assert_eq!(paid, booked(Booked::Held, 190, 110));
-    // The other hold was promised, and pays, though nothing is left beside it.
+    expect_eq!(paid, booked(Booked::Held, 190, 110));
+    // The other hold was granted and pays, although nothing is left next to it.
     let paid = settled(ledger, 2, "k1", 61).await;
-    assert_eq!(paid, booked(Booked::Held, 60, 1));
+    expect_eq!(paid, booked(Booked::Held, 60, 1));
     let paid = settled(ledger, 3, "k1", 5).await;
-    assert_eq!(paid, booked(Booked::Forced, 0, 5));
+    expect_eq!(paid, booked(Booked::Forced, 0, 5));
     let view = ledger.key(&key("k1")).await.unwrap();
-    assert_eq!(
+    expect_eq!(
         [view.spent_rub, view.day.spent_rub, view.month.spent_rub],
         [250; 3].map(micro)
     );
@@ -85,116 +85,116 @@ pub(super) async fn a_lowered_ceiling_does_not_take_back_a_hold<L: Books>(ledger
     set_ceiling(ledger, "k1", Some(500)).await;
     reserved(ledger, &hold(1, "k1", 400)).await;
     let view = set_ceiling(ledger, "k1", Some(50)).await;
-    assert_eq!((view.held_rub, view.free_rub), (micro(400), micro(0)));
+    expect_eq!((view.held_rub, view.free_rub), (micro(400), micro(0)));
     let paid = settled(ledger, 1, "k1", 450).await;
-    assert_eq!(paid, booked(Booked::Held, 400, 50));
-    assert_eq!(money(ledger).await, [600, 0, 400, 50]);
+    expect_eq!(paid, booked(Booked::Held, 400, 50));
+    expect_eq!(money(ledger).await, [600, 0, 400, 50]);
 }
 
-/// I5: also when the repeat says something else.
+/// I5: even if the repeat has other amounts.
 pub(super) async fn a_repeated_settlement_is_answered_with_the_first_result<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 80)).await;
     let first = settled(ledger, 1, "k1", 120).await;
-    assert_eq!(first, booked(Booked::Held, 100, 20));
+    expect_eq!(first, booked(Booked::Held, 100, 20));
     pay(ledger, "second", 500).await;
     for cost in [120, 0, 500] {
-        assert_eq!(settled(ledger, 1, "k1", cost).await, again(first));
+        expect_eq!(settled(ledger, 1, "k1", cost).await, again(first));
     }
     let stale = Settlement {
         fresh: false,
         ..settlement(1, "k1", 120)
     };
-    assert_eq!(ledger.settle(&stale).await.unwrap(), again(first));
+    expect_eq!(ledger.settle(&stale).await.unwrap(), again(first));
     release(ledger, 1, "k1").await;
     assert!(!ledger.extend(number(1), &acme(), HOUR).await.unwrap());
-    assert_eq!(money(ledger).await, [500, 0, 100, 20]);
+    expect_eq!(money(ledger).await, [500, 0, 100, 20]);
     let receipt = ledger.receipt(number(1)).await.unwrap();
-    assert_eq!(
+    expect_eq!(
         ledger.receipt_of(&acme(), number(1)).await.unwrap(),
         receipt
     );
     let other: AccountId = "other".parse().unwrap();
-    assert!(matches!(
+    expect_matches!(
         ledger.receipt_of(&other, number(1)).await,
         Err(BookError::NotFound)
-    ));
-    assert_eq!(
+    );
+    expect_eq!(
         (receipt.cost_rub, receipt.charged_rub),
         (micro(120), micro(100))
     );
 }
 
-/// I5 and I9.
+/// I5 and I9: a released hold ends once, without a charge or a receipt.
 pub(super) async fn a_released_hold_costs_nothing<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     for _ in 0..2 {
         release(ledger, 1, "k1").await;
-        assert_eq!(money(ledger).await, [100, 0, 0, 0]);
+        expect_eq!(money(ledger).await, [100, 0, 0, 0]);
     }
     let late = settled(ledger, 1, "k1", 40).await;
-    assert_eq!(late, again(booked(Booked::Released, 0, 0)));
+    expect_eq!(late, again(booked(Booked::Released, 0, 0)));
     reserved(ledger, &hold(2, "k1", 100)).await;
-    assert_eq!(money(ledger).await, [100, 100, 0, 0]);
+    expect_eq!(money(ledger).await, [100, 100, 0, 0]);
 }
 
-/// The RESERVE of a call that gave up may still be on its way.
+/// The RESERVE of a call that gave up may still be in flight.
 pub(super) async fn a_release_that_comes_first_wins<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     release(ledger, 1, "k1").await;
-    assert_eq!(refused(ledger, &hold(1, "k1", 10)).await, Refusal::Gone);
-    assert_eq!(money(ledger).await, [100, 0, 0, 0]);
+    expect_eq!(refused(ledger, &hold(1, "k1", 10)).await, Refusal::Gone);
+    expect_eq!(money(ledger).await, [100, 0, 0, 0]);
 }
 
-/// I5: at most once, and I4: never out of another call's hold.
+/// I5: settled at most once; I4: never from another call's hold.
 pub(super) async fn an_expired_hold_is_settled_late_once_from_what_is_free<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for (n, want) in [(1, 50), (2, 40), (3, 10)] {
         reserved(ledger, &due(n, "k1", want)).await;
     }
-    assert_eq!(ledger.expire().await.unwrap(), 3);
-    assert_eq!(money(ledger).await, [100, 0, 0, 0]);
+    expect_eq!(ledger.expire().await.unwrap(), 3);
+    expect_eq!(money(ledger).await, [100, 0, 0, 0]);
     reserved(ledger, &hold(4, "k2", 60)).await;
     let first = settled(ledger, 1, "k1", 30).await;
-    assert_eq!(first, booked(Booked::Late, 30, 0));
+    expect_eq!(first, booked(Booked::Late, 30, 0));
     let second = settled(ledger, 2, "k1", 40).await;
-    assert_eq!(second, booked(Booked::Late, 10, 30));
-    assert_eq!(settled(ledger, 1, "k1", 30).await, again(first));
-    assert_eq!(settled(ledger, 2, "k1", 40).await, again(second));
-    // Released after it expired, it is not settled any more.
+    expect_eq!(second, booked(Booked::Late, 10, 30));
+    expect_eq!(settled(ledger, 1, "k1", 30).await, again(first));
+    expect_eq!(settled(ledger, 2, "k1", 40).await, again(second));
+    // Released after it had expired, it cannot be settled any more.
     release(ledger, 3, "k1").await;
     let third = settled(ledger, 3, "k1", 10).await;
-    assert_eq!(third, again(booked(Booked::Released, 0, 0)));
-    assert_eq!(money(ledger).await, [60, 60, 40, 30]);
-    assert_eq!(
+    expect_eq!(third, again(booked(Booked::Released, 0, 0)));
+    expect_eq!(money(ledger).await, [60, 60, 40, 30]);
+    expect_eq!(
         ledger.receipt(number(2)).await.unwrap().booked,
         Booked::Late
     );
 }
 
-/// I7: a failover may lose a hold, not its charge.
+/// I7: a failover may lose a hold, but not its charge.
 pub(super) async fn a_hold_that_was_lost_is_charged_by_force_while_fresh<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k2", 30)).await;
     let first = settled(ledger, 2, "k1", 50).await;
-    assert_eq!(first, booked(Booked::Forced, 50, 0));
-    assert_eq!(settled(ledger, 2, "k1", 50).await, again(first));
+    expect_eq!(first, booked(Booked::Forced, 50, 0));
+    expect_eq!(settled(ledger, 2, "k1", 50).await, again(first));
     set_ceiling(ledger, "k1", Some(55)).await;
     let second = settled(ledger, 3, "k1", 50).await;
-    assert_eq!(second, booked(Booked::Forced, 5, 45));
+    expect_eq!(second, booked(Booked::Forced, 5, 45));
     set_ceiling(ledger, "k1", None).await;
     let third = settled(ledger, 4, "k1", 50).await;
-    assert_eq!(third, booked(Booked::Forced, 15, 35));
-    assert_eq!(money(ledger).await, [30, 30, 70, 80]);
-    assert_eq!(
+    expect_eq!(third, booked(Booked::Forced, 15, 35));
+    expect_eq!(money(ledger).await, [30, 30, 70, 80]);
+    expect_eq!(
         ledger.receipt(number(3)).await.unwrap().booked,
         Booked::Forced
     );
 }
 
-/// I3: a dispute is written down, and nothing is moved.
-pub(super) async fn a_number_nobody_knows_is_stale_and_moves_nothing<L: Books>(ledger: &L) {
+/// I3: a dispute is recorded, and nothing is moved.
+pub(super) async fn an_unknown_number_is_stale_and_moves_nothing<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let stale = Settlement {
         fresh: false,
@@ -202,23 +202,22 @@ pub(super) async fn a_number_nobody_knows_is_stale_and_moves_nothing<L: Books>(l
     };
     for _ in 0..2 {
         let answer = ledger.settle(&stale).await.unwrap();
-        assert_eq!(answer, booked(Booked::Stale, 0, 0));
+        expect_eq!(answer, booked(Booked::Stale, 0, 0));
     }
     let receipt = ledger.receipt(number(1)).await.unwrap();
-    assert_eq!(receipt.booked, Booked::Stale);
-    assert_eq!(
+    expect_eq!(receipt.booked, Booked::Stale);
+    expect_eq!(
         [receipt.cost_rub, receipt.charged_rub, receipt.loss_rub],
         [50, 0, 0].map(micro)
     );
-    // Nor does a fresh one on a key that there is not.
+    // A fresh settlement on a key that does not exist moves nothing either.
     let stray = settled(ledger, 2, "k3", 50).await;
-    assert_eq!(stray, booked(Booked::Stale, 0, 0));
-    assert_eq!(money(ledger).await, [100, 0, 0, 0]);
+    expect_eq!(stray, booked(Booked::Stale, 0, 0));
+    expect_eq!(money(ledger).await, [100, 0, 0, 0]);
 }
 
-/// I12: no request touches another key's money. The hold stands, and its own settlement is booked and
-/// gets the receipt.
-pub(super) async fn a_settlement_on_another_key_than_its_holds_is_nobodys<L: Books>(ledger: &L) {
+/// I12: no request touches another key's money. The hold stays, and its own settlement is booked and gets the receipt.
+pub(super) async fn a_settlement_on_another_key_than_its_holds_moves_nothing<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 50)).await;
     reserved(ledger, &due(2, "k1", 20)).await;
@@ -226,26 +225,26 @@ pub(super) async fn a_settlement_on_another_key_than_its_holds_is_nobodys<L: Boo
     for n in [1, 2] {
         for _ in 0..2 {
             let stray = settled(ledger, n, "k2", 50).await;
-            assert_eq!(stray, booked(Booked::Stale, 0, 0));
+            expect_eq!(stray, booked(Booked::Stale, 0, 0));
         }
-        // The dispute is written down.
+        // The dispute is recorded.
         let receipt = ledger.receipt(number(n)).await.unwrap();
-        assert_eq!((&*receipt.key, receipt.booked), ("k2", Booked::Stale));
+        expect_eq!((&*receipt.key, receipt.booked), ("k2", Booked::Stale));
     }
-    assert_eq!(money(ledger).await, [100, 50, 0, 0]);
+    expect_eq!(money(ledger).await, [100, 50, 0, 0]);
     for (n, cost, how) in [(1, 30, Booked::Held), (2, 10, Booked::Late)] {
         let own = settled(ledger, n, "k1", cost).await;
-        assert_eq!(own, booked(how, cost, 0));
+        expect_eq!(own, booked(how, cost, 0));
         let receipt = ledger.receipt(number(n)).await.unwrap();
-        assert_eq!(
+        expect_eq!(
             (&*receipt.key, receipt.booked, receipt.charged_rub),
             ("k1", how, micro(cost))
         );
     }
-    assert_eq!(money(ledger).await, [60, 0, 40, 0]);
+    expect_eq!(money(ledger).await, [60, 0, 40, 0]);
 }
 
-/// As the book has it: a stale number is as unknown as before.
+/// A stale settlement of an unknown call records a dispute, and the call may still be charged later.
 pub(super) async fn a_dispute_is_no_first_result<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for n in [1, 2] {
@@ -254,22 +253,22 @@ pub(super) async fn a_dispute_is_no_first_result<L: Books>(ledger: &L) {
             ..settlement(n, "k1", 50)
         };
         let answer = ledger.settle(&stale).await.unwrap();
-        assert_eq!(answer, booked(Booked::Stale, 0, 0));
+        expect_eq!(answer, booked(Booked::Stale, 0, 0));
     }
     let forced = settled(ledger, 1, "k1", 30).await;
-    assert_eq!(forced, booked(Booked::Forced, 30, 0));
+    expect_eq!(forced, booked(Booked::Forced, 30, 0));
     reserved(ledger, &hold(2, "k1", 40)).await;
     let paid = settled(ledger, 2, "k1", 40).await;
-    assert_eq!(paid, booked(Booked::Held, 40, 0));
+    expect_eq!(paid, booked(Booked::Held, 40, 0));
     for (n, first) in [(1, forced), (2, paid)] {
         let receipt = ledger.receipt(number(n)).await.unwrap();
-        assert_eq!(
+        expect_eq!(
             (receipt.booked, receipt.charged_rub),
             (first.booked, first.charged)
         );
-        assert_eq!(settled(ledger, n, "k1", 50).await, again(first));
+        expect_eq!(settled(ledger, n, "k1", 50).await, again(first));
     }
-    assert_eq!(money(ledger).await, [30, 0, 70, 0]);
+    expect_eq!(money(ledger).await, [30, 0, 70, 0]);
 }
 
 pub(super) async fn an_account_that_is_gone_is_not_charged<L: Books>(ledger: &L) {
@@ -280,16 +279,13 @@ pub(super) async fn an_account_that_is_gone_is_not_charged<L: Books>(ledger: &L)
     };
     for _ in 0..2 {
         let answer = ledger.settle(&call).await.unwrap();
-        assert_eq!(answer, booked(Booked::NoAccount, 0, 0));
+        expect_eq!(answer, booked(Booked::NoAccount, 0, 0));
     }
-    assert!(matches!(
-        ledger.receipt(number(1)).await,
-        Err(BookError::NotFound)
-    ));
-    assert_eq!(money(ledger).await, [100, 0, 0, 0]);
+    expect_matches!(ledger.receipt(number(1)).await, Err(BookError::NotFound));
+    expect_eq!(money(ledger).await, [100, 0, 0, 0]);
 }
 
-/// I3 and I11: every field, the prices of the call's snapshot among them; and the journal says the same.
+/// I3 and I11: every field, including the prices of the call's snapshot; and the journal has the same.
 pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;
@@ -301,6 +297,10 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
         bounded: false,
         unpriced: false,
         vendor_cost_rub: None,
+        vendor_usage: None,
+        bounded_loss_rub: None,
+        held_max_rub: None,
+        held_at_end_rub: None,
         endpoint: None,
         timeline: None,
         end: End::Finished,
@@ -353,7 +353,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
         let before = now_ms();
         let answer = ledger.settle(&call).await.unwrap();
         let after = now_ms();
-        assert_eq!(answer, booked(how, charged, loss));
+        expect_eq!(answer, booked(how, charged, loss));
         let receipt = ledger.receipt(call.number).await.unwrap();
         assert!(
             (before..=after).contains(&receipt.at_ms),
@@ -372,7 +372,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
             booked: how,
             item: call.item,
         };
-        assert_eq!(receipt, expected);
+        expect_eq!(receipt, expected);
         receipts.push(receipt);
     }
     let page = ledger.journal(&acme(), &JournalPart::whole()).await;
@@ -384,10 +384,10 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
             JournalLine::Call(receipt) => Some(receipt),
             JournalLine::Entry { .. } => None,
         });
-    assert_eq!(lines.collect::<Vec<_>>(), receipts);
+    expect_eq!(lines.collect::<Vec<_>>(), receipts);
 }
 
-/// I9.
+/// I9: only a charged call has a receipt.
 pub(super) async fn only_settled_calls_have_a_receipt<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for n in [1, 2] {
@@ -400,9 +400,6 @@ pub(super) async fn only_settled_calls_have_a_receipt<L: Books>(ledger: &L) {
     refused(ledger, &hold(4, "k1", 1000)).await;
     for n in 1..=5 {
         let answer = ledger.receipt(number(n)).await;
-        assert!(
-            matches!(answer, Err(BookError::NotFound)),
-            "{n}: {answer:?}"
-        );
+        expect_matches!(answer, Err(BookError::NotFound));
     }
 }

@@ -1,4 +1,4 @@
-//! What a ledger tells.
+//! The events that a ledger emits.
 
 use futures_util::future::join_all;
 
@@ -18,7 +18,7 @@ async fn told<L: Feed>(ledger: &L) -> Vec<Event> {
     let last = ledger.gather().await.unwrap();
     let events = ledger.events(0, 1000).await.unwrap();
     let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
-    assert_eq!(numbers, (1..=last).collect::<Vec<_>>());
+    expect_eq!(numbers, (1..=last).collect::<Vec<_>>());
     events
 }
 
@@ -49,16 +49,16 @@ async fn charge<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     settled(ledger, n, id, cost).await;
 }
 
-/// I10.
-pub(super) async fn each_entry_is_told_once_in_order<L: Books + Feed>(ledger: &L) {
+/// I10: an entry is booked once, so it emits one event.
+pub(super) async fn each_entry_emits_one_event_in_order<L: Books + Feed>(ledger: &L) {
     open(ledger, 100).await;
     pay(ledger, "first", 100).await;
     ledger.enter(&acme(), &correction("c", -30)).await.unwrap();
     let refused = ledger.enter(&acme(), &correction("d", -100)).await;
-    assert!(matches!(refused, Err(BookError::BelowHeld)), "{refused:?}");
+    expect_matches!(refused, Err(BookError::BelowHeld));
     let events = told(ledger).await;
     let told: Vec<_> = events.iter().map(|event| event.what.clone()).collect();
-    assert_eq!(
+    expect_eq!(
         told,
         [
             Happening::TopUp {
@@ -79,9 +79,9 @@ pub(super) async fn each_entry_is_told_once_in_order<L: Books + Feed>(ledger: &L
             .iter()
             .all(|event| event.account == Some(acme()) && event.at_ms > 0)
     );
-    assert_eq!(ledger.events(1, 10).await.unwrap(), events[1..]);
-    assert_eq!(ledger.events(0, 1).await.unwrap(), events[..1]);
-    assert_eq!(ledger.events(2, 10).await.unwrap(), []);
+    expect_eq!(ledger.events(1, 10).await.unwrap(), events[1..]);
+    expect_eq!(ledger.events(0, 1).await.unwrap(), events[..1]);
+    expect_eq!(ledger.events(2, 10).await.unwrap(), []);
 }
 
 pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(ledger: &L) {
@@ -97,7 +97,7 @@ pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(
     for end in join_all(ends.iter().map(|end| ledger.settle(end))).await {
         end.unwrap();
     }
-    // Told again, nothing moves, and nothing is told.
+    // Repeated settlements move nothing and emit nothing.
     for end in join_all(ends.iter().take(50).map(|end| ledger.settle(end))).await {
         assert!(end.unwrap().repeated);
     }
@@ -116,21 +116,21 @@ pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(
     else {
         panic!("{events:?}");
     };
-    assert_eq!([*first, *left, *second], [700, 700, 600].map(micro));
+    expect_eq!([*first, *left, *second], [700, 700, 600].map(micro));
 }
 
-pub(super) async fn a_payment_lets_a_level_be_told_again<L: Books + Feed>(ledger: &L) {
+pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books + Feed>(ledger: &L) {
     open(ledger, 100).await;
     set(ledger, &Watched::Balance, levels(&[50, 20])).await;
     charge(ledger, 1, "k1", 50).await;
     charge(ledger, 2, "k1", 10).await;
-    // 40 left: what does not get it above the level does not let it be told again.
+    // 40 left: a payment that does not raise it above the level does not make the level be reported again.
     pay(ledger, "second", 5).await;
     charge(ledger, 3, "k2", 5).await;
     pay(ledger, "third", 60).await;
-    // Both at once: the lower one is told.
+    // If two levels are passed at once, the lower one is reported.
     ledger.enter(&acme(), &correction("c", -90)).await.unwrap();
-    assert_eq!(
+    expect_eq!(
         kinds(ledger).await,
         [
             "top_up",
@@ -147,7 +147,7 @@ pub(super) async fn a_payment_lets_a_level_be_told_again<L: Books + Feed>(ledger
         balance_rub: micro(10),
         by: "c".into(),
     };
-    assert_eq!((last.what, last.key), (expected, None));
+    expect_eq!((last.what, last.key), (expected, None));
 }
 
 pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L: Books + Feed>(
@@ -162,7 +162,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
     set(ledger, &of_key("k1"), levels(&[300])).await;
     charge(ledger, 1, "k1", 200).await;
     charge(ledger, 2, "k1", 295).await;
-    // Another key is nobody's but its own.
+    // Another key's ceiling is separate.
     set_ceiling(ledger, "k2", Some(100)).await;
     charge(ledger, 3, "k2", 98).await;
     charge(ledger, 4, "k2", 1).await;
@@ -188,7 +188,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
         left_rub: micro(left),
         by: by(n),
     };
-    assert_eq!(
+    expect_eq!(
         told,
         [
             (Some("k1"), low),
@@ -205,8 +205,8 @@ pub(super) use super::groups::{
 pub(super) async fn levels_are_those_that_were_set<L: Books + Feed>(ledger: &L) {
     open(ledger, 0).await;
     make(ledger, "g1", Ceilings::NONE).await;
-    assert_eq!(ledger.levels(&acme()).await.unwrap(), []);
-    // A group may be called as a key is.
+    expect_eq!(ledger.levels(&acme()).await.unwrap(), []);
+    // A group may have the same id as a key.
     make(ledger, "k2", Ceilings::NONE).await;
     let some = [
         (Watched::Balance, levels(&[5, 7])),
@@ -217,11 +217,11 @@ pub(super) async fn levels_are_those_that_were_set<L: Books + Feed>(ledger: &L) 
     for (of, levels) in &some {
         set(ledger, of, *levels).await;
     }
-    assert_eq!(ledger.levels(&acme()).await.unwrap(), some);
+    expect_eq!(ledger.levels(&acme()).await.unwrap(), some);
     for (of, _) in &some {
         set(ledger, of, Levels::NONE).await;
     }
-    assert_eq!(ledger.levels(&acme()).await.unwrap(), []);
+    expect_eq!(ledger.levels(&acme()).await.unwrap(), []);
     let (nobody, some) = ("nobody".parse().unwrap(), levels(&[5]));
     for refused in [
         ledger.set_levels(&nobody, &Watched::Balance, some).await,
@@ -230,11 +230,11 @@ pub(super) async fn levels_are_those_that_were_set<L: Books + Feed>(ledger: &L) 
         ledger.set_levels(&acme(), &of_group("k1"), some).await,
         ledger.levels(&nobody).await.map(drop),
     ] {
-        assert!(matches!(refused, Err(BookError::NotFound)), "{refused:?}");
+        expect_matches!(refused, Err(BookError::NotFound));
     }
 }
 
-pub(super) async fn what_was_told_before_is_not_told_again<L: Books + Feed>(ledger: &L) {
+pub(super) async fn an_event_with_the_same_name_is_emitted_once<L: Books + Feed>(ledger: &L) {
     open(ledger, 0).await;
     let telling = |once: &str| Telling {
         once: once.into(),
@@ -245,29 +245,29 @@ pub(super) async fn what_was_told_before_is_not_told_again<L: Books + Feed>(ledg
     let one = telling("expiring:k1:7");
     let many = join_all((0..20).map(|_| ledger.tell(&one))).await;
     let added = many.into_iter().map(Result::unwrap).filter(|added| *added);
-    assert_eq!(added.count(), 1);
+    expect_eq!(added.count(), 1);
     assert!(ledger.tell(&telling("expiring:k1:8")).await.unwrap());
     let events = told(ledger).await;
-    assert_eq!(events.len(), 2);
-    assert_eq!(events[0].what, one.what);
-    assert_eq!(
+    expect_eq!(events.len(), 2);
+    expect_eq!(events[0].what, one.what);
+    expect_eq!(
         (&events[0].account, &events[0].key),
         (&one.account, &one.key)
     );
 }
 
 pub(super) async fn a_note_is_changed_by_who_knows_its_version<L: Books + Feed>(ledger: &L) {
-    assert_eq!(ledger.note("a/1").await.unwrap(), None);
+    expect_eq!(ledger.note("a/1").await.unwrap(), None);
     let tries = join_all((0..10).map(|_| ledger.put_note("a/1", 0, "один: {}"))).await;
     let (written, refused): (Vec<_>, Vec<_>) = tries.into_iter().partition(Result::is_ok);
-    assert_eq!((written.len(), refused.len()), (1, 9));
+    expect_eq!((written.len(), refused.len()), (1, 9));
     assert!(
         refused
             .iter()
             .all(|answer| matches!(answer, Err(BookError::Exists)))
     );
     let note = ledger.note("a/1").await.unwrap().unwrap();
-    assert_eq!((note.version, note.text.as_str()), (1, "один: {}"));
+    expect_eq!((note.version, note.text.as_str()), (1, "один: {}"));
     ledger.put_note("a/1", 1, "two").await.unwrap();
     ledger.put_note("a/2", 0, "three").await.unwrap();
     ledger.put_note("b/1", 0, "four").await.unwrap();
@@ -276,8 +276,8 @@ pub(super) async fn a_note_is_changed_by_who_knows_its_version<L: Books + Feed>(
         .iter()
         .map(|note| (&*note.name, note.version, &*note.text))
         .collect();
-    assert_eq!(notes, [("a/1", 2, "two"), ("a/2", 1, "three")]);
+    expect_eq!(notes, [("a/1", 2, "two"), ("a/2", 1, "three")]);
     assert!(ledger.put_note("a/1", 1, "").await.is_err());
     ledger.put_note("a/1", 2, "").await.unwrap();
-    assert_eq!(ledger.note("a/1").await.unwrap(), None);
+    expect_eq!(ledger.note("a/1").await.unwrap(), None);
 }

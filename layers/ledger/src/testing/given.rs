@@ -1,11 +1,11 @@
-//! What promises are tested with: small things, no two alike. For tests of one's own beside these.
+//! Fixtures for the tests of promises, all different from each other. Also for your own tests.
 
 use std::{sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
 use crate::{
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+    account::{AccountId, KeyDigest, KeyId, KeyRecord},
     contract::{Entry, Hold, Item, Settlement},
     endpoint::Endpoint,
     money::MicroRub,
@@ -17,19 +17,19 @@ use crate::{
 /// How long a [`hold`] lives: longer than any test.
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// So many micro-rubles.
+/// An amount in micro-rubles.
 #[must_use]
 pub const fn micro(amount: i64) -> MicroRub {
     MicroRub::new(amount)
 }
 
-/// The number of a call; another for each `n`.
+/// A call number, different for each `n`.
 #[must_use]
 pub const fn number(n: u128) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(n))
 }
 
-/// The account that nearly all is tested on.
+/// The account that most tests use.
 #[must_use]
 pub fn acme() -> AccountId {
     account("acme")
@@ -38,7 +38,7 @@ pub fn acme() -> AccountId {
 /// An account's id.
 ///
 /// # Panics
-/// It is no id.
+/// The text is not a valid id.
 #[must_use]
 pub fn account(id: &str) -> AccountId {
     id.parse().unwrap()
@@ -47,37 +47,24 @@ pub fn account(id: &str) -> AccountId {
 /// A key's id.
 ///
 /// # Panics
-/// It is no id.
+/// The text is not a valid id.
 #[must_use]
 pub fn key(id: &str) -> KeyId {
     id.parse().unwrap()
 }
 
-/// An active key that may do anything; its digest is 32 times `digest`.
+/// An active key without restrictions; its digest is 32 times `digest`.
 #[must_use]
 pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
     KeyRecord {
-        id: key(id),
-        account: account.clone(),
-        digest: KeyDigest::new([digest; 32]),
         prefix: "tg-AbC123…".into(),
         name: "laptop".into(),
-        status: KeyStatus::Active,
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: None,
         created_at_ms: 1_790_000_000_000,
-        changed_at_ms: 0,
+        ..KeyRecord::new(key(id), account.clone(), KeyDigest::new([digest; 32]))
     }
 }
 
-/// A payment of so many micro-rubles.
+/// A payment of this many micro-rubles.
 #[must_use]
 pub fn topup(id: &str, amount: i64) -> Entry {
     Entry {
@@ -87,7 +74,7 @@ pub fn topup(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// A correction by so many micro-rubles.
+/// A correction by this many micro-rubles.
 #[must_use]
 pub fn correction(id: &str, amount: i64) -> Entry {
     Entry {
@@ -96,7 +83,7 @@ pub fn correction(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// A hold of all or nothing on a key of [`acme`]; it lives for an [`HOUR`].
+/// A hold, all or nothing, on a key of [`acme`]; it lives for an [`HOUR`].
 #[must_use]
 pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -109,7 +96,7 @@ pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     }
 }
 
-/// A hold that is past its time at once.
+/// A hold that expires at once.
 #[must_use]
 pub fn due(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -118,7 +105,7 @@ pub fn due(n: u128, id: &str, want: i64) -> Hold {
     }
 }
 
-/// The end of a call on a key of [`acme`], settled for the first time.
+/// The end of a call on a key of [`acme`], in its first attempt to settle.
 #[must_use]
 pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
     Settlement {
@@ -133,7 +120,7 @@ pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
     }
 }
 
-/// Something bought for so many micro-rubles; no two of its fields are alike.
+/// An item that costs this many micro-rubles; all of its fields are different.
 #[must_use]
 pub fn item(cost: i64) -> Item {
     let price = Price {
@@ -153,7 +140,7 @@ pub fn item(cost: i64) -> Item {
         },
         rule: Some("правило".into()),
     };
-    // All tokens are less than a micro-ruble, which is rounded up; each call is one.
+    // All tokens together cost less than a micro-ruble, which is rounded up; each call costs one.
     let usage = Usage {
         input: 11,
         cached_input: 12,
@@ -177,6 +164,14 @@ pub fn item(cost: i64) -> Item {
         bounded: true,
         unpriced: true,
         vendor_cost_rub: Some(micro(17)),
+        vendor_usage: Some(Usage {
+            output: 1_000_000,
+            classes: Counts::default().with(Class::WebSearchCall, 101),
+            ..usage
+        }),
+        bounded_loss_rub: Some(micro(19)),
+        held_max_rub: Some(micro(101)),
+        held_at_end_rub: Some(micro(23)),
         end: End::ClientLeft,
         session: Some("session-1".parse().unwrap()),
         endpoint: Some(Endpoint::Responses),

@@ -1,9 +1,10 @@
-//! Promises about groups of keys, and about how many calls of a key are open at once.
+//! Promises about groups of keys, and about the limit of a key's open calls.
 
 use std::collections::BTreeMap;
 
 use super::{
     Books,
+    adjust::{adjusted, can_adjust, held, to},
     desk::{open, refused, release, reserved, set_ceiling, set_status, settled},
     feed::{levels, of_group, of_key, set},
     given::{acme, due, hold, key, micro, record, settlement},
@@ -18,7 +19,7 @@ use crate::{
     happening::{CeilingKind, Happening},
 };
 
-/// How many of many calls at once there are.
+/// Number of concurrent calls.
 const AT_ONCE: u128 = 64;
 
 fn group(id: &str) -> GroupId {
@@ -41,7 +42,7 @@ async fn put<L: Books>(ledger: &L, id: &str, into: Option<&str>) {
         ..KeyChange::default()
     };
     let view = ledger.change_key(&key(id), &change).await.unwrap();
-    assert_eq!(view.record.group, into.map(group));
+    expect_eq!(view.record.group, into.map(group));
 }
 
 async fn change<L: Books>(
@@ -66,7 +67,7 @@ async fn set_concurrency<L: Books>(ledger: &L, id: &str, concurrency: Option<u32
         ..KeyChange::default()
     };
     let view = ledger.change_key(&key(id), &change).await.unwrap();
-    assert_eq!(view.record.concurrency, concurrency);
+    expect_eq!(view.record.concurrency, concurrency);
 }
 
 /// Spent, held, free and carried.
@@ -102,8 +103,8 @@ pub(super) async fn a_group_spends_no_more_than_its_ceiling_whichever_key_asks<L
     put(ledger, "k1", Some("g1")).await;
     put(ledger, "k2", Some("g1")).await;
     let granted = reserved(ledger, &hold(1, "k1", 200)).await;
-    assert_eq!(granted.free, micro(100));
-    assert_eq!(
+    expect_eq!(granted.free, micro(100));
+    expect_eq!(
         refused(ledger, &hold(2, "k2", 101)).await,
         beyond(Ceiling::GroupTotal, 100, 0)
     );
@@ -111,16 +112,16 @@ pub(super) async fn a_group_spends_no_more_than_its_ceiling_whichever_key_asks<L
         least: micro(10),
         ..hold(3, "k2", 150)
     };
-    assert_eq!(reserved(ledger, &less).await.held, micro(100));
-    assert_eq!(money_of(ledger, "g1").await, [0, 300, 0, 0]);
+    expect_eq!(reserved(ledger, &less).await.held, micro(100));
+    expect_eq!(money_of(ledger, "g1").await, [0, 300, 0, 0]);
     let view = ledger.key(&key("k2")).await.unwrap();
-    assert_eq!((view.free_rub, view.held_rub), (micro(0), micro(100)));
+    expect_eq!((view.free_rub, view.held_rub), (micro(0), micro(100)));
     release(ledger, 3, "k2").await;
-    // Beyond its hold a call takes what the group has left, and no more.
-    assert_eq!(settled(ledger, 1, "k1", 350).await.charged, micro(300));
-    assert_eq!(money_of(ledger, "g1").await, [300, 0, 0, 0]);
+    // A call that costs more than its hold takes what the group has left, and no more.
+    expect_eq!(settled(ledger, 1, "k1", 350).await.charged, micro(300));
+    expect_eq!(money_of(ledger, "g1").await, [300, 0, 0, 0]);
     for id in ["k1", "k2"] {
-        assert_eq!(
+        expect_eq!(
             refused(ledger, &hold(4, id, 1)).await,
             Refusal::CeilingUsedUp(Ceiling::GroupTotal)
         );
@@ -136,24 +137,24 @@ pub(super) async fn a_group_spends_no_more_than_its_ceiling_whichever_key_asks<L
     reserved(ledger, &hold(6, "k2", 600)).await;
 }
 
-/// The key's own ceiling and the account's money go on to hold beside the group's.
+/// The key's own ceiling and the account's money limit a hold as well.
 pub(super) async fn account_key_and_group_have_to_allow_a_hold<L: Books>(ledger: &L) {
     open(ledger, 250).await;
     make(ledger, "g1", Ceilings::total(micro(200))).await;
     put(ledger, "k1", Some("g1")).await;
     set_ceiling(ledger, "k1", Some(50)).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(1, "k1", 51)).await,
         beyond(Ceiling::Total, 50, 0)
     );
     set_ceiling(ledger, "k1", None).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(1, "k1", 201)).await,
         beyond(Ceiling::GroupTotal, 200, 0)
     );
-    // Of a key in no group.
+    // A key in no group.
     reserved(ledger, &hold(2, "k2", 100)).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(1, "k1", 151)).await,
         Refusal::DoesNotFit {
             free: micro(150),
@@ -164,7 +165,31 @@ pub(super) async fn account_key_and_group_have_to_allow_a_hold<L: Books>(ledger:
     reserved(ledger, &hold(3, "k1", 150)).await;
 }
 
-/// I1 under calls of two keys at once.
+/// I1 and I2.
+pub(super) async fn a_group_has_to_allow_a_larger_hold<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    if !can_adjust(ledger).await {
+        return;
+    }
+    make(ledger, "g1", Ceilings::total(micro(300))).await;
+    put(ledger, "k1", Some("g1")).await;
+    put(ledger, "k2", Some("g1")).await;
+    reserved(ledger, &hold(1, "k1", 150)).await;
+    reserved(ledger, &hold(2, "k2", 100)).await;
+    expect_eq!(
+        adjusted(ledger, &to(1, "k1", 1, 201)).await,
+        Err(beyond(Ceiling::GroupTotal, 50, 150))
+    );
+    expect_eq!(adjusted(ledger, &to(1, "k1", 2, 200)).await, held(200));
+    expect_eq!(money_of(ledger, "g1").await, [0, 300, 0, 0]);
+    expect_eq!(adjusted(ledger, &to(2, "k2", 1, 40)).await, held(40));
+    expect_eq!(money_of(ledger, "g1").await, [0, 240, 60, 0]);
+    settled(ledger, 1, "k1", 20).await;
+    release(ledger, 2, "k2").await;
+    expect_eq!(money_of(ledger, "g1").await, [20, 0, 280, 0]);
+}
+
+/// I1 under concurrent calls of two keys.
 pub(super) async fn of_many_calls_at_once_a_group_lets_in_those_that_fit<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
@@ -175,8 +200,8 @@ pub(super) async fn of_many_calls_at_once_a_group_lets_in_those_that_fit<L: Book
         .collect();
     let asked = holds.iter().map(|hold| ledger.reserve(hold));
     let answers = futures_util::future::join_all(asked).await;
-    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 10);
-    assert_eq!(money_of(ledger, "g1").await, [0, 100, 0, 0]);
+    expect_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 10);
+    expect_eq!(money_of(ledger, "g1").await, [0, 100, 0, 0]);
     for (hold, answer) in holds.iter().zip(answers) {
         if answer.is_ok() {
             ledger
@@ -185,10 +210,10 @@ pub(super) async fn of_many_calls_at_once_a_group_lets_in_those_that_fit<L: Book
                 .unwrap();
         }
     }
-    assert_eq!(money_of(ledger, "g1").await, [0, 0, 100, 0]);
+    expect_eq!(money_of(ledger, "g1").await, [0, 0, 100, 0]);
 }
 
-/// I2 and I3 while keys come and go.
+/// I2 and I3 while keys join and leave.
 pub(super) async fn a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there<L: Books>(
     ledger: &L,
 ) {
@@ -199,43 +224,43 @@ pub(super) async fn a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent
     settled(ledger, 1, "k1", 70).await;
     reserved(ledger, &hold(2, "k1", 30)).await;
     put(ledger, "k1", Some("g1")).await;
-    assert_eq!(money_of(ledger, "g1").await, [0, 30, 470, -70]);
+    expect_eq!(money_of(ledger, "g1").await, [0, 30, 470, -70]);
     settled(ledger, 2, "k1", 30).await;
     reserved(ledger, &hold(3, "k1", 40)).await;
     put(ledger, "k1", Some("g2")).await;
-    assert_eq!(money_of(ledger, "g1").await, [30, 0, 470, 30]);
-    assert_eq!(money_of(ledger, "g2").await, [0, 40, 860, -100]);
+    expect_eq!(money_of(ledger, "g1").await, [30, 0, 470, 30]);
+    expect_eq!(money_of(ledger, "g2").await, [0, 40, 860, -100]);
     settled(ledger, 3, "k1", 40).await;
-    assert_eq!(money_of(ledger, "g2").await, [40, 0, 860, -100]);
+    expect_eq!(money_of(ledger, "g2").await, [40, 0, 860, -100]);
     put(ledger, "k1", None).await;
-    assert_eq!(money_of(ledger, "g2").await, [40, 0, 860, 40]);
+    expect_eq!(money_of(ledger, "g2").await, [40, 0, 860, 40]);
     let elsewhere = KeyChange {
         group: Some(Some(group("nowhere"))),
         ..KeyChange::default()
     };
     let refused = ledger.change_key(&key("k1"), &elsewhere).await.unwrap_err();
-    assert!(matches!(refused, BookError::NoGroup), "{refused}");
-    assert_eq!(ledger.key(&key("k1")).await.unwrap().record.group, None);
-    // One that is made in a group.
+    expect_matches!(refused, BookError::NoGroup);
+    expect_eq!(ledger.key(&key("k1")).await.unwrap().record.group, None);
+    // A key that is created in a group.
     let mut third = record(&acme(), "k3", 3);
     third.group = Some(group("nowhere"));
     let refused = ledger.create_key(&third, Ceilings::NONE).await.unwrap_err();
-    assert!(matches!(refused, BookError::NoGroup), "{refused}");
+    expect_matches!(refused, BookError::NoGroup);
     third.group = Some(group("g1"));
     ledger.create_key(&third, Ceilings::NONE).await.unwrap();
     reserved(ledger, &hold(4, "k3", 11)).await;
-    assert_eq!(money_of(ledger, "g1").await, [30, 11, 459, 30]);
+    expect_eq!(money_of(ledger, "g1").await, [30, 11, 459, 30]);
 }
 
-/// A receipt names the group that its charge was counted in, which is the key's at that moment and no later one: so what
-/// receipts of a group come to is what it has spent.
+/// A receipt names the group that its charge was counted in: the key's group at that moment. So the sum of a group's
+/// receipts equals what it has spent.
 pub(super) async fn receipts_of_a_group_come_to_what_it_has_spent<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
     make(ledger, "g2", Ceilings::NONE).await;
     reserved(ledger, &hold(1, "k1", 70)).await;
     settled(ledger, 1, "k1", 70).await;
-    // It is held for outside and charged inside, and the other way round.
+    // One call is held outside of the group and charged inside; another one the other way round.
     reserved(ledger, &hold(2, "k1", 30)).await;
     put(ledger, "k1", Some("g1")).await;
     settled(ledger, 2, "k1", 20).await;
@@ -247,21 +272,21 @@ pub(super) async fn receipts_of_a_group_come_to_what_it_has_spent<L: Books>(ledg
     reserved(ledger, &hold(5, "k1", 40)).await;
     put(ledger, "k1", Some("g2")).await;
     settled(ledger, 5, "k1", 40).await;
-    // By force, of a hold that is lost; and what nobody held.
+    // A forced charge of a lost hold, and a call that was never held.
     settled(ledger, 6, "k2", 3).await;
     let unknown = Settlement {
         fresh: false,
         ..settlement(7, "k2", 3)
     };
     let unknown = ledger.settle(&unknown).await.unwrap();
-    assert_eq!(unknown.booked, Booked::Stale);
+    expect_eq!(unknown.booked, Booked::Stale);
     put(ledger, "k1", None).await;
     put(ledger, "k2", None).await;
     let page = ledger.journal(&acme(), &JournalPart::whole()).await;
     let mut charged: BTreeMap<Option<GroupId>, Vec<i64>> = BTreeMap::new();
     for line in page.unwrap().lines {
         if let JournalLine::Call(receipt) = line {
-            assert_eq!(ledger.receipt(receipt.number).await.unwrap(), receipt);
+            expect_eq!(ledger.receipt(receipt.number).await.unwrap(), receipt);
             let of_group = charged.entry(receipt.group).or_default();
             of_group.push(receipt.charged_rub.micro());
         }
@@ -271,10 +296,10 @@ pub(super) async fn receipts_of_a_group_come_to_what_it_has_spent<L: Books>(ledg
         (Some(group("g1")), vec![20, 7, 5, 3]),
         (Some(group("g2")), vec![40]),
     ];
-    assert_eq!(charged, BTreeMap::from(expected));
+    expect_eq!(charged, BTreeMap::from(expected));
     for id in ["g1", "g2"] {
         let sum: i64 = charged[&Some(group(id))].iter().sum();
-        assert_eq!(money_of(ledger, id).await[0], sum, "{id}");
+        expect_eq!(money_of(ledger, id).await[0], sum, "{id}");
     }
 }
 
@@ -284,13 +309,13 @@ pub(super) async fn holds_that_end_by_themselves_leave_their_group<L: Books>(led
     put(ledger, "k1", Some("g1")).await;
     put(ledger, "k2", Some("g1")).await;
     reserved(ledger, &due(1, "k1", 60)).await;
-    // It is in the way of one that fits without it.
+    // The expired hold blocks one that would otherwise fit.
     reserved(ledger, &hold(2, "k2", 90)).await;
-    assert_eq!(money_of(ledger, "g1").await, [0, 90, 10, 0]);
-    // Late, from what the group has free.
+    expect_eq!(money_of(ledger, "g1").await, [0, 90, 10, 0]);
+    // Charged late, from what the group has free.
     let late = settled(ledger, 1, "k1", 60).await;
-    assert_eq!((late.booked, late.charged), (Booked::Late, micro(10)));
-    assert_eq!(money_of(ledger, "g1").await, [10, 90, 0, 0]);
+    expect_eq!((late.booked, late.charged), (Booked::Late, micro(10)));
+    expect_eq!(money_of(ledger, "g1").await, [10, 90, 0, 0]);
 }
 
 pub(super) async fn a_group_is_made_once_and_removed_when_its_keys_are_gone<L: Books>(ledger: &L) {
@@ -301,20 +326,20 @@ pub(super) async fn a_group_is_made_once_and_removed_when_its_keys_are_gone<L: B
         day: Some(micro(40)),
     };
     let made = make(ledger, "g1", ceilings).await;
-    assert_eq!(make(ledger, "g1", ceilings).await, made);
-    assert_eq!(made.ceilings(), ceilings);
+    expect_eq!(make(ledger, "g1", ceilings).await, made);
+    expect_eq!(made.ceilings(), ceilings);
     let other = GroupRecord {
         name: "Другой".into(),
         ..made.record.clone()
     };
     let refused = ledger.create_group(&acme(), &other, ceilings).await;
-    assert!(matches!(refused, Err(BookError::Exists)));
+    expect_matches!(refused, Err(BookError::Exists));
     let renamed = GroupChange {
         name: Some("Другой".into()),
         ..GroupChange::default()
     };
     let renamed = change(ledger, "g1", renamed).await.unwrap();
-    assert_eq!((renamed.record, renamed.ceiling_rub), (other, None));
+    expect_eq!((renamed.record, renamed.ceiling_rub), (other, None));
     put(ledger, "k1", Some("g1")).await;
     let day = refused_by(ledger, 1, 41).await;
     assert!(matches!(
@@ -329,55 +354,55 @@ pub(super) async fn a_group_is_made_once_and_removed_when_its_keys_are_gone<L: B
         ..GroupChange::default()
     };
     let in_use = change(ledger, "g1", remove()).await;
-    assert!(matches!(in_use, Err(BookError::GroupInUse)));
+    expect_matches!(in_use, Err(BookError::GroupInUse));
     set_status(ledger, "k1", KeyStatus::Deleted).await;
     assert!(change(ledger, "g1", remove()).await.unwrap().record.removed);
     let again = ledger
         .create_group(&acme(), &made.record, ceilings)
         .await
         .unwrap_err();
-    assert!(matches!(again, BookError::Exists), "{again}");
+    expect_matches!(again, BookError::Exists);
     let into = KeyChange {
         group: Some(Some(group("g1"))),
         ..KeyChange::default()
     };
     let refused = ledger.change_key(&key("k2"), &into).await.unwrap_err();
-    assert!(matches!(refused, BookError::NoGroup), "{refused}");
+    expect_matches!(refused, BookError::NoGroup);
     let nowhere = change(ledger, "nowhere", remove()).await;
-    assert!(matches!(nowhere, Err(BookError::NotFound)));
+    expect_matches!(nowhere, Err(BookError::NotFound));
 }
 
 async fn refused_by<L: Books>(ledger: &L, n: u128, want: i64) -> Refusal {
     refused(ledger, &hold(n, "k1", want)).await
 }
 
-/// As many calls as may be are open, and no more, whatever they cost; each that ends lets another one in.
+/// A key has at most as many open calls as its limit allows, whatever they cost; each end lets another call in.
 pub(super) async fn no_more_calls_of_a_key_are_open_than_may_be<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
-    // It counts those that were open before there was a limit.
+    // Calls that were open before the limit was set count.
     reserved(ledger, &hold(1, "k1", 10)).await;
     set_concurrency(ledger, "k1", Some(2)).await;
     reserved(ledger, &hold(2, "k1", 0)).await;
     let full = Refusal::TooManyCalls { most: 2 };
-    assert_eq!(refused_by(ledger, 3, 1).await, full);
-    // Asked for again it is the same call.
+    expect_eq!(refused_by(ledger, 3, 1).await, full);
+    // A repeated hold is the same call.
     reserved(ledger, &hold(2, "k1", 0)).await;
     reserved(ledger, &hold(4, "k2", 10)).await;
     settled(ledger, 1, "k1", 10).await;
     reserved(ledger, &due(5, "k1", 10)).await;
-    // What is past its time makes room.
+    // An expired hold makes room.
     reserved(ledger, &hold(6, "k1", 10)).await;
-    assert_eq!(refused_by(ledger, 7, 1).await, full);
+    expect_eq!(refused_by(ledger, 7, 1).await, full);
     release(ledger, 2, "k1").await;
     reserved(ledger, &hold(8, "k1", 10)).await;
-    assert_eq!(refused_by(ledger, 9, 1).await, full);
+    expect_eq!(refused_by(ledger, 9, 1).await, full);
     set_concurrency(ledger, "k1", Some(3)).await;
     reserved(ledger, &hold(10, "k1", 10)).await;
     set_concurrency(ledger, "k1", None).await;
     reserved(ledger, &hold(11, "k1", 10)).await;
     set_concurrency(ledger, "k1", Some(1)).await;
     for n in [6, 8, 10, 11] {
-        assert_eq!(
+        expect_eq!(
             refused_by(ledger, 12, 1).await,
             Refusal::TooManyCalls { most: 1 }
         );
@@ -394,10 +419,10 @@ pub(super) async fn of_many_calls_at_once_as_many_as_may_be_are_let_in<L: Books>
     let holds: Vec<Hold> = (0..AT_ONCE).map(|n| hold(n, "k1", 10)).collect();
     let asked = holds.iter().map(|hold| ledger.reserve(hold));
     let answers = futures_util::future::join_all(asked).await;
-    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 7);
+    expect_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 7);
 }
 
-/// Told once, of the group and of no key.
+/// Emitted once, about the group and no key.
 pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
     L: Books + super::Feed,
 >(
@@ -416,8 +441,8 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
     let [_, told] = &events[..] else {
         panic!("{events:?}")
     };
-    assert_eq!(told.key, None);
-    assert_eq!(
+    expect_eq!(told.key, None);
+    expect_eq!(
         told.what,
         Happening::CeilingReached {
             group: Some(group("g1")),
@@ -429,7 +454,7 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
     );
 }
 
-/// As the ceilings of a key do, at the group's own levels: once, whichever key it is that passes one.
+/// As for a key's ceilings, at the group's own levels: once, whichever key passes a level.
 pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books + super::Feed>(
     ledger: &L,
 ) {
@@ -442,14 +467,14 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books
     put(ledger, "k1", Some("g1")).await;
     put(ledger, "k2", Some("g1")).await;
     set(ledger, &of_group("g1"), levels(&[400, 300])).await;
-    // What is left under a ceiling of the key's own is another matter.
+    // The remainder under the key's own ceiling is a separate matter.
     set_ceiling(ledger, "k2", Some(450)).await;
     set(ledger, &of_key("k2"), levels(&[350])).await;
     for (n, id, cost) in [(1, "k1", 60), (2, "k2", 60), (3, "k2", 30), (4, "k2", 60)] {
         reserved(ledger, &hold(n, id, cost)).await;
         settled(ledger, n, id, cost).await;
     }
-    // Out of the group it tells of none.
+    // After a key has left the group, its charges emit no event of the group.
     put(ledger, "k1", None).await;
     reserved(ledger, &hold(5, "k1", 500)).await;
     settled(ledger, 5, "k1", 500).await;
@@ -468,7 +493,7 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books
         by: super::given::number(n).to_string(),
     };
     let of_g1 = |level, left, n| low(Some(group("g1")), CeilingKind::Day, 500, level, left, n);
-    assert_eq!(
+    expect_eq!(
         told,
         [
             (None, of_g1(400, 380, 2)),

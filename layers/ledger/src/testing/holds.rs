@@ -1,4 +1,4 @@
-//! How much a hold may take, who gets none, and how long it lives.
+//! How much a hold may take, which holds are refused, and how long a hold lives.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::{
     contract::{BookError, Booked, Hold, KeyChange, Refusal, Reserved},
 };
 
-/// I1: no more than what is free, and all or nothing below the least.
-pub(super) async fn what_is_held_lies_between_the_least_and_the_wish<L: Books>(ledger: &L) {
+/// I1: at most what is free; nothing if less than `least` is free.
+pub(super) async fn a_hold_is_between_the_least_and_the_wanted_amount<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     set_ceiling(ledger, "k2", Some(600)).await;
     for (n, (id, want, least, answer)) in [
@@ -44,14 +44,14 @@ pub(super) async fn what_is_held_lies_between_the_least_and_the_wish<L: Books>(l
         };
         match answer {
             Err(refusal) => {
-                assert_eq!(refused(ledger, &hold).await, refusal, "{hold:?}");
-                assert_eq!(money(ledger).await, [1000, 0, 0, 0], "{hold:?}");
+                expect_eq!(refused(ledger, &hold).await, refusal, "{hold:?}");
+                expect_eq!(money(ledger).await, [1000, 0, 0, 0], "{hold:?}");
             }
             Ok((held, free)) => {
                 let (held, free) = (micro(held), micro(free));
                 let granted = reserved(ledger, &hold).await;
-                assert_eq!(granted, Reserved { held, free }, "{hold:?}");
-                assert_eq!(money(ledger).await, [1000, held.micro(), 0, 0], "{hold:?}");
+                expect_eq!(granted, Reserved { held, free }, "{hold:?}");
+                expect_eq!(money(ledger).await, [1000, held.micro(), 0, 0], "{hold:?}");
                 release(ledger, n, id).await;
             }
         }
@@ -67,35 +67,35 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
     open(ledger, 1000).await;
     set_ceiling(ledger, "k2", Some(250)).await;
     reserved(ledger, &hold(1, "k1", 700)).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(2, "k1", 301)).await,
         does_not_fit(300, 700)
     );
-    // The key's ceiling is less than what the account has left.
-    assert_eq!(
+    // The key's ceiling leaves less than the account has left.
+    expect_eq!(
         refused(ledger, &hold(2, "k2", 251)).await,
         under(Ceiling::Total, 250, 0)
     );
     reserved(ledger, &hold(3, "k2", 200)).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(4, "k2", 51)).await,
         under(Ceiling::Total, 50, 200)
     );
     reserved(ledger, &hold(5, "k1", 60)).await;
-    // And now what the account has left is less than the key's ceiling.
-    assert_eq!(
+    // Now the account has less left than the key's ceiling leaves.
+    expect_eq!(
         refused(ledger, &hold(6, "k2", 41)).await,
         does_not_fit(40, 200)
     );
-    assert_eq!(money(ledger).await, [1000, 960, 0, 0]);
-    assert_eq!(key_money(ledger, "k1").await, [0, 760, 40]);
-    assert_eq!(key_money(ledger, "k2").await, [0, 200, 40]);
+    expect_eq!(money(ledger).await, [1000, 960, 0, 0]);
+    expect_eq!(key_money(ledger, "k1").await, [0, 760, 40]);
+    expect_eq!(key_money(ledger, "k2").await, [0, 200, 40]);
     for (n, id, cost) in [(1, "k1", 700), (3, "k2", 150), (5, "k1", 1)] {
         let paid = settled(ledger, n, id, cost).await;
-        assert_eq!(paid, booked(Booked::Held, cost, 0));
+        expect_eq!(paid, booked(Booked::Held, cost, 0));
     }
-    assert_eq!(money(ledger).await, [149, 0, 851, 0]);
-    assert_eq!(key_money(ledger, "k2").await, [150, 0, 100]);
+    expect_eq!(money(ledger).await, [149, 0, 851, 0]);
+    expect_eq!(key_money(ledger, "k2").await, [150, 0, 100]);
 }
 
 pub(super) async fn a_ceiling_can_be_raised_lowered_and_taken_away<L: Books>(ledger: &L) {
@@ -111,18 +111,18 @@ pub(super) async fn a_ceiling_can_be_raised_lowered_and_taken_away<L: Books>(led
         (None, 900),
     ] {
         let view = set_ceiling(ledger, "k1", ceiling).await;
-        assert_eq!(view.ceiling_rub, ceiling.map(micro));
-        assert_eq!(view.free_rub, micro(free), "{ceiling:?}");
+        expect_eq!(view.ceiling_rub, ceiling.map(micro));
+        expect_eq!(view.free_rub, micro(free), "{ceiling:?}");
         let probe = probed(ledger, &acme(), "k1").await;
         let expected = match free {
             0 => Err(Refusal::CeilingUsedUp(Ceiling::Total)),
             _ => Ok(()),
         };
-        assert_eq!(probe, expected, "{ceiling:?}");
+        expect_eq!(probe, expected, "{ceiling:?}");
     }
 }
 
-/// I1: a key is bounded by each of its ceilings, and told which one leaves no more and until when.
+/// I1: each ceiling limits a key, and a refusal names the ceiling that leaves least and when it resets.
 pub(super) async fn a_day_and_a_month_have_ceilings_of_their_own<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
@@ -133,7 +133,7 @@ pub(super) async fn a_day_and_a_month_have_ceilings_of_their_own<L: Books>(ledge
     let view = set_ceilings(ledger, "k1", ceilings).await;
     let shown = [view.month, view.day].map(|period| (period.ceiling_rub, period.spent_rub));
     let expected = [400, 250].map(|ceiling| (Some(micro(ceiling)), micro(0)));
-    assert_eq!((shown, view.free_rub), (expected, micro(250)));
+    expect_eq!((shown, view.free_rub), (expected, micro(250)));
     let [month, day] = [view.month, view.day].map(|period| period.resets_at_ms);
     let now = now_ms();
     assert!(day > now && day <= now + DAY_MS && day.is_multiple_of(DAY_MS));
@@ -145,63 +145,63 @@ pub(super) async fn a_day_and_a_month_have_ceilings_of_their_own<L: Books>(ledge
         Ceiling::Day { resets_at_ms: day },
     );
 
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(1, "k1", 251)).await,
         under(day, 250, 0)
     );
     reserved(ledger, &hold(1, "k1", 200)).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(2, "k1", 51)).await,
         under(day, 50, 200)
     );
-    // What is held bounds the month and the day alike: nobody knows when it will be charged.
+    // Held money counts in the month and the day alike, since it is unknown when it will be charged.
     let part = Hold {
         least: micro(1),
         ..hold(2, "k1", 500)
     };
     let rest = reserved(ledger, &part).await;
-    assert_eq!((rest.held, rest.free), (micro(50), micro(0)));
+    expect_eq!((rest.held, rest.free), (micro(50), micro(0)));
     settled(ledger, 2, "k1", 50).await;
     settled(ledger, 1, "k1", 200).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(3, "k1", 1)).await,
         Refusal::CeilingUsedUp(day)
     );
-    assert_eq!(
+    expect_eq!(
         probed(ledger, &acme(), "k1").await,
         Err(Refusal::CeilingUsedUp(day))
     );
 
-    // The other ceilings have counted too.
+    // The other ceilings have counted, too.
     let without_day = Ceilings {
         day: None,
         ..ceilings
     };
     let view = set_ceilings(ledger, "k1", without_day).await;
-    assert_eq!((view.day.ceiling_rub, view.free_rub), (None, micro(150)));
-    assert_eq!(
+    expect_eq!((view.day.ceiling_rub, view.free_rub), (None, micro(150)));
+    expect_eq!(
         [view.day, view.month].map(|period| period.spent_rub),
         [250, 250].map(micro)
     );
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(4, "k1", 151)).await,
         under(month, 150, 0)
     );
     reserved(ledger, &hold(5, "k1", 150)).await;
     settled(ledger, 5, "k1", 150).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(6, "k1", 1)).await,
         Refusal::CeilingUsedUp(month)
     );
-    // Where two of them are used up, the one is told that lasts longer.
+    // If two ceilings are used up, the refusal names the one that lasts longer.
     set_ceilings(ledger, "k1", ceilings).await;
-    assert_eq!(
+    expect_eq!(
         probed(ledger, &acme(), "k1").await,
         Err(Refusal::CeilingUsedUp(month))
     );
     let view = set_ceilings(ledger, "k1", Ceilings::total(micro(600))).await;
-    assert_eq!(view.free_rub, micro(200));
-    // Other keys are not concerned.
+    expect_eq!(view.free_rub, micro(200));
+    // Other keys are not affected.
     reserved(ledger, &hold(7, "k2", 600)).await;
 }
 
@@ -213,19 +213,19 @@ pub(super) async fn the_same_hold_asked_for_again_is_granted_once<L: Books>(ledg
         ..hold(1, "k1", 80)
     };
     let first = reserved(ledger, &wish).await;
-    assert_eq!(first.free, micro(20));
-    assert_eq!(reserved(ledger, &wish).await, first);
-    // What is free is said as it is now.
+    expect_eq!(first.free, micro(20));
+    expect_eq!(reserved(ledger, &wish).await, first);
+    // The free amount is the current one.
     reserved(ledger, &hold(2, "k2", 15)).await;
     let second = reserved(ledger, &wish).await;
-    assert_eq!((second.held, second.free), (micro(80), micro(5)));
-    // Not even a disabled key is told otherwise: the hold stands.
+    expect_eq!((second.held, second.free), (micro(80), micro(5)));
+    // Even on a disabled key the repeat succeeds, because the hold exists.
     set_status(ledger, "k1", KeyStatus::Disabled).await;
-    assert_eq!(reserved(ledger, &wish).await, second);
-    assert_eq!(money(ledger).await, [100, 95, 0, 0]);
+    expect_eq!(reserved(ledger, &wish).await, second);
+    expect_eq!(money(ledger).await, [100, 95, 0, 0]);
 }
 
-/// I5.
+/// I5: a request number identifies one hold.
 pub(super) async fn a_number_cannot_hold_two_things<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
@@ -237,13 +237,13 @@ pub(super) async fn a_number_cannot_hold_two_things<L: Books>(ledger: &L) {
             ..hold(1, "k1", 100)
         },
     ] {
-        assert_eq!(refused(ledger, &other).await, Refusal::Conflict);
+        expect_eq!(refused(ledger, &other).await, Refusal::Conflict);
     }
-    assert_eq!(money(ledger).await, [1000, 100, 0, 0]);
-    assert_eq!(key_money(ledger, "k2").await, [0, 0, 900]);
+    expect_eq!(money(ledger).await, [1000, 100, 0, 0]);
+    expect_eq!(key_money(ledger, "k2").await, [0, 0, 900]);
 }
 
-/// I5.
+/// I5: a number whose call has ended cannot be held again.
 pub(super) async fn a_number_that_has_ended_is_gone<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     for n in [1, 2] {
@@ -252,33 +252,33 @@ pub(super) async fn a_number_that_has_ended_is_gone<L: Books>(ledger: &L) {
     reserved(ledger, &due(3, "k1", 100)).await;
     settled(ledger, 1, "k1", 10).await;
     release(ledger, 2, "k1").await;
-    assert_eq!(ledger.expire().await.unwrap(), 1);
+    expect_eq!(ledger.expire().await.unwrap(), 1);
     settled(ledger, 4, "k1", 10).await;
     for n in 1..=4 {
         let refusal = refused(ledger, &hold(n, "k1", 100)).await;
-        assert_eq!(refusal, Refusal::Gone, "{n}");
+        expect_eq!(refusal, Refusal::Gone, "{n}");
     }
-    assert_eq!(money(ledger).await, [980, 0, 20, 0]);
+    expect_eq!(money(ledger).await, [980, 0, 20, 0]);
 }
 
-/// A key whose money is merely held is told that the call does not fit, not that it is poor.
+/// If an account's money is held but not spent, the refusal is "does not fit", not "empty".
 pub(super) async fn nothing_to_spend_is_judged_by_posted_money<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(2, "k1", 1)).await,
         does_not_fit(0, 100)
     );
-    assert_eq!(refused(ledger, &hold(2, "k2", 1)).await, does_not_fit(0, 0));
-    assert_eq!(probed(ledger, &acme(), "k1").await, Ok(()));
+    expect_eq!(refused(ledger, &hold(2, "k2", 1)).await, does_not_fit(0, 0));
+    expect_eq!(probed(ledger, &acme(), "k1").await, Ok(()));
 
     settled(ledger, 1, "k1", 100).await;
     for id in ["k1", "k2"] {
-        assert_eq!(
+        expect_eq!(
             refused(ledger, &hold(2, id, 1)).await,
             Refusal::AccountEmpty
         );
-        assert_eq!(
+        expect_eq!(
             probed(ledger, &acme(), id).await,
             Err(Refusal::AccountEmpty)
         );
@@ -288,11 +288,11 @@ pub(super) async fn nothing_to_spend_is_judged_by_posted_money<L: Books>(ledger:
     set_ceiling(ledger, "k1", Some(100)).await;
     set_ceiling(ledger, "k2", Some(0)).await;
     for id in ["k1", "k2"] {
-        assert_eq!(
+        expect_eq!(
             refused(ledger, &hold(2, id, 1)).await,
             Refusal::CeilingUsedUp(Ceiling::Total)
         );
-        assert_eq!(
+        expect_eq!(
             probed(ledger, &acme(), id).await,
             Err(Refusal::CeilingUsedUp(Ceiling::Total))
         );
@@ -305,18 +305,18 @@ pub(super) async fn unknown_accounts_and_keys_are_refused<L: Books>(ledger: &L) 
     ledger.create_account(&other, "Other").await.unwrap();
     ledger.enter(&other, &topup("first", 100)).await.unwrap();
     let nobody: AccountId = "nobody".parse().unwrap();
-    // No request touches another account: I12.
+    // I12: no request touches another account.
     for (account, id) in [(&acme(), "k3"), (&nobody, "k1"), (&other, "k1")] {
         let hold = Hold {
             account: account.clone(),
             ..hold(1, id, 1)
         };
-        assert_eq!(
+        expect_eq!(
             refused(ledger, &hold).await,
             Refusal::Unknown,
             "{account} {id}"
         );
-        assert_eq!(probed(ledger, account, id).await, Err(Refusal::Unknown));
+        expect_eq!(probed(ledger, account, id).await, Err(Refusal::Unknown));
         ledger.release(number(2), account, &key(id)).await.unwrap();
         assert!(!ledger.extend(number(3), account, HOUR).await.unwrap());
     }
@@ -335,14 +335,11 @@ pub(super) async fn unknown_accounts_and_keys_are_refused<L: Books>(ledger: &L) 
             .await
             .map(drop),
     ];
-    for (index, answer) in missing.into_iter().enumerate() {
-        assert!(
-            matches!(answer, Err(BookError::NotFound)),
-            "{index}: {answer:?}"
-        );
+    for answer in missing {
+        expect_matches!(answer, Err(BookError::NotFound));
     }
     let found = ledger.find_key(&KeyDigest::new([3; 32])).await.unwrap();
-    assert_eq!(found, None);
+    expect_eq!(found, None);
 }
 
 /// I12: from the acknowledged disabling on, whatever a gateway has cached.
@@ -352,14 +349,14 @@ pub(super) async fn a_disabled_key_gets_no_new_hold_and_its_running_calls_are_ch
     open(ledger, 1000).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     set_status(ledger, "k1", KeyStatus::Disabled).await;
-    assert_eq!(refused(ledger, &hold(2, "k1", 1)).await, Refusal::Disabled);
-    assert_eq!(probed(ledger, &acme(), "k1").await, Err(Refusal::Disabled));
+    expect_eq!(refused(ledger, &hold(2, "k1", 1)).await, Refusal::Disabled);
+    expect_eq!(probed(ledger, &acme(), "k1").await, Err(Refusal::Disabled));
     reserved(ledger, &hold(3, "k2", 1)).await;
     let paid = settled(ledger, 1, "k1", 60).await;
-    assert_eq!(paid, booked(Booked::Held, 60, 0));
+    expect_eq!(paid, booked(Booked::Held, 60, 0));
     set_status(ledger, "k1", KeyStatus::Active).await;
     reserved(ledger, &hold(4, "k1", 1)).await;
-    assert_eq!(money(ledger).await, [940, 2, 60, 0]);
+    expect_eq!(money(ledger).await, [940, 2, 60, 0]);
 }
 
 pub(super) async fn a_suspended_account_gets_no_new_hold_and_its_running_calls_are_charged<
@@ -371,19 +368,19 @@ pub(super) async fn a_suspended_account_gets_no_new_hold_and_its_running_calls_a
     reserved(ledger, &hold(1, "k1", 100)).await;
     let suspend = async |suspended: bool| {
         let view = ledger.change_account(&acme(), None, Some(suspended)).await;
-        assert_eq!(view.unwrap().suspended, suspended);
+        expect_eq!(view.unwrap().suspended, suspended);
     };
     suspend(true).await;
     for id in ["k1", "k2"] {
-        assert_eq!(refused(ledger, &hold(2, id, 1)).await, Refusal::Suspended);
-        assert_eq!(probed(ledger, &acme(), id).await, Err(Refusal::Suspended));
+        expect_eq!(refused(ledger, &hold(2, id, 1)).await, Refusal::Suspended);
+        expect_eq!(probed(ledger, &acme(), id).await, Err(Refusal::Suspended));
     }
     pay(ledger, "second", 5).await;
     let paid = settled(ledger, 1, "k1", 60).await;
-    assert_eq!(paid, booked(Booked::Held, 60, 0));
+    expect_eq!(paid, booked(Booked::Held, 60, 0));
     suspend(false).await;
     reserved(ledger, &hold(3, "k2", 1)).await;
-    assert_eq!(money(ledger).await, [945, 1, 60, 0]);
+    expect_eq!(money(ledger).await, [945, 1, 60, 0]);
 }
 
 pub(super) async fn the_gravest_refusal_comes_first<L: Books>(ledger: &L) {
@@ -396,8 +393,8 @@ pub(super) async fn the_gravest_refusal_comes_first<L: Books>(ledger: &L) {
     };
     suspend(true).await;
     let check = async |refusal: Refusal| {
-        assert_eq!(refused(ledger, &hold(1, "k1", 1)).await, refusal);
-        assert_eq!(probed(ledger, &acme(), "k1").await, Err(refusal));
+        expect_eq!(refused(ledger, &hold(1, "k1", 1)).await, refusal);
+        expect_eq!(probed(ledger, &acme(), "k1").await, Err(refusal));
     };
     check(Refusal::Disabled).await;
     set_status(ledger, "k1", KeyStatus::Active).await;
@@ -407,11 +404,11 @@ pub(super) async fn the_gravest_refusal_comes_first<L: Books>(ledger: &L) {
     pay(ledger, "first", 10).await;
     check(Refusal::CeilingUsedUp(Ceiling::Total)).await;
     set_ceiling(ledger, "k1", None).await;
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(1, "k1", 11)).await,
         does_not_fit(10, 0)
     );
-    assert_eq!(probed(ledger, &acme(), "k1").await, Ok(()));
+    expect_eq!(probed(ledger, &acme(), "k1").await, Ok(()));
 }
 
 pub(super) async fn an_extended_hold_lives_on<L: Books>(ledger: &L) {
@@ -421,18 +418,18 @@ pub(super) async fn an_extended_hold_lives_on<L: Books>(ledger: &L) {
     let extend =
         async |n: u128, ttl: Duration| ledger.extend(number(n), &acme(), ttl).await.unwrap();
     assert!(extend(1, HOUR).await);
-    assert_eq!(ledger.expire().await.unwrap(), 0);
+    expect_eq!(ledger.expire().await.unwrap(), 0);
     assert!(extend(2, Duration::ZERO).await);
-    assert_eq!(ledger.expire().await.unwrap(), 1);
-    assert_eq!(money(ledger).await, [100, 10, 0, 0]);
-    // What has ended is not called back.
+    expect_eq!(ledger.expire().await.unwrap(), 1);
+    expect_eq!(money(ledger).await, [100, 10, 0, 0]);
+    // An ended hold cannot be extended.
     for n in [2, 3] {
         assert!(!extend(n, HOUR).await, "{n}");
     }
-    assert_eq!(money(ledger).await, [100, 10, 0, 0]);
+    expect_eq!(money(ledger).await, [100, 10, 0, 0]);
 }
 
-/// I8: an account that is idle comes back to nothing held by itself.
+/// I8: an idle account returns to nothing held by itself.
 pub(super) async fn only_holds_past_their_time_expire<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let other: AccountId = "other".parse().unwrap();
@@ -453,14 +450,14 @@ pub(super) async fn only_holds_past_their_time_expire<L: Books>(ledger: &L) {
     reserved(ledger, &others).await;
     settled(ledger, 1, "k1", 5).await;
     release(ledger, 2, "k1").await;
-    assert_eq!(ledger.expire().await.unwrap(), 3);
-    assert_eq!(ledger.expire().await.unwrap(), 0);
-    assert_eq!(money(ledger).await, [995, 10, 5, 0]);
+    expect_eq!(ledger.expire().await.unwrap(), 3);
+    expect_eq!(ledger.expire().await.unwrap(), 0);
+    expect_eq!(money(ledger).await, [995, 10, 5, 0]);
     let view = ledger.account(&other).await.unwrap();
-    assert_eq!((view.held_rub, view.free_rub), (micro(0), micro(100)));
+    expect_eq!((view.held_rub, view.free_rub), (micro(0), micro(100)));
 }
 
-/// I8, and a bound on what one RESERVE does on its way.
+/// I8, and a limit on the number of expired holds that a RESERVE ends.
 pub(super) async fn a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account<L: Books>(
     ledger: &L,
 ) {
@@ -469,15 +466,15 @@ pub(super) async fn a_reserve_that_does_not_fit_ends_some_due_holds_of_its_accou
     for n in 1..=u128::try_from(some + 8).unwrap() {
         reserved(ledger, &due(n, "k1", 1)).await;
     }
-    assert_eq!(
+    expect_eq!(
         refused(ledger, &hold(100, "k2", some + 8)).await,
         does_not_fit(some, 0)
     );
-    assert_eq!(money(ledger).await, [some + 8, 8, 0, 0]);
-    // What fits leaves the rest of them alone.
+    expect_eq!(money(ledger).await, [some + 8, 8, 0, 0]);
+    // A hold that fits leaves the remaining expired holds alone.
     reserved(ledger, &hold(101, "k2", some)).await;
-    assert_eq!(money(ledger).await, [some + 8, some + 8, 0, 0]);
+    expect_eq!(money(ledger).await, [some + 8, some + 8, 0, 0]);
     reserved(ledger, &hold(102, "k2", 8)).await;
-    assert_eq!(key_money(ledger, "k1").await, [0, 0, 0]);
-    assert_eq!(money(ledger).await, [some + 8, some + 8, 0, 0]);
+    expect_eq!(key_money(ledger, "k1").await, [0, 0, 0]);
+    expect_eq!(money(ledger).await, [some + 8, some + 8, 0, 0]);
 }

@@ -1,4 +1,4 @@
-//! Keys, from their making to their end.
+//! Keys, from creation to deletion.
 
 use super::{
     Books,
@@ -17,7 +17,7 @@ const CEILINGS: Ceilings = Ceilings {
     day: Some(micro(80)),
 };
 
-/// A key with every field set, none to its default.
+/// A key in which no field has its default.
 fn full_record() -> KeyRecord {
     KeyRecord {
         prefix: "tg-«ё»…".into(),
@@ -59,14 +59,14 @@ pub(super) async fn a_key_comes_back_as_it_was_written<L: Books>(ledger: &L) {
             ..made.day
         },
     };
-    assert_eq!(made, view);
-    assert_eq!(ledger.key(&record.id).await.unwrap(), view);
+    expect_eq!(made, view);
+    expect_eq!(ledger.key(&record.id).await.unwrap(), view);
     let found = ledger.find_key(&record.digest).await.unwrap();
-    assert_eq!(found.as_deref(), Some(&record));
+    expect_eq!(found.as_deref(), Some(&record));
     let keys = ledger.keys(&acme()).await.unwrap();
     let ids: Vec<&str> = keys.iter().map(|key| &*key.record.id).collect();
-    assert_eq!(ids, ["K-9_z", "k1", "k2"]);
-    assert_eq!(keys[0], view);
+    expect_eq!(ids, ["K-9_z", "k1", "k2"]);
+    expect_eq!(keys[0], view);
 }
 
 pub(super) async fn a_key_is_made_once<L: Books>(ledger: &L) {
@@ -75,7 +75,7 @@ pub(super) async fn a_key_is_made_once<L: Books>(ledger: &L) {
     ledger.create_account(&other, "Other").await.unwrap();
     let first = ledger.create_key(&full_record(), CEILINGS).await.unwrap();
     let second = ledger.create_key(&full_record(), CEILINGS).await;
-    assert_eq!(second.unwrap(), first);
+    expect_eq!(second.unwrap(), first);
     let renamed = KeyRecord {
         name: "desk".into(),
         ..full_record()
@@ -98,19 +98,16 @@ pub(super) async fn a_key_is_made_once<L: Books>(ledger: &L) {
         (of_another_account, CEILINGS),
         (full_record(), of_another_day),
         (full_record(), Ceilings::NONE),
-        // A digest is one key's, whichever account it is in.
+        // A digest belongs to one key, over all accounts.
         (record(&acme(), "k3", 0xab), Ceilings::NONE),
         (record(&other, "k4", 0xab), Ceilings::NONE),
     ] {
         let answer = ledger.create_key(&record, ceilings).await;
-        assert!(
-            matches!(answer, Err(BookError::Exists)),
-            "{record:?} {ceilings:?}: {answer:?}"
-        );
+        expect_matches!(answer, Err(BookError::Exists));
     }
-    assert_eq!(ledger.key(&full_record().id).await.unwrap(), first);
+    expect_eq!(ledger.key(&full_record().id).await.unwrap(), first);
     let found = ledger.find_key(&full_record().digest).await.unwrap();
-    assert_eq!(found.as_deref(), Some(&full_record()));
+    expect_eq!(found.as_deref(), Some(&full_record()));
     assert!(ledger.keys(&other).await.unwrap().is_empty());
 }
 
@@ -241,18 +238,18 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
         ),
     ];
     for (change, edit) in steps {
-        // Read before, so that a cache has something to forget.
+        // Read before the change, so that a cache has something to invalidate.
         ledger.find_key(&view.record.digest).await.unwrap();
         edit(&mut view);
         let changed = ledger.change_key(&id, &change).await.unwrap();
-        assert_eq!(changed, view, "{change:?}");
-        assert_eq!(ledger.key(&id).await.unwrap(), view, "{change:?}");
+        expect_eq!(changed, view, "{change:?}");
+        expect_eq!(ledger.key(&id).await.unwrap(), view, "{change:?}");
         let found = ledger.find_key(&view.record.digest).await.unwrap();
-        assert_eq!(found.as_deref(), Some(&view.record), "{change:?}");
+        expect_eq!(found.as_deref(), Some(&view.record), "{change:?}");
     }
-    // The other keys are as they were.
+    // Other keys are unchanged.
     let other = ledger.key(&key("k1")).await.unwrap();
-    assert_eq!(other.record, record(&acme(), "k1", 1));
+    expect_eq!(other.record, record(&acme(), "k1", 1));
 }
 
 pub(super) async fn a_deleted_key_is_still_found_and_stays_deleted<L: Books>(ledger: &L) {
@@ -260,18 +257,18 @@ pub(super) async fn a_deleted_key_is_still_found_and_stays_deleted<L: Books>(led
     reserved(ledger, &hold(1, "k1", 50)).await;
     for status in [KeyStatus::Deleted, KeyStatus::Active, KeyStatus::Disabled] {
         let view = set_status(ledger, "k1", status).await;
-        assert_eq!(view.record.status, KeyStatus::Deleted, "{status:?}");
-        assert_eq!(refused(ledger, &hold(2, "k1", 1)).await, Refusal::Disabled);
+        expect_eq!(view.record.status, KeyStatus::Deleted, "{status:?}");
+        expect_eq!(refused(ledger, &hold(2, "k1", 1)).await, Refusal::Disabled);
     }
     let found = ledger.find_key(&KeyDigest::new([1; 32])).await.unwrap();
-    assert_eq!(found.unwrap().status, KeyStatus::Deleted);
-    // Its books are kept, and its digest is not free again.
+    expect_eq!(found.unwrap().status, KeyStatus::Deleted);
+    // The deleted key's books are kept, and its digest cannot be reused.
     let paid = settled(ledger, 1, "k1", 50).await;
-    assert_eq!(paid, booked(Booked::Held, 50, 0));
-    assert_eq!(key_money(ledger, "k1").await[0], 50);
-    assert_eq!(ledger.keys(&acme()).await.unwrap().len(), 2);
+    expect_eq!(paid, booked(Booked::Held, 50, 0));
+    expect_eq!(key_money(ledger, "k1").await[0], 50);
+    expect_eq!(ledger.keys(&acme()).await.unwrap().len(), 2);
     let answer = ledger
         .create_key(&record(&acme(), "k3", 1), Ceilings::NONE)
         .await;
-    assert!(matches!(answer, Err(BookError::Exists)), "{answer:?}");
+    expect_matches!(answer, Err(BookError::Exists));
 }

@@ -1,4 +1,4 @@
-//! The one way to go through a ledger: account by account.
+//! Reads a whole ledger, account by account.
 
 use std::vec;
 
@@ -7,15 +7,15 @@ use crate::{
     contract::{AccountBooks, BookError, LedgerAdmin},
 };
 
-/// Goes through accounts, each as it stands at one moment of its own. The journal that belongs to that moment is read by
-/// [`JournalPages::up_to`](crate::contract::JournalPages::up_to); nothing here grows with it.
+/// Iterates over accounts, each at a moment of its own. [`JournalPages::up_to`](crate::contract::JournalPages::up_to)
+/// reads the journal up to that moment; memory does not grow with the journal.
 #[derive(Clone, Debug)]
 pub struct Export {
     accounts: vec::IntoIter<AccountId>,
 }
 
 impl Export {
-    /// Of these accounts, in this order.
+    /// Iterates over these accounts, in this order.
     #[must_use]
     pub fn of(accounts: Vec<AccountId>) -> Self {
         Self {
@@ -23,7 +23,7 @@ impl Export {
         }
     }
 
-    /// Of all accounts, by id.
+    /// Iterates over all accounts, by id.
     ///
     /// # Errors
     /// See [`LedgerAdmin::accounts`].
@@ -32,8 +32,7 @@ impl Export {
         Ok(Self::of(views.into_iter().map(|view| view.id).collect()))
     }
 
-    /// The next account as it stands now; `None` behind the last one. An id that was taken for an account that was
-    /// never made is left out.
+    /// The next account as it is now; `None` after the last. An id without an account is skipped.
     ///
     /// # Errors
     /// See [`LedgerAdmin::books`].

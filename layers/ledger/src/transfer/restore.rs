@@ -1,4 +1,4 @@
-//! The one way to write an account into a ledger that is being filled: its journal page by page, then its books.
+//! Writes an account into a ledger that is being filled: first its journal, page by page, then its books.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// An account whose journal is being written, and judged on the way.
+/// An account whose journal is being written, and audited on the way.
 pub(super) struct Restore<'a, T> {
     to: &'a mut T,
     books: &'a AccountBooks,
@@ -37,7 +37,7 @@ impl<'a, T: Target> Restore<'a, T> {
         }
     }
 
-    /// Takes lines of its journal, oldest first.
+    /// Writes lines of its journal, oldest first.
     pub(super) async fn lines(&mut self, lines: &[JournalLine]) -> Result<(), BookError> {
         for line in lines {
             self.audit.line(line);
@@ -50,7 +50,7 @@ impl<'a, T: Target> Restore<'a, T> {
         self.to.lines(&self.books.view.id, lines, forgotten).await
     }
 
-    /// Takes the journal for whole. An account in breach gets no further.
+    /// Ends the journal. An account with breaches is not written.
     pub(super) fn journal_done(self) -> Result<RestoredJournal<'a, T>, CopyError> {
         let breaches = self.audit.finish();
         if !breaches.is_empty() {
@@ -66,12 +66,12 @@ impl<'a, T: Target> Restore<'a, T> {
 }
 
 impl<T: Target> RestoredJournal<'_, T> {
-    /// Takes entries that the journal has forgotten.
+    /// Adds entries that the journal has dropped.
     pub(super) fn add_entries(&mut self, entries: HashMap<String, MicroRub>) {
         self.entries.extend(entries);
     }
 
-    /// Writes the account with its keys. Says how many lines its journal had.
+    /// Writes the account with its keys. Returns the number of its journal lines.
     pub(super) async fn finish(self) -> Result<u64, BookError> {
         self.to.account(self.books, &self.entries).await?;
         Ok(self.lines)

@@ -1,4 +1,4 @@
-//! When a breaker opens and closes, and for whom.
+//! When a breaker opens and closes, and for which callers.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn opened(now: Instant) -> Breaker {
     opened_by(Away, &[ANN], now)
 }
 
-/// Shut by failures of these callers in turn.
+/// A breaker opened by failures of these callers in turn.
 fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
     let mut breaker = Breaker::new();
     for caller in callers.iter().cycle().take(FAILURES_MAX as usize) {
@@ -49,7 +49,7 @@ async fn failures_in_a_row_open_it_and_an_answer_between_them_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_probe_is_let_through_when_its_time_is_over() {
+async fn one_probe_is_admitted_after_the_pause() {
     let now = Instant::now();
     let mut breaker = opened(now);
     assert_eq!(breaker.pass(ANN, now), None);
@@ -62,7 +62,7 @@ async fn one_probe_is_let_through_when_its_time_is_over() {
     let probe = breaker.pass(ANN, later).expect("the place is free again");
     breaker.began(probe);
     assert_eq!(breaker.shown(later), Shown::Closed);
-    // A stream that is cut behind the first byte of a probe: no second chance.
+    // If the probe's stream breaks off after its first byte, the breaker opens again.
     breaker.failed(probe, Away, later, 255);
     assert_eq!(breaker.shown(later), Shown::Open(2 * OPEN_MIN));
 }
@@ -98,7 +98,7 @@ async fn each_failed_probe_doubles_the_time_up_to_a_minute_with_jitter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_from_before_it_opened_say_nothing() {
+async fn calls_begun_before_the_breaker_opened_do_not_count() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let old = breaker.pass(ANN, now).unwrap();
@@ -116,7 +116,7 @@ async fn calls_from_before_it_opened_say_nothing() {
     breaker.failed(first, Away, now + OPEN_MIN, 255);
     let later = now + 3 * OPEN_MIN;
     let second = breaker.pass(ANN, later).unwrap();
-    // An earlier probe's word is not the second one's.
+    // A result of the first probe does not count for the second.
     breaker.failed(first, Away, later, 255);
     breaker.succeeded(first);
     assert!(matches!(breaker.shown(later), Shown::Probing(_)));
@@ -125,7 +125,7 @@ async fn calls_from_before_it_opened_say_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_from_before_it_opened_say_nothing_once_it_is_closed_again_either() {
+async fn calls_begun_before_the_breaker_opened_do_not_count_after_it_closed() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let old: Vec<Pass> = (0..FAILURES_MAX)
@@ -144,7 +144,7 @@ async fn calls_from_before_it_opened_say_nothing_once_it_is_closed_again_either(
     }
     let shown = (breaker.shown(later), breaker.failures());
     assert_eq!(shown, (Shown::Closed, 0));
-    // Nor do they say that all is well.
+    // Successes of such calls do not count either.
     let pass = breaker.pass(ANN, later).unwrap();
     breaker.failed(pass, Away, later, 255);
     breaker.succeeded(old[0]);
@@ -152,14 +152,14 @@ async fn calls_from_before_it_opened_say_nothing_once_it_is_closed_again_either(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_callers_requests_do_shuts_it_for_that_caller_alone() {
+async fn failures_of_one_caller_open_it_for_that_caller_only() {
     let now = Instant::now();
     for trouble in [Answered, Silent] {
         let mut breaker = opened_by(trouble, &[ANN], now);
         assert_eq!(breaker.shown_to(ANN, now), Shown::Open(OPEN_MIN));
         assert_eq!(breaker.shown_to(BOB, now), Shown::Closed);
         let pass = breaker.pass(BOB, now).unwrap();
-        // Of two callers', it is the route.
+        // After failures of two callers it is open for all.
         breaker.failed(pass, trouble, now, 255);
         assert_eq!(breaker.shown_to(BOB, now), Shown::Open(OPEN_MIN));
 
@@ -174,13 +174,13 @@ async fn what_one_callers_requests_do_shuts_it_for_that_caller_alone() {
         let breaker = opened_by(trouble, &[ANN, BOB], now);
         assert_eq!(breaker.shown_to(3, now), Shown::Open(OPEN_MIN));
     }
-    // No request is to blame for a connection.
+    // A request cannot cause a connection failure.
     let breaker = opened_by(Away, &[ANN], now);
     assert_eq!(breaker.shown_to(BOB, now), Shown::Open(OPEN_MIN));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_caller_does_not_end_the_probation_for_all() {
+async fn successes_of_one_caller_do_not_end_the_probation_for_all() {
     let now = Instant::now();
     let mut breaker = opened_by(Answered, &[ANN, BOB], now);
     let later = now + OPEN_MIN;
@@ -193,7 +193,7 @@ async fn one_caller_does_not_end_the_probation_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_a_last_resort_whoever_answers_is_always_asked() {
+async fn as_a_last_resort_a_vendor_that_answers_is_always_tried() {
     let now = Instant::now();
     let mut breaker = opened_by(Answered, &[ANN, BOB], now);
     for _ in 0..1000 {
@@ -213,12 +213,12 @@ async fn as_a_last_resort_whoever_answers_is_always_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_a_last_resort_whoever_cannot_be_reached_is_asked_four_times_a_second() {
+async fn as_a_last_resort_an_unreachable_vendor_is_tried_four_times_a_second() {
     for trouble in [Away, Silent] {
         let mut now = Instant::now();
         let mut breaker = opened_by(trouble, &[ANN, BOB], now);
         for wait in [1, 2, 4] {
-            // However long it would be shut by itself, and whether the tries before were answered.
+            // The interval does not depend on how long the breaker is open, or on earlier attempts.
             for _ in 0..wait * 4 {
                 assert_eq!(breaker.last_resort(ANN, true, now), None);
                 assert!(breaker.last_resort_in(now) <= PROBE_EVERY);
@@ -234,7 +234,7 @@ async fn as_a_last_resort_whoever_cannot_be_reached_is_asked_four_times_a_second
         breaker.began(pass);
         assert_eq!(breaker.shown(now), Shown::Closed, "all are let in");
     }
-    // A connection is there: nobody has to wait for its answer.
+    // A connection exists, so other calls need not wait for its answer.
     let now = Instant::now();
     let mut breaker = opened_by(Away, &[ANN], now);
     breaker.reached();
@@ -242,7 +242,7 @@ async fn as_a_last_resort_whoever_cannot_be_reached_is_asked_four_times_a_second
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_that_is_not_there_rests_and_is_no_failure() {
+async fn a_model_that_the_vendor_lacks_rests_and_is_not_a_failure() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let pass = breaker.pass(ANN, now).unwrap();
@@ -259,7 +259,7 @@ async fn a_model_that_is_not_there_rests_and_is_no_failure() {
     breaker.lacks(pass, now);
     assert_eq!(breaker.shown_to(3, now), Shown::Open(LACKING_REST));
     assert!(breaker.last_resort(3, true, now).is_some());
-    // Not each call, and not for longer and longer.
+    // A later 404 pauses the route again, but not for longer.
     let later = now + LACKING_REST;
     let probe = breaker.pass(3, later).unwrap();
     breaker.lacks(probe, later);

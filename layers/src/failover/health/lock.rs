@@ -1,4 +1,4 @@
-//! Locks whose guarded values are never half written, whatever panics.
+//! Locks that ignore poisoning: a panic leaves no guarded value half written.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,21 +1,21 @@
-//! Keys that are to be left alone for a while.
+//! Marks of keys that rest for a while.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Why a key is to be left alone.
+/// Why a key rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::failover) enum Why {
-    /// It is at its limit.
+    /// The key is at its limit.
     Limited,
-    /// The vendor is down, and has said for how long.
+    /// The vendor is down, and stated for how long.
     Down,
-    /// The vendor refused it.
+    /// The vendor rejected the key.
     Refused,
 }
 
-/// A key that is to be left alone for a while.
+/// A key that rests for a while.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) digest: u64,
@@ -24,7 +24,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Sets a key's mark, and wipes out those that are over: there are as many as keys, at most.
+    /// Sets a key's mark and removes expired ones, so there are at most as many marks as keys.
     pub(super) fn set(
         marks: &mut Vec<Self>,
         digest: u64,

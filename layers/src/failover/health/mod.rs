@@ -1,9 +1,9 @@
-//! What is known of vendors and their routes, from call to call: who is sick, rests, is full or was
-//! taken out, how fast each one is, and which keys are parked.
+//! State of vendors and routes, shared by all calls: failures, rests, calls in flight, measured times, disabled vendors
+//! and parked keys.
 //!
-//! Kept by the vendor's name and its name of the model, so a reload of the config keeps what it knows of
-//! the routes that stay. It is bounded by the config: [`Health::follow`] forgets the others. Each node
-//! knows its own; nothing is kept over a restart.
+//! Stored by the vendor's name and its name of the model, so a config reload keeps the state of routes that remain. Its
+//! size is bounded by the config: [`Health::follow`] removes other routes. Each node has its own state; a restart
+//! clears it.
 
 mod lock;
 mod mark;
@@ -36,7 +36,7 @@ use crate::{
     model::{Route, Vendor},
 };
 
-/// The state of all vendors and routes. Clones share it.
+/// State of all vendors and routes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Health {
     shared: Arc<Shared>,
@@ -44,20 +44,20 @@ pub struct Health {
 
 #[derive(Debug)]
 struct Shared {
-    /// The names are the operator's, so a hash that is quick will do; the same below.
+    /// The operator chooses the names, so a fast hash is safe; the same holds below.
     vendors: RwLock<HashMap<Arc<str>, Arc<VendorRecord>, fast::RandomState>>,
-    /// Keys are told apart by a digest that means nothing outside this process.
+    /// Keys are identified by a digest that is meaningless outside this process.
     digests: RandomState,
-    /// So are callers. Their ids are ours, so a hash that is quick will do.
+    /// Callers are identified by a hash too. The gateway assigns their ids, so a fast hash is safe.
     callers: fast::RandomState,
     draw: Draw,
 }
 
 impl Health {
-    /// Nothing is known, and all are taken to be well.
+    /// Creates an empty state, in which all vendors count as healthy.
     #[must_use]
     pub fn new() -> Self {
-        // As random as the hash maps of this process are.
+        // As random as the process's hash maps.
         Self::seeded(RandomState::new().hash_one(0))
     }
 
@@ -72,8 +72,8 @@ impl Health {
         }
     }
 
-    /// Knows these routes and forgets all others: for the config's, when it is read. What is known of
-    /// those that stay is kept, and calls that run on the others end as they began.
+    /// Keeps the state of these routes and removes all others; called when the config is read. Calls that are running
+    /// on removed routes continue.
     pub fn follow<'a>(&self, routes: impl IntoIterator<Item = &'a Arc<Route>>) {
         let mut kept: HashMap<Arc<str>, Vec<String>> = HashMap::new();
         for route in routes {
@@ -93,8 +93,8 @@ impl Health {
         });
     }
 
-    /// Takes a vendor out (`false`) or puts it back. New calls pass it by; those that run go on. Says
-    /// whether there is such a vendor. It stays so until a restart, over reloads.
+    /// Disables a vendor (`false`) or enables it. New calls skip a disabled vendor; running calls continue. Returns
+    /// whether the vendor exists. The setting survives reloads, but not a restart.
     pub fn enable(&self, vendor: &str, enabled: bool) -> bool {
         let vendors = read(&self.shared.vendors);
         let Some(vendor) = vendors.get(vendor) else {
@@ -104,7 +104,7 @@ impl Health {
         true
     }
 
-    /// What is known now, by the vendors' names.
+    /// The current state, ordered by vendor name.
     #[must_use]
     pub fn snapshot(&self) -> Vec<VendorState> {
         let now = Instant::now();
@@ -120,7 +120,7 @@ impl Health {
         &self.shared.draw
     }
 
-    /// The records of a route, made when they are not there.
+    /// The records of a route, created if they do not exist.
     pub(super) fn place(&self, route: &Route) -> RouteHandle {
         let name = &*route.vendor.name;
         let found = read(&self.shared.vendors).get(name).map(Arc::clone);
@@ -147,12 +147,12 @@ impl Health {
 
     pub(super) fn digest(&self, credential: &HeaderValue) -> u64 {
         let said = credential.as_bytes();
-        // One key, whatever the format that the vendor is spoken to.
+        // The same key has one digest, whichever format carries it.
         let key = said.strip_prefix(b"Bearer ").unwrap_or(said);
         self.shared.digests.hash_one(key)
     }
 
-    /// What a caller is told apart from others by.
+    /// Identifies a caller.
     pub(super) fn caller(&self, key: &KeyId) -> u64 {
         self.shared.callers.hash_one(&**key)
     }
@@ -174,23 +174,23 @@ pub(super) struct RouteHandle {
 /// Whether a route can be tried now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Availability {
-    /// It can.
+    /// The route can be tried.
     Ready {
-        /// The time to its first byte, where that was measured.
+        /// Expected time to the first byte, if it was measured.
         expected: Option<Duration>,
-        /// Calls on it.
+        /// Calls in flight.
         in_flight: usize,
     },
-    /// It could, but each of its keys is to be left alone, the first one for so long.
+    /// All keys of the route rest, the first of them for this long.
     Resting { wait: Duration, why: Why },
-    /// As many calls run at the vendor as may.
+    /// The vendor has the maximum number of calls in flight.
     Full,
-    /// It failed too often; it is tried again after so long, by a call that has no other route after so long.
+    /// The breaker is open: for this long, or, for a call without another route, for `last_resort`.
     Shut {
         wait: Duration,
         last_resort: Duration,
     },
-    /// The operator has taken its vendor out.
+    /// The operator disabled the vendor.
     Disabled,
 }
 
@@ -225,8 +225,8 @@ impl RouteHandle {
         }
     }
 
-    /// The key to use: of those that are free the next in turn, else the one that is free the soonest,
-    /// with how long it should be left alone, and why.
+    /// The key to use: the next in turn of the keys that do not rest; otherwise the one whose rest ends first, with the
+    /// remaining time and the reason.
     pub(super) fn key(
         &self,
         health: &Health,

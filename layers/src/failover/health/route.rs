@@ -1,4 +1,4 @@
-//! A vendor's model, from call to call.
+//! State of a vendor's model, shared by all calls.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -26,16 +26,16 @@ use crate::{
     usage::Meter,
 };
 
-/// No vendor is left alone for longer because of one answer, whatever that asks for.
+/// Longest rest after one answer, whatever the vendor requests.
 const REST_MAX: Duration = Duration::from_secs(300);
 
-/// A vendor's model, from call to call.
+/// State of a vendor's model, shared by all calls.
 #[derive(Debug)]
 pub(in crate::failover) struct RouteRecord {
     model: String,
     pub(in crate::failover) identity: u64,
     in_flight: AtomicUsize,
-    /// A call tries it although it rests.
+    /// Whether a call is trying the route while it rests.
     trying: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -44,24 +44,24 @@ pub(in crate::failover) struct RouteRecord {
 pub(in crate::failover) struct Inner {
     pub(in crate::failover) breaker: Breaker,
     pub(in crate::failover) load: PeakEwma,
-    /// Of the call that tries it last although it is shut.
+    /// Meter of the last call that tried the route while its breaker was open.
     pub(in crate::failover) tried: Option<Meter>,
-    /// Keys that the vendor wants to be left alone with on this model.
+    /// Keys that the vendor limits on this model.
     pub(super) rests: Vec<Mark>,
     pub(in crate::failover) last_error: Option<(Instant, Option<StatusCode>)>,
 }
 
-/// A call has no other route.
+/// Marks an attempt for which there is no other route.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::failover) struct LastResort {
-    /// It has asked nobody yet.
+    /// Whether it is the call's first attempt.
     pub(in crate::failover) first: bool,
 }
 
 impl Inner {
-    /// In how long a call is let through that has no other route.
+    /// Time until a call without another route is admitted.
     pub(super) fn last_resort_in(&mut self, now: Instant) -> Duration {
-        // Whoever has a connection may wait for the answer for long, and the others need not.
+        // Once one call has a connection, its answer may take long, and other calls need not wait for it.
         let reached = |meter: &Meter| meter.look(|reading| reading.dispatched);
         if self.tried.as_ref().is_some_and(reached) {
             self.breaker.reached();
@@ -72,7 +72,7 @@ impl Inner {
 
 impl RouteRecord {
     pub(super) fn new(route: &Route) -> Self {
-        // Fixed keys: the same on every node.
+        // The hasher's keys are fixed, so the identity is the same on every node.
         let mut identity = DefaultHasher::new();
         (&*route.vendor.name, &route.model).hash(&mut identity);
         Self {
@@ -90,7 +90,8 @@ impl RouteRecord {
         }
     }
 
-    /// Lets a call of this caller through, if it does: as its `last_resort` also where it is shut.
+    /// Admits a call of this caller, if the breaker allows it; with `last_resort`, possibly also through an open
+    /// breaker.
     pub(in crate::failover) fn pass(
         &self,
         caller: u64,
@@ -117,7 +118,7 @@ impl RouteRecord {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes the one place of calls that try it although it rests.
+    /// Takes the single slot for calls that try a resting route.
     pub(in crate::failover) fn start_trying(&self) -> bool {
         !self.trying.swap(true, Ordering::Relaxed)
     }

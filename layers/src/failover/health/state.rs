@@ -1,71 +1,69 @@
-//! What operators are shown of vendors and their routes.
+//! The state of vendors and routes as shown to operators.
 
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
-/// What is known of a vendor.
+/// State of a vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VendorState {
     /// The operator's name for it.
     pub name: Arc<str>,
-    /// The operator has taken it out.
+    /// Whether the operator disabled the vendor.
     pub disabled: bool,
-    /// Calls at it now, streams to their ends.
+    /// Calls in flight; streams count until they end.
     pub in_flight: usize,
-    /// The most of them.
+    /// Maximum calls in flight.
     pub connections_max: usize,
-    /// Our keys at it.
+    /// Number of keys configured for the vendor.
     pub keys: usize,
-    /// Of these, how many it has refused lately.
+    /// Number of these keys that the vendor recently refused.
     pub keys_parked: usize,
-    /// By the vendor's name of the model.
+    /// The vendor's routes, ordered by its name of the model.
     pub routes: Vec<RouteState>,
 }
 
-/// What is known of a vendor's model.
+/// State of a vendor's model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteState {
     /// The vendor's name of the model.
     pub model: String,
-    /// Whether calls are let through that have another route.
+    /// Whether the route admits calls that also have another route.
     pub breaker: BreakerState,
-    /// The newest that the vendor has said of it is that it has no such model (404).
+    /// Whether the vendor's newest answer was that it does not have the model (404).
     pub model_unknown: bool,
-    /// Failures in a row.
+    /// Number of failures in a row.
     pub failures: u32,
-    /// Calls on it now, streams to their ends.
+    /// Calls in flight; streams count until they end.
     pub in_flight: usize,
-    /// The time to the first byte that is to be expected; `None` where it was never measured.
+    /// Expected time to the first byte; `None` if it was never measured.
     pub first_byte: Option<Duration>,
-    /// Time until it is tried again; `None` while it is.
+    /// Time until the next try; `None` while the route is tried.
     pub open_for: Option<Duration>,
-    /// Time that it rests: with all its keys, by the vendor's wish, or as the vendor has no such model.
+    /// Time that the route rests: because all its keys are limited, or the vendor does not have the model.
     pub rests_for: Option<Duration>,
-    /// The newest error of the vendor's; answers since then leave it.
+    /// The vendor's newest error; later successes do not clear it.
     pub last_error: Option<LastError>,
 }
 
-/// What a vendor did instead of answering: a limit and a refusal of our key too, a refusal of a caller's request
-/// not.
+/// A vendor's error, including a rate limit or a refusal of our key, but not a refusal of a caller's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastError {
-    /// How long ago.
+    /// Time since the error.
     pub ago: Duration,
-    /// The vendor's status; `None` where it gave none, or answered something broken.
+    /// The vendor's status; `None` if it sent none, or its answer was malformed.
     pub status: Option<StatusCode>,
 }
 
-/// Whether a route lets calls through.
+/// Whether a route admits calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BreakerState {
-    /// It does.
+    /// Admits all calls.
     Closed,
-    /// It does not, unless they have no other: for all calls, or for those of the one caller who has met all
-    /// failures.
+    /// Admits only calls without another route. Applies to all callers, or only to the caller that met all failures.
     Open,
-    /// One call at a time, to see.
+    /// Admits one call at a time, as a probe.
     HalfOpen,
 }

@@ -1,4 +1,4 @@
-//! A vendor, from call to call.
+//! State of a vendor, shared by all calls.
 
 use std::{
     collections::HashMap,
@@ -20,21 +20,21 @@ use super::{
 };
 use crate::model::Vendor;
 
-/// A key that a vendor refused is left out for so long: the operator has to act, and may have.
+/// How long a key that the vendor rejected is not used: the operator has to act, and may have done so by then.
 const KEY_PARKED: Duration = Duration::from_secs(300);
 
-/// A vendor, from call to call.
+/// State of a vendor, shared by all calls.
 #[derive(Debug)]
 pub(in crate::failover) struct VendorRecord {
     pub(super) name: Arc<str>,
     disabled: AtomicBool,
     in_flight: AtomicUsize,
-    /// Whose turn it is among the keys.
+    /// Index of the key whose turn it is.
     turn: AtomicUsize,
     parked: Mutex<Vec<Mark>>,
-    /// By the vendor's name of the model.
+    /// Routes by the vendor's name of the model.
     pub(super) routes: RwLock<HashMap<String, Arc<RouteRecord>, fast::RandomState>>,
-    /// What the config says, to be shown beside what is.
+    /// Configured values, shown to operators next to the current ones.
     connections_max: AtomicUsize,
     keys: AtomicUsize,
 }
@@ -53,7 +53,7 @@ impl VendorRecord {
         }
     }
 
-    /// What a config says that was read anew.
+    /// Applies the vendor's values from a config that was reloaded.
     pub(super) fn note(&self, vendor: &Vendor) {
         self.connections_max
             .store(vendor.connections_max, Ordering::Relaxed);
@@ -64,22 +64,22 @@ impl VendorRecord {
         self.disabled.store(!enabled, Ordering::Relaxed);
     }
 
-    /// Calls at it now.
+    /// Calls in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whose turn it is among the keys.
+    /// Index of the key whose turn it is.
     pub(super) fn turn(&self) -> usize {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// Whether the operator has taken it out.
+    /// Whether the operator disabled the vendor.
     pub(in crate::failover) fn is_disabled(&self) -> bool {
         self.disabled.load(Ordering::Relaxed)
     }
 
-    /// Takes one of `max` places, if one is free.
+    /// Takes one of `max` slots, if one is free.
     pub(in crate::failover) fn enter(&self, max: usize) -> bool {
         let more = |count: usize| (count < max).then_some(count + 1);
         self.in_flight
@@ -91,7 +91,7 @@ impl VendorRecord {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The next call takes the key behind this one.
+    /// Passes the turn to the key after this one.
     pub(in crate::failover) fn take_turn(&self, credential: usize) {
         self.turn
             .store(credential.wrapping_add(1), Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl VendorRecord {
         self.lock_parked().retain(|mark| mark.digest != digest);
     }
 
-    /// Keys that it has refused.
+    /// Keys that the vendor rejected.
     pub(super) fn lock_parked(&self) -> MutexGuard<'_, Vec<Mark>> {
         lock(&self.parked)
     }

@@ -1,9 +1,9 @@
-//! Routes that fail are left alone, for whom it helps, and looked at again.
+//! Failing routes are skipped by the calls for which that helps, and are probed later.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_sick_route_is_left_alone_and_one_call_looks_whether_it_is_back() {
+async fn a_failing_route_is_skipped_and_probed_by_one_call() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -39,7 +39,7 @@ async fn a_sick_route_is_left_alone_and_one_call_looks_whether_it_is_back() {
         assert!(world.call().await.is_ok());
     }
     assert_eq!(world.asked(), ["a", "b", "b", "b"], "exactly one probe");
-    // Its client leaves: the next call is the probe.
+    // The client of the probe disconnects: the next call is the probe.
     drop(probe);
     world.call_and_leave();
     assert_eq!(world.asked(), ["a"]);
@@ -51,7 +51,7 @@ async fn a_sick_route_is_left_alone_and_one_call_looks_whether_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_is_answered_lets_everybody_in() {
+async fn a_probe_that_is_answered_admits_all_calls() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -66,7 +66,7 @@ async fn a_probe_that_is_answered_lets_everybody_in() {
     *sick.lock().unwrap() = false;
     advance(Duration::from_secs(1)).await;
     world.asked();
-    // The probe's stream goes on.
+    // The probe's stream is still running.
     let streams = [
         world.call().await.unwrap(),
         world.call().await.unwrap(),
@@ -78,9 +78,10 @@ async fn a_probe_that_is_answered_lets_everybody_in() {
     assert!(world.is_idle());
 }
 
-/// It takes each request, sends the head of a stream, and is silent: what goes on behind that is a sign of life of our own.
+/// The vendor accepts each request, sends the head of a stream, and is silent: what follows is the gateway's
+/// keep-alive.
 #[tokio::test(start_paused = true)]
-async fn a_probe_whose_vendor_says_nothing_lets_nobody_in() {
+async fn a_probe_whose_vendor_is_silent_admits_no_other_call() {
     let end = Arc::new(Mutex::new(None));
     let ends = Arc::clone(&end);
     let world = World::new(in_order(), move |attempt| {
@@ -114,9 +115,9 @@ async fn a_probe_whose_vendor_says_nothing_lets_nobody_in() {
     assert!(world.is_idle());
 }
 
-/// A model that thinks for longer than a head is waited with.
+/// A model that thinks for longer than the head waits.
 #[tokio::test(start_paused = true)]
-async fn a_probe_whose_vendor_speaks_late_lets_everybody_in_then() {
+async fn a_probe_whose_vendor_answers_late_admits_all_calls_then() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -144,7 +145,7 @@ async fn a_probe_whose_vendor_speaks_late_lets_everybody_in_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_none_can_be_reached_each_is_tried_four_times_a_second_and_others_are_told_when() {
+async fn unreachable_routes_are_tried_four_times_a_second_and_other_calls_get_retry_after() {
     let world = World::new(in_order(), |_| Fails(down()));
     for _ in 0..5 {
         assert!(world.call().await.is_err());
@@ -164,7 +165,7 @@ async fn when_none_can_be_reached_each_is_tried_four_times_a_second_and_others_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_route_is_never_shut_by_what_its_vendor_answers() {
+async fn a_lone_route_admits_calls_whatever_its_vendor_answers() {
     type Make = fn() -> Does;
     let cases: [Make; 4] = [
         || Fails(answered(500)),
@@ -191,7 +192,7 @@ async fn a_lone_route_is_never_shut_by_what_its_vendor_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_callers_requests_take_no_route_from_another() {
+async fn failures_of_one_caller_close_no_route_to_another() {
     type Make = fn() -> Does;
     let cases: [Make; 5] = [
         || Fails(answered(500)),
@@ -222,7 +223,7 @@ async fn one_callers_requests_take_no_route_from_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_two_callers_meet_shuts_a_route_for_all_that_have_another() {
+async fn failures_of_two_callers_open_the_breaker_for_all_with_another_route() {
     let world = World::new(in_order(), a_fails(|| answered(500)));
     for key in ["one", "two", "one", "two", "one"] {
         assert!(world.call_of(key).await.is_ok());
@@ -233,7 +234,7 @@ async fn what_two_callers_meet_shuts_a_route_for_all_that_have_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_that_are_shut_the_one_that_answers_is_found() {
+async fn answering_route_is_found_among_open_breakers() {
     let well = Arc::new(Mutex::new(""));
     let which = Arc::clone(&well);
     let world = World::new(in_order(), move |attempt| {
@@ -255,10 +256,10 @@ async fn of_several_that_are_shut_the_one_that_answers_is_found() {
             advance(Duration::from_millis(100)).await;
             assert!(calls < 20, "{name} is asked at last");
         }
-        // Sick vendors are not sent a multiple of the calls.
+        // Failing vendors do not receive a multiple of the calls.
         assert!(world.asked().len() <= calls + calls.div_ceil(2));
         assert_eq!(world.breaker(name), BreakerState::Closed);
-        // Back to where both are shut.
+        // Back to the state in which both breakers are open.
         *well.lock().unwrap() = "";
         for _ in 0..20 {
             assert!(world.call().await.is_err());
@@ -267,14 +268,14 @@ async fn of_several_that_are_shut_the_one_that_answers_is_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_a_vendor_is_reached_again_nobody_waits_for_its_first_answer() {
+async fn once_a_vendor_is_reachable_calls_do_not_wait_for_its_first_answer() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(vec![route("a")], move |attempt| {
         if *is_sick.lock().unwrap() {
             return Fails(down());
         }
-        // It thinks.
+        // The vendor is reachable, but its answer takes time.
         attempt.priced.meter.dispatched();
         Nothing
     });
@@ -295,7 +296,7 @@ async fn once_a_vendor_is_reached_again_nobody_waits_for_its_first_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vendor_that_was_passed_by_is_not_reached_by_what_the_next_one_is_sent() {
+async fn a_skipped_vendor_is_not_marked_reachable_by_the_next_vendors_call() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -314,7 +315,7 @@ async fn a_vendor_that_was_passed_by_is_not_reached_by_what_the_next_one_is_sent
     *sick.lock().unwrap() = false;
     advance(Duration::from_millis(250)).await;
     world.asked();
-    // Both are shut, and its last resort.
+    // Both breakers are open, and this is the last resort.
     let mut first = world.call();
     assert!((&mut first).now_or_never().is_none());
     assert_eq!(world.asked(), ["a", "b"]);
@@ -330,7 +331,7 @@ async fn a_vendor_that_was_passed_by_is_not_reached_by_what_the_next_one_is_sent
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vendor_without_the_model_rests_and_is_no_outage() {
+async fn a_vendor_without_the_model_rests_and_is_not_an_outage() {
     let world = World::new(in_order(), a_fails(|| answered(404)));
     for _ in 0..3 {
         assert!(world.call().await.is_ok());
@@ -347,7 +348,7 @@ async fn a_vendor_without_the_model_rests_and_is_no_outage() {
     assert_eq!(world.asked(), ["a", "b", "b"], "now and then");
     assert!(world.vendor("a").routes[0].model_unknown);
 
-    // The operator has mended it, or the vendor has.
+    // The operator has corrected the model, or the vendor has added it.
     let first = Mutex::new(Some(Fails(answered(404))));
     let world = World::new(vec![self::route("a")], move |_| {
         first.lock().unwrap().take().unwrap_or(Answers)

@@ -1,4 +1,4 @@
-//! Which of several good routes a call takes.
+//! Which of several healthy routes a call takes.
 
 use super::*;
 
@@ -30,7 +30,7 @@ async fn a_sticky_models_conversation_stays_unless_its_vendor_is_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_go_where_fewer_run() {
+async fn calls_go_to_the_route_with_fewer_in_flight() {
     let world = World::new(["a", "b", "c", "d"].map(route).into(), |_| Streams(None));
     let mut streams = Vec::new();
     for _ in 0..300 {

@@ -1,4 +1,4 @@
-//! Before the first byte of an answer a call goes on to another vendor.
+//! Before the first byte of an answer, a call is retried at another vendor.
 
 use super::*;
 
@@ -29,7 +29,7 @@ async fn a_vendor_that_fails_before_the_first_byte_is_not_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_requests_own_fault_is_told_at_once_and_counts_against_nobody() {
+async fn error_of_the_request_is_returned_at_once_and_not_counted_as_a_failure() {
     let refused = |status: StatusCode| Error::VendorRefused {
         status,
         text: String::new(),
@@ -54,7 +54,7 @@ async fn the_requests_own_fault_is_told_at_once_and_counts_against_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_all_fail_the_most_telling_error_is_told_once() {
+async fn if_all_fail_the_most_informative_error_is_returned() {
     type Make = fn() -> Error;
     let cases: [(Make, Make, Make); 8] = [
         (down, silent, down),
@@ -109,7 +109,7 @@ async fn a_call_ends_after_some_attempts_and_begins_none_late() {
     assert!(world.call().await.is_err());
     assert_eq!(world.asked().len(), 4);
 
-    // Two minutes of silence leave time for another; four do not.
+    // Two minutes of silence leave time for another attempt; more than two and a half do not.
     for (seconds, asked) in [(120, 2), (151, 1)] {
         let world = World::new(many(), move |_| Stalls(seconds));
         assert!(world.call().await.is_err());
@@ -118,7 +118,7 @@ async fn a_call_ends_after_some_attempts_and_begins_none_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_a_client_that_has_left_no_other_vendor_is_asked() {
+async fn call_of_a_disconnected_client_is_not_retried() {
     let world = World::new(in_order(), |_| Stalls(1));
     let req = world.request("x");
     let meter = req.body().meter.clone();
@@ -130,7 +130,7 @@ async fn for_a_client_that_has_left_no_other_vendor_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_meter_knows_whether_the_vendor_that_answers_is_read_to_its_end() {
+async fn the_meter_records_whether_the_vendor_is_read_to_its_end() {
     let mut routes = in_order();
     routes[1] = Route {
         priority: 1,

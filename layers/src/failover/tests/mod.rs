@@ -1,4 +1,4 @@
-//! What callers notice of vendors that fail, on scripted vendors below the layer.
+//! Effects of failing vendors on callers, tested with scripted vendors below the layer.
 
 mod breakers;
 mod choice;
@@ -21,24 +21,24 @@ use crate::{
     call::{Call, Format, InputSize, Spans},
     error::{Problem, VendorAnswered, VendorUnreached},
     facts::Caller,
-    key::{KeyDigest, KeyRecord, KeyStatus},
+    key::{KeyDigest, KeyRecord},
     model::{Dialect, Egress, Model, ModelKind, OnDisconnect, Protocol, Route, Vendor},
     price::{Price, PriceList, Rate},
     usage::{End, Meter},
 };
 
-/// What a vendor does with an attempt.
+/// Reaction of a vendor to an attempt.
 #[derive(Debug)]
 enum Does {
-    /// Answers, whole.
+    /// Sends a plain answer.
     Answers,
-    /// Answers a stream of two frames that then ends so; `None`: not at all.
+    /// Sends a stream of two frames that ends like this; `None`: it does not end.
     Streams(Option<End>),
-    /// The same, whose first frame is none of the vendor's; nor is the second, if this one ends the stream.
+    /// The same, but the first frame is not the vendor's; nor is the second, if it ends the stream.
     Idles(Option<End>),
     /// Fails before the first byte.
     Fails(Error),
-    /// Is silent for so many seconds, then fails.
+    /// Is silent for this many seconds, then fails.
     Stalls(u64),
     /// Is silent.
     Nothing,
@@ -51,7 +51,7 @@ type Script = dyn Fn(&Attempt) -> Does + Send + Sync;
 #[derive(Clone)]
 struct Vendors {
     script: Arc<Script>,
-    /// `vendor` or, where it has several keys, `vendor#key`.
+    /// `vendor` or, if the vendor has several keys, `vendor#key`.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -114,7 +114,7 @@ struct Scripted {
     frames: VecDeque<Bytes>,
     end: Option<End>,
     meter: Meter,
-    /// Its second frame is the vendor's.
+    /// Whether the second frame is the vendor's.
     says: bool,
 }
 
@@ -150,7 +150,7 @@ impl Body for Scripted {
     }
 }
 
-/// A model's routes with the layer over their vendors.
+/// A model's routes, and the layer over their vendors.
 struct World {
     health: Health,
     service: Failover<Vendors>,
@@ -210,6 +210,7 @@ impl World {
             choices: 1,
             usage_asked: false,
             input: InputSize::default(),
+            texts: crate::text_sample::TextSample::default(),
             asks: None,
             spans: Spans::default(),
             session: None,
@@ -242,12 +243,12 @@ impl World {
         Box::pin(self.service.clone().oneshot(req))
     }
 
-    /// A call whose client has left before its future was polled. Its first attempt was begun.
+    /// A call whose client disconnected before its future was polled. Its first attempt has begun.
     fn call_and_leave(&self) {
         drop(self.service.clone().call(self.request("x")));
     }
 
-    /// Who was asked since the last time.
+    /// The vendors called since the last time.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -261,7 +262,7 @@ impl World {
         self.vendor(name).routes[0].breaker
     }
 
-    /// Nothing is held any more.
+    /// Whether no slot is held.
     fn is_idle(&self) -> bool {
         self.health.snapshot().iter().all(|vendor| {
             vendor.in_flight == 0 && vendor.routes.iter().all(|route| route.in_flight == 0)
@@ -270,28 +271,14 @@ impl World {
 }
 
 fn caller(key: &str) -> Caller {
-    Caller(Arc::new(KeyRecord {
-        id: key.parse().unwrap(),
-        account: "acme".parse().unwrap(),
-        digest: KeyDigest::new([0; 32]),
-        prefix: "tg-x…".into(),
-        name: String::new(),
-        status: KeyStatus::Active,
-        models: vec![],
-        addresses: vec![],
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: None,
-        created_at_ms: 0,
-        changed_at_ms: 0,
-    }))
+    Caller(Arc::new(KeyRecord::new(
+        key.parse().unwrap(),
+        "acme".parse().unwrap(),
+        KeyDigest::new([0; 32]),
+    )))
 }
 
-/// Whether it is a call of this key: [`World::call_of`] says so in its text.
+/// Whether the call is of this key, which [`World::call_of`] puts into the text.
 fn is_of(attempt: &Attempt, key: &str) -> bool {
     let body = String::from_utf8_lossy(&attempt.priced.call.body);
     body.contains(&format!("\"{key}\""))
@@ -300,7 +287,7 @@ fn is_of(attempt: &Attempt, key: &str) -> bool {
 type Answered = Result<Response<ResponseBody<Scripted>>, Error>;
 type Calling = Pin<Box<dyn Future<Output = Answered> + Send>>;
 
-/// The answer's bytes, or the error that it ended with.
+/// The bytes of the answer, or the error that ended it.
 async fn read(answered: Answered) -> Result<Bytes, Error> {
     Ok(answered?.into_body().collect().await?.to_bytes())
 }
@@ -347,7 +334,7 @@ fn with_vendor(name: &str, change: impl FnOnce(&mut Vendor)) -> Route {
     route
 }
 
-/// Two keys.
+/// A route whose vendor has two keys.
 fn with_keys(name: &str) -> Route {
     with_vendor(name, |vendor| {
         vendor.credentials = ["one", "two"].map(HeaderValue::from_static).into();
@@ -363,7 +350,7 @@ fn in_order() -> Vec<Route> {
     vec![route("a"), second]
 }
 
-/// The script of a vendor `a` that fails so, among others that answer.
+/// Script in which the vendor `a` fails with this error, and others answer.
 fn a_fails(
     error: impl Fn() -> Error + Send + Sync + 'static,
 ) -> impl Fn(&Attempt) -> Does + Send + Sync + 'static {

@@ -1,9 +1,9 @@
-//! Routes and keys rest for as long as their vendors say; places are given back; what is known is kept and shown.
+//! Routes and keys rest for as long as their vendors state; slots are released; state is kept over reloads and shown.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_limited_route_rests_for_as_long_as_its_vendor_says() {
+async fn limited_route_rests_for_its_vendors_retry_after() {
     let world = World::new(in_order(), a_fails(|| limit(30)));
     assert!(world.call().await.is_ok());
     advance(Duration::from_secs(29)).await;
@@ -22,7 +22,7 @@ async fn a_limited_route_rests_for_as_long_as_its_vendor_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_route_that_rests_is_tried_by_one_call_at_a_time() {
+async fn paused_only_route_is_probed_by_one_call_at_a_time() {
     let calls = Mutex::new(VecDeque::from([Fails(limit(30)), Nothing, Fails(limit(7))]));
     let world = World::new(vec![route("a")], move |_| {
         calls.lock().unwrap().pop_front().unwrap_or(Answers)
@@ -37,20 +37,20 @@ async fn a_lone_route_that_rests_is_tried_by_one_call_at_a_time() {
     assert_eq!(retry_after, Duration::from_secs(25));
     assert_eq!(world.asked(), ["a", "a"]);
     drop(waiting);
-    // What the vendor says now is the answer, and does not shorten the rest.
+    // The vendor's new wait is returned, but does not shorten the rest.
     let Err(Error::VendorLimit { retry_after }) = world.call().await else {
         panic!("the place was not given back");
     };
     assert_eq!(retry_after, Duration::from_secs(7));
     let rests_for = world.vendor("a").routes[0].rests_for;
     assert_eq!(rests_for, Some(Duration::from_secs(25)));
-    // An answer ends it.
+    // An answer ends the rest.
     assert!(world.call().await.is_ok());
     assert_eq!(world.vendor("a").routes[0].rests_for, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_while_a_lone_route_is_tried_is_told_why_it_rests() {
+async fn call_during_a_probe_of_the_only_route_gets_the_reason_of_its_pause() {
     let asks_for_time = || {
         Error::VendorUnavailable(Box::new(VendorAnswered {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -111,7 +111,7 @@ async fn keys_are_used_in_turn_and_a_refused_one_is_parked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_of_one_key_leaves_the_other_to_be_used() {
+async fn vendor_limit_on_one_key_leaves_the_other_usable() {
     let world = World::new(vec![with_keys("a")], |attempt| match attempt.credential {
         0 => Fails(limit(60)),
         _ => Answers,
@@ -148,7 +148,7 @@ async fn a_full_vendor_is_passed_by_until_a_stream_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_answer_gives_its_place_back_before_the_client_takes_it() {
+async fn a_plain_answer_releases_its_slot_before_the_client_reads_it() {
     let lone = with_vendor("a", |vendor| vendor.connections_max = 1);
     let world = World::new(vec![lone], |_| Answers);
     let answer = world.call().await.unwrap();
@@ -157,12 +157,12 @@ async fn a_plain_answer_gives_its_place_back_before_the_client_takes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wherever_a_call_is_dropped_its_places_are_given_back() {
+async fn a_call_dropped_at_any_await_releases_its_slots() {
     let world = World::new(in_order(), |_| Nothing);
     world.call_and_leave();
     assert_eq!(world.asked(), ["a"]);
     assert!(world.is_idle(), "before anybody polled it");
-    // Before the first byte, of the first attempt and of the second; and in the body, frame by frame.
+    // Before the first byte of the first and of the second attempt, and within the body, frame by frame.
     for polls in 0..3 {
         let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
             "a" => Stalls(1),
@@ -193,7 +193,7 @@ async fn wherever_a_call_is_dropped_its_places_are_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vendor_can_be_taken_out_and_put_back_by_hand() {
+async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     let world = World::new(in_order(), |_| Streams(None));
     let running = world.call().await.unwrap();
     assert!(world.health.enable("a", false));
@@ -203,7 +203,7 @@ async fn a_vendor_can_be_taken_out_and_put_back_by_hand() {
     assert_eq!(world.vendor("a").in_flight, 1, "what runs goes on");
     assert!(world.health.enable("b", false));
     assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
-    // The config is read again.
+    // The config is reloaded.
     world.health.follow(&world.routes);
     assert!(world.vendor("a").disabled);
     assert!(world.health.enable("a", true));
@@ -213,9 +213,9 @@ async fn a_vendor_can_be_taken_out_and_put_back_by_hand() {
     assert!(world.is_idle());
 }
 
-/// Calls in every format; `a` speaks two of them.
+/// Calls in every format; `a` supports two of them.
 #[tokio::test(start_paused = true)]
-async fn a_vendor_of_several_formats_has_one_health_one_bound_and_one_rest_of_each_key() {
+async fn a_vendor_of_several_formats_shares_health_limits_and_rests_of_keys() {
     let formats = [Format::Chat, Format::Messages, Format::Responses];
     let speaking_two = || {
         with_vendor("a", |vendor| {
@@ -249,7 +249,7 @@ async fn a_vendor_of_several_formats_has_one_health_one_bound_and_one_rest_of_ea
         assert!(matches!(full, Err(Error::Overloaded)), "{format:?}");
         drop(running);
     }
-    // Asked once with the key that was refused, whatever the format was.
+    // The rejected key was used once, whatever the format.
     assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
     let (chat, messages) = (Format::Chat, Format::Messages);
     assert_eq!(*spoken.lock().unwrap(), [chat, chat, messages, messages]);
@@ -264,7 +264,7 @@ async fn a_vendor_of_several_formats_has_one_health_one_bound_and_one_rest_of_ea
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_keeps_what_is_known_of_routes_that_stay_and_forgets_the_others() {
+async fn reload_keeps_the_health_of_unchanged_routes_only() {
     let world = World::new(in_order(), |_| Fails(down()));
     for _ in 0..5 {
         assert!(world.call().await.is_err());
@@ -293,7 +293,7 @@ async fn a_reload_keeps_what_is_known_of_routes_that_stay_and_forgets_the_others
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_error_that_was_the_vendors_is_kept_with_its_status() {
+async fn last_error_of_the_vendor_is_kept_with_its_status() {
     type Make = fn() -> Error;
     let cases: [(Make, Option<StatusCode>); 6] = [
         (|| answered(404), Some(StatusCode::NOT_FOUND)),
@@ -325,7 +325,7 @@ async fn the_last_error_that_was_the_vendors_is_kept_with_its_status() {
         "a stream that was cut"
     );
 
-    // Not the vendor's.
+    // Errors that are not the vendor's.
     let cases: [Make; 3] = [
         unfit,
         || Error::Internal("bug".into()),

@@ -1,9 +1,9 @@
-//! Behind the first byte it does not, and its end says how the vendor is.
+//! After the first byte a call is not retried, and the end of its stream determines the route's health.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_was_begun_is_never_begun_again_and_its_cut_counts() {
+async fn a_stream_is_not_retried_after_it_began_and_counts_as_failed_if_cut() {
     let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
         "a" => Streams(Some(End::VendorCut)),
         _ => Answers,
@@ -18,9 +18,9 @@ async fn a_stream_that_was_begun_is_never_begun_again_and_its_cut_counts() {
     assert_eq!(world.asked(), ["b"]);
 }
 
-/// It may be about what the caller asked for.
+/// The error may be about the caller's request.
 #[tokio::test(start_paused = true)]
-async fn an_error_inside_a_stream_that_was_begun_shuts_no_route() {
+async fn an_error_within_a_stream_opens_no_breaker() {
     let world = World::new(in_order(), |_| Streams(Some(End::VendorError)));
     for _ in 0..20 {
         assert!(read(world.call().await).await.is_err());
@@ -30,7 +30,7 @@ async fn an_error_inside_a_stream_that_was_begun_shuts_no_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_a_stream_says_nothing_about_the_vendor() {
+async fn a_client_that_leaves_a_stream_does_not_affect_the_vendors_health() {
     let world = World::new(in_order(), |_| Streams(None));
     for _ in 0..20 {
         drop(world.call().await.unwrap());

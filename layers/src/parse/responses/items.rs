@@ -1,12 +1,13 @@
-//! The conversation: a text, or items of many kinds.
+//! Parses the conversation: a text, or items of many kinds.
 
 use std::ops::Range;
 
 use super::{
     super::{
         cache::{BREAKPOINT, MARK, Mark, Options},
-        content::{Detail, InlineFile},
+        content::{Brought, Detail},
         json::{At, Cuts, Object, Once, OrNull, Refused, Shape, Text, elements, spanned_elements},
+        media::Media,
     },
     tools::MoreTools,
 };
@@ -16,16 +17,16 @@ use crate::{
     json::{Reader, Str},
 };
 
-/// What stands in `input`.
+/// Findings in `input`.
 #[derive(Debug, Default)]
 pub(super) struct InputSeen {
-    /// It tells of a tool that the caller described.
+    /// Whether it lists a tool that the caller described.
     pub(super) has_functions: bool,
-    /// Items in which a vendor of this format reads nothing, as they are cut out.
+    /// Byte ranges of the items to cut out, because no vendor of this format can read them.
     pub(super) cut: Vec<Range<usize>>,
 }
 
-/// The conversation, which is not empty.
+/// The conversation, which must not be empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input;
 
@@ -34,14 +35,11 @@ impl Shape for Input {
     const EXPECTED: &'static str = "string or array";
 
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<InputSeen, Error> {
-        let bytes = text.decoded_len();
-        if bytes == 0 {
+        if text.decoded_len() == 0 {
             return Err(at.refuse(Problem::Empty));
         }
-        at.cx.weigh(|size| {
-            size.text_bytes += bytes;
-            size.messages += 1;
-        });
+        at.weigh_text(text);
+        at.cx.weigh(|size| size.messages += 1);
         Ok(InputSeen::default())
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<InputSeen, Error> {
@@ -51,6 +49,7 @@ impl Shape for Input {
             json,
             || Item,
             |span, item| {
+                at.cx.turn(span.clone());
                 seen.has_functions |= item == Read::TellsOfFunctions;
                 cuts.element(span, item == Read::Unreadable);
                 kept += u64::from(item != Read::Unreadable);
@@ -68,13 +67,13 @@ impl Shape for Input {
     }
 }
 
-/// What an item was.
+/// Result of reading an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Usual,
     TellsOfFunctions,
-    /// Reasoning that no vendor of this format can read: neither its text nor its encrypted form has come back,
-    /// since only its vendor's store had it, or it is another format's, in a capsule.
+    /// Reasoning that no vendor of this format can read: either it has neither text nor an encrypted form, because only
+    /// the vendor that stored it had them, or it is another format's, in a capsule.
     Unreadable,
 }
 
@@ -82,12 +81,12 @@ enum Read {
 enum Kind {
     Message,
     Reasoning,
-    /// Calls of tools that callers run, and what came of them; and what has only text in it.
+    /// Calls of tools that callers run, their outputs, and items that contain only text.
     Other,
     Reference,
-    /// Asks for more than the answer.
+    /// Requests more than an answer.
     Trigger,
-    /// A vendor's tool was called.
+    /// A call of a vendor's tool.
     Vendors,
     Unknown,
 }
@@ -129,13 +128,13 @@ impl Kind {
 
 const ROLES: &[&str] = &["user", "assistant", "system", "developer"];
 
-/// What of an item was there, as far as its kind says whether it may.
+/// Properties of an item that decide whether its kind is allowed.
 #[derive(Debug, Default)]
 struct Fields {
     kind: Option<Kind>,
-    /// There is an id.
+    /// Whether there is an id.
     id: bool,
-    /// There is a role, and whether it is known.
+    /// Whether the role is known, if there is one.
     role: Option<bool>,
     content: Amount,
     encrypted: bool,
@@ -185,7 +184,7 @@ impl Shape for Item {
                     let read = at.field(&key, &mut object, OrNull(Text(read)))?;
                     let (bytes, capsule) = read.unwrap_or_default();
                     (fields.encrypted, fields.capsule) = (bytes > 0, capsule);
-                    at.cx.weigh(|size| size.text_bytes += bytes as u64);
+                    at.cx.weigh(|size| size.add_unsampled(bytes as u64));
                 }
                 // Free text for a tool.
                 "input" => at.weigh_written(&key, &mut object)?,
@@ -271,7 +270,7 @@ impl Shape for Content {
         Ok(Amount::Null)
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<Amount, Error> {
-        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        at.weigh_text(text);
         Ok(Amount::of(text.decoded_len()))
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<Amount, Error> {
@@ -279,7 +278,7 @@ impl Shape for Content {
     }
 }
 
-/// What came of a call: a string, parts of some kind, or one.
+/// The output of a call: a string, an array of parts, or a single part.
 struct Output;
 
 impl Shape for Output {
@@ -290,7 +289,7 @@ impl Shape for Output {
         Ok(())
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        at.weigh_text(text);
         Ok(())
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
@@ -301,7 +300,7 @@ impl Shape for Output {
     }
 }
 
-/// One part of a content, or of an output, whose parts need not say what they are.
+/// A part of a content, or of an output; parts of an output need no type.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     typed: bool,
@@ -348,21 +347,16 @@ impl Shape for Part {
             match &*key {
                 "type" => known = Some(at.field(&key, &mut object, Text(Self::is_known))?),
                 "image_url" => {
-                    if let Some(bytes) = at.field(&key, &mut object, OrNull(Text(str::len)))? {
-                        at.cx.weigh(|size| {
-                            size.images += 1;
-                            size.binary_bytes += bytes as u64;
-                        });
+                    let media = at.field(&key, &mut object, OrNull(Text(Media::read)))?;
+                    if let Some(media) = media {
+                        Brought::Media(media).weigh_as_image(at, &key);
                     }
                 }
                 "detail" => at.field(&key, &mut object, Detail)?,
                 "file_data" => {
-                    if let Some(file) = at.field(&key, &mut object, OrNull(Text(InlineFile::of)))? {
-                        at.cx.weigh(|size| {
-                            size.documents += 1;
-                            size.binary_bytes += file.bytes;
-                            size.text_bytes += file.text_bytes;
-                        });
+                    let media = at.field(&key, &mut object, OrNull(Text(Media::read)))?;
+                    if let Some(media) = media {
+                        Brought::Media(media).weigh_as_file(at, &key);
                     }
                 }
                 "file_id" | "file_url" => {

@@ -5,7 +5,7 @@ fn read(body: &str) -> Result<Call, Error> {
     call(body.as_bytes(), 5)
 }
 
-/// A body of these fields beside a model and an input, if they are not among them.
+/// A body of these fields, with a model, and with an input if they have none.
 fn with(fields: &str) -> String {
     let input = match fields.contains("\"input\"") {
         true => "",
@@ -25,7 +25,7 @@ fn size(fields: &str) -> InputSize {
     read(&with(fields)).unwrap().input
 }
 
-/// What is left of a body without what no vendor is sent.
+/// The body without the parts that are cut out for the vendor.
 fn sent(fields: &str) -> String {
     let body = with(fields);
     let spans = *read(&body).unwrap().spans.responses.unwrap();
@@ -57,7 +57,7 @@ fn fields_and_their_places_are_found() {
 }
 
 #[test]
-fn r3_to_r5_what_is_wrong_is_named() {
+fn r3_to_r5_invalid_fields_are_named() {
     let deep = format!("\"x\":{}{}", "[".repeat(65), "]".repeat(65));
     for (fields, field, problem) in [
         (
@@ -178,7 +178,7 @@ fn r3_to_r5_what_is_wrong_is_named() {
 }
 
 #[test]
-fn r7_and_r8_nothing_is_kept_and_nothing_priced_apart_is_taken() {
+fn r7_and_r8_stored_state_and_separately_priced_features_are_refused() {
     let state = Problem::StateUnsupported;
     for (fields, field, problem) in [
         (
@@ -257,7 +257,7 @@ fn r7_and_r8_nothing_is_kept_and_nothing_priced_apart_is_taken() {
 }
 
 #[test]
-fn r11_and_r12_what_stands_elsewhere_is_refused_by_its_path() {
+fn r11_and_r12_references_to_stored_content_are_refused_by_their_path() {
     for (fields, field, problem) in [
         (
             r#""input":[{"role":"user","content":"x"},{"type":"item_reference","id":"rs_1"}]"#,
@@ -314,13 +314,10 @@ fn r11_and_r12_what_stands_elsewhere_is_refused_by_its_path() {
     let inline = r#""input":[{"role":"user","content":[{"type":"input_image","image_url":"https://h/i","file_id":null},
         {"type":"input_file","file_data":"data:application/pdf;base64,AAAA","filename":"a"}]}]"#;
     let InputSize {
-        images,
-        documents,
-        binary_bytes,
-        ..
+        images, documents, ..
     } = size(inline);
-    assert_eq!((images, documents, binary_bytes), (1, 1, 11 + 32));
-    // Of a file that is text each byte is seen; an image in its own size is as two.
+    assert_eq!((images, documents), (1, 1));
+    // In a file that is text each byte is read; an image in its original size counts as two.
     let of = |part: &str| {
         size(&format!(
             r#""input":[{{"role":"user","content":[{part}]}}]"#
@@ -347,7 +344,7 @@ const FUNCTION: &str = r#"{"type":"function","name":"f"}"#;
 const SEARCH: &str = r#"{"type":"web_search"}"#;
 
 #[test]
-fn r13_a_search_that_is_merely_offered_is_taken_out() {
+fn r13_a_search_that_is_only_offered_is_removed() {
     let function = FUNCTION;
     for (tools, left) in [
         (format!("[{function},{SEARCH}]"), format!("[{function}]")),
@@ -410,7 +407,7 @@ fn r13_a_search_that_is_merely_offered_is_taken_out() {
 }
 
 #[test]
-fn r14_what_a_vendor_runs_is_refused_also_beside_functions() {
+fn r14_tools_that_a_vendor_runs_are_refused_also_next_to_functions() {
     for kind in [
         "file_search",
         "code_interpreter",
@@ -447,7 +444,7 @@ fn r14_what_a_vendor_runs_is_refused_also_beside_functions() {
 }
 
 #[test]
-fn what_no_vendor_is_sent_goes_with_its_comma() {
+fn fields_that_are_cut_out_take_their_comma_along() {
     let reasoning = r#"{"type":"reasoning","id":"rs_1","summary":[]}"#;
     let kept = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"AAAA"}"#;
     let raw = r#"{"type":"reasoning","content":[{"type":"reasoning_text","text":"x"}]}"#;
@@ -495,7 +492,7 @@ fn reasoning_in_a_capsule_goes_to_no_vendor_of_this_format() {
 }
 
 #[test]
-fn all_text_weighs_wherever_it_stands() {
+fn text_is_counted_wherever_it_is() {
     let alone = size(r#""x":"""#).text_bytes;
     for (fields, bytes) in [
         (r#""instructions":"abc""#, 3),
@@ -531,9 +528,9 @@ fn all_text_weighs_wherever_it_stands() {
 }
 
 proptest::proptest! {
-    /// Whatever goes and whatever stays, and however it is written, what is left is what stays.
+    /// For any combination of removed and remaining parts, in any spelling, the rest is the remaining parts.
     #[test]
-    fn a_body_without_what_is_cut_is_json_of_what_is_left(
+    fn a_body_after_cuts_is_json_of_the_remaining_parts(
         stays in proptest::collection::vec(proptest::bool::ANY, 1..7),
         blank in "[ \n\t]{0,2}",
         client in 0..3,
@@ -557,7 +554,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_mark_is_found_wherever_it_stands() {
+fn a_mark_is_found_in_every_place() {
     use crate::price::{Class, Unpriced};
     for (fields, name) in [
         ("MARK", "cache_control"),
@@ -599,7 +596,7 @@ fn a_mark_is_found_wherever_it_stands() {
         );
         let asks = read(&of("9h")).unwrap().asks.unwrap();
         assert_eq!(asks.unknown(), Some(&*field));
-        // It weighs as a field does that nobody reads.
+        // The mark is counted as input like an unread field.
         let unread = of("1h").replace("cache_", "cache-");
         assert_eq!(
             read(&of("1h")).unwrap().input,
@@ -610,7 +607,7 @@ fn a_mark_is_found_wherever_it_stands() {
 }
 
 #[test]
-fn free_text_weighs_as_it_is_written() {
+fn free_text_counts_as_written() {
     let of = |text: &str| {
         let call =
             format!(r#""input":[{{"type":"custom_tool_call","name":"f","input":"{text}"}}]"#);
@@ -618,7 +615,7 @@ fn free_text_weighs_as_it_is_written() {
     };
     let nothing = of("");
     assert_eq!(of("abc"), nothing + 3);
-    // Another format has it inside of arguments, where escapes are text.
+    // Another format embeds it in arguments, where escapes are text.
     assert_eq!(of(&"\\u0001".repeat(100)), nothing + 600);
     assert_eq!(of(&"\\n\\\"".repeat(100)), nothing + 400);
 }

@@ -1,38 +1,39 @@
-//! The tools that a model may call. What the caller runs is input like any other; what a vendor runs has no price,
-//! and is refused. One of those is taken out instead where it was merely on offer: a client puts it into every
-//! request.
+//! Parses the tools that a model may call. A tool that the caller runs is counted as input. A tool that the vendor runs
+//! has no price, and is rejected. An exception is web search: if it is only offered, it is cut out, because one client
+//! offers it in every request.
 
 use std::ops::Range;
 
 use super::super::{
     cache::{MARK, Mark},
-    json::{At, Cuts, Object, Once, Shape, Text, spanned_elements},
+    content::is_vendors_tool,
+    json::{At, Cuts, Object, Once, Refused, Shape, Text, spanned_elements},
 };
 use crate::{
     error::{Error, Problem},
     json::{Reader, Str},
 };
 
-/// Bytes of instructions that a vendor adds for a tool that it has trained a model on.
+/// Bytes of instructions that a vendor adds for a tool on which the model was trained.
 const TYPED_BYTES: u64 = 3000;
 
-/// What stands in `tools`.
+/// Findings in `tools`.
 #[derive(Debug, Default)]
 pub(super) struct ToolsSeen {
-    /// There is a tool that the caller described.
+    /// Whether there is a tool that the caller described.
     pub(super) has_functions: bool,
-    /// Where searches of the web stand, as they would be cut out.
+    /// Byte ranges to cut out in order to remove the web searches.
     pub(super) searches: Vec<Range<usize>>,
-    /// How many, and the first of them.
+    /// Number of searches, and the index of the first.
     search_count: u64,
     first_search: usize,
 }
 
 impl ToolsSeen {
-    /// How many searches are to be cut out.
+    /// Number of searches to cut out.
     ///
     /// # Errors
-    /// The caller means them.
+    /// [`Error::Invalid`] if the caller needs them: the choice requires one, or there are no other tools.
     pub(super) fn cut(&self, choice: &Choice, functions_elsewhere: bool) -> Result<u64, Error> {
         if self.search_count == 0 {
             return Ok(0);
@@ -45,7 +46,7 @@ impl ToolsSeen {
     }
 }
 
-/// The tools of a request, which may offer a search of the web.
+/// The tools of a request, which may include a web search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tools;
 
@@ -76,7 +77,7 @@ impl Shape for Tools {
     }
 }
 
-/// Tools that stand elsewhere: told in the conversation, or in a group. Says whether the caller described one.
+/// Tools outside the request's list: in the conversation, or in a group. The value is whether the caller described one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoreTools;
 
@@ -98,18 +99,18 @@ impl Shape for MoreTools {
     }
 }
 
-/// What kind of tool it is.
+/// Kind of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The caller described it, and runs it.
+    /// Described and run by the caller.
     Function,
-    /// The caller runs it, and the vendor describes it.
+    /// Described by the vendor, and run by the caller.
     Typed,
-    /// Several.
+    /// A group of tools.
     Group,
-    /// The vendor searches the web.
+    /// Web search, run by the vendor.
     Search,
-    /// The vendor runs it.
+    /// Run by the vendor.
     Vendors,
     Unknown,
 }
@@ -142,7 +143,7 @@ fn is_search(kind: &str) -> bool {
 
 #[derive(Clone, Copy, Debug)]
 struct Tool {
-    /// It stands in the request's own list.
+    /// Whether the tool is in the request's own list.
     of_request: bool,
 }
 
@@ -161,6 +162,9 @@ impl Shape for Tool {
                 "tools" => groups = at.field(&key, &mut object, MoreTools)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "environment" => at.weigh_and_read(&key, &mut object, Environment)?,
+                key if is_vendors_tool(key) => {
+                    at.field(key, &mut object, Refused(Problem::ToolUnsupported))?;
+                }
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }
@@ -172,7 +176,7 @@ impl Shape for Tool {
             Some(Kind::Search) if !self.of_request => refuse(Problem::SearchUnsupported),
             Some(Kind::Group) if groups => Ok(Kind::Function),
             Some(Kind::Typed) => {
-                at.cx.weigh(|size| size.text_bytes += TYPED_BYTES);
+                at.cx.weigh(|size| size.add_unsampled(TYPED_BYTES));
                 Ok(Kind::Typed)
             }
             Some(kind) => Ok(kind),
@@ -180,7 +184,7 @@ impl Shape for Tool {
     }
 }
 
-/// Where a shell runs: at the caller's, or in a container of the vendor's, which is billed apart.
+/// The environment of a shell: the caller's machine, or a container of the vendor, which is billed separately.
 struct Environment;
 
 impl Shape for Environment {
@@ -209,7 +213,7 @@ impl Shape for Environment {
     }
 }
 
-/// `tool_choice`, as far as it matters to a search that is on offer.
+/// `tool_choice`, as far as it affects an offered search.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     required: bool,
@@ -217,7 +221,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// The model may do without a search.
+    /// Whether the model may answer without a search.
     const fn is_free(&self) -> bool {
         !self.required && !self.names_search
     }
@@ -231,7 +235,7 @@ impl Shape for Choice {
         Ok(self)
     }
     fn string(mut self, at: At<'_>, text: &Str<'_>) -> Result<Self, Error> {
-        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        at.weigh_text(text);
         self.required = text.decoded() == "required";
         Ok(self)
     }
@@ -249,7 +253,7 @@ impl Shape for Choice {
     }
 }
 
-/// The tools that a choice allows; says whether a search is among them.
+/// The tools that a choice allows; the value is whether a search is among them.
 struct Named;
 
 impl Shape for Named {

@@ -1,10 +1,12 @@
-//! What goes on of a stream, what does not, and what the meter learns of it.
+//! Which events of a stream are forwarded, which are not, and what the meter records.
+
+use std::sync::Arc;
 
 use http_body_util::{BodyExt, StreamBody};
 
 use super::*;
 use crate::call::Format;
-use crate::usage::{Reading, Usage};
+use crate::usage::{Bounds, InputEstimate, Reading, Usage};
 
 fn chat(text: &str) -> String {
     format!(
@@ -50,7 +52,7 @@ async fn through_as_they_are(
 }
 
 #[tokio::test]
-async fn frames_of_whole_events_pass_as_they_come_and_are_not_copied() {
+async fn frames_of_whole_events_are_forwarded_without_a_copy() {
     let chunks = [
         chat("привет"),
         [chat("мир"), FINISH.into()].concat(),
@@ -77,7 +79,33 @@ async fn frames_of_whole_events_pass_as_they_come_and_are_not_copied() {
 }
 
 #[tokio::test]
-async fn an_unfinished_event_waits_for_its_end_and_what_is_whole_does_not() {
+async fn a_vendor_that_sends_blank_lines_or_comments_for_ever_is_cut_off() {
+    for nothing in ["\n", "\r\n", ": on it\n\n"] {
+        let piece = Bytes::from(nothing.repeat((64 << 10) / nothing.len()));
+        let mut chunks = vec![Bytes::from(chat("мир"))];
+        chunks.extend(std::iter::repeat_n(piece, 100));
+        let (out, failure, reading) = through_as_they_are(chunks, Format::Chat, false).await;
+        assert!(
+            matches!(failure, Some(Error::VendorBroken(_))),
+            "{failure:?}"
+        );
+        assert_eq!(reading.end, Some(End::VendorCut));
+        let bytes: usize = out.iter().map(Bytes::len).sum();
+        assert!(bytes < NOTHING_BYTES_MAX + (128 << 10), "{bytes}");
+        // Keep-alives between events do not add up.
+        let mut chunks = Vec::new();
+        for _ in 0..40 {
+            chunks.push(Bytes::from(nothing.repeat((64 << 10) / nothing.len())));
+            chunks.push(Bytes::from(chat("мир")));
+        }
+        chunks.extend([FINISH, DONE].map(Bytes::from));
+        let (_, failure, _) = through_as_they_are(chunks, Format::Chat, false).await;
+        assert!(failure.is_none(), "{failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_incomplete_event_waits_and_complete_ones_do_not() {
     let (one, two) = (chat("раз"), chat("два"));
     let (begun, rest) = two.split_at(40);
     for strip in [false, true] {
@@ -99,7 +127,7 @@ async fn an_unfinished_event_waits_for_its_end_and_what_is_whole_does_not() {
 }
 
 #[tokio::test]
-async fn text_is_counted_when_it_goes_on_and_not_before() {
+async fn text_is_counted_when_it_is_forwarded() {
     let (one, two) = (chat("раз"), chat("два"));
     let (begun, rest) = two.split_at(two.len() - 1);
     let frames = [[&one, begun].concat(), rest.to_owned()];
@@ -115,7 +143,7 @@ async fn text_is_counted_when_it_goes_on_and_not_before() {
 }
 
 #[tokio::test]
-async fn usage_is_believed_whatever_stands_beside_it() {
+async fn usage_is_read_despite_malformed_fields_around_it() {
     for beside in [
         r#""id":"x""#,
         r#""choices":null"#,
@@ -149,7 +177,7 @@ async fn usage_is_believed_whatever_stands_beside_it() {
 }
 
 #[tokio::test]
-async fn our_usage_chunk_is_taken_out_wherever_the_stream_is_cut() {
+async fn the_requested_usage_chunk_is_removed_however_the_stream_is_split() {
     let stream = [
         chat("a"),
         chat("b\\\"choices\\\":[]"),
@@ -180,7 +208,7 @@ async fn our_usage_chunk_is_taken_out_wherever_the_stream_is_cut() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_fails_and_keeps_what_was_seen() {
+async fn a_stream_that_breaks_off_fails_and_keeps_its_counts() {
     let one = chat("abcd");
     for chunks in [vec![one.as_bytes()], vec![one.as_bytes(), b"data: {\"choi"]] {
         let (_, failure, reading) = through(&chunks, Format::Chat, true).await;
@@ -191,7 +219,7 @@ async fn a_stream_that_breaks_off_fails_and_keeps_what_was_seen() {
 }
 
 #[tokio::test]
-async fn a_chat_stream_ends_with_done_whatever_its_vendor_leaves_out_or_adds() {
+async fn a_chat_stream_ends_with_done_whatever_its_vendor_sends() {
     let text = chat("a");
     let expected = [&text, FINISH, DONE].concat();
     for end in [
@@ -221,7 +249,7 @@ async fn a_chat_stream_ends_with_done_whatever_its_vendor_leaves_out_or_adds() {
 }
 
 #[tokio::test]
-async fn a_last_event_without_its_blank_line_goes_on_if_it_is_whole() {
+async fn a_complete_last_event_without_its_blank_line_is_forwarded() {
     let text = chat("a");
     let stream = [&text, FINISH.trim_end()].concat();
     let (out, failure, _) = through(&[stream.as_bytes()], Format::Chat, true).await;
@@ -265,7 +293,7 @@ async fn a_stream_of_two_choices_ends_when_both_have_finished() {
 }
 
 #[tokio::test]
-async fn what_a_call_cost_another_gateway_is_not_passed_on() {
+async fn another_gateways_cost_comment_is_removed() {
     let stream = [
         &chat("a"),
         ": cost_rub 7.00\n\n",
@@ -281,7 +309,7 @@ async fn what_a_call_cost_another_gateway_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn not_one_byte_of_a_vendors_error_goes_on_however_it_is_cut() {
+async fn no_byte_of_a_vendors_error_is_forwarded_however_it_is_split() {
     let (text, behind) = (chat("a"), chat("b"));
     let delta = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\
                      \"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n";
@@ -295,10 +323,10 @@ async fn not_one_byte_of_a_vendors_error_goes_on_however_it_is_cut() {
         (Format::Messages, delta, untyped, delta),
         (Format::Messages, delta, no_json, delta),
     ] {
-        // Some vendors hang up behind the error's last byte.
+        // Some vendors close the connection after the error's last byte.
         for end in ["\n\n", "\r\n\r\n", ""] {
             if end.is_empty() && error == no_json {
-                // Half an event, for all that anybody knows.
+                // This could be half an event.
                 continue;
             }
             let behind = if end.is_empty() { "" } else { behind };
@@ -327,7 +355,7 @@ async fn not_one_byte_of_a_vendors_error_goes_on_however_it_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_seconds_of_silence_are_broken_and_never_within_an_event() {
+async fn ten_seconds_of_silence_send_a_keep_alive_never_within_an_event() {
     use futures_util::StreamExt;
     for (format, comment) in [
         (Format::Chat, ": keep-alive\n\n"),
@@ -353,7 +381,7 @@ async fn ten_seconds_of_silence_are_broken_and_never_within_an_event() {
         while let Some(Ok(frame)) = body.frame().await {
             out.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
-        // While an event is not whole, nothing of it has gone on.
+        // Nothing of an incomplete event has been forwarded.
         let two = comment.repeat(2);
         let four = comment.repeat(4);
         let expected = [
@@ -365,7 +393,7 @@ async fn ten_seconds_of_silence_are_broken_and_never_within_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_behind_the_last_event_is_not_broken() {
+async fn no_keep_alive_follows_the_last_event() {
     use futures_util::StreamExt;
     let last = format!("{FINISH}{DONE}");
     let frames = futures_util::stream::iter([(0, last.clone()), (25, ": bye\n\n".to_owned())]);
@@ -378,7 +406,7 @@ async fn silence_behind_the_last_event_is_not_broken() {
     assert_eq!(body.collect().await.unwrap().to_bytes(), last);
 }
 
-/// The stream from its head on, where each piece comes after so many seconds.
+/// The stream from its head on; each piece arrives after this many seconds.
 async fn begun(
     format: Format,
     pieces: Vec<(u64, &'static str)>,
@@ -404,7 +432,7 @@ const CHAT_ERROR: &str = "data: {\"error\":{\"message\":\"x\"}}\n\n";
 const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
 #[tokio::test(start_paused = true)]
-async fn signs_of_life_do_not_take_the_status_from_the_error_behind_them() {
+async fn keep_alives_do_not_hide_the_status_of_a_later_error() {
     for (format, pieces) in [
         (Format::Chat, vec![(0, ": working\n\n"), (29, CHAT_ERROR)]),
         (
@@ -497,5 +525,265 @@ async fn the_usage_of_a_responses_stream_is_due_once_its_last_item_is_done() {
         let stream = events.concat();
         let (_, _, reading) = through(&[stream.as_bytes()], Format::Responses, false).await;
         assert_eq!(reading.usage_due, due, "{stream}");
+    }
+}
+
+fn bounds() -> Bounds {
+    Bounds {
+        input_bound: 100,
+        input_limit: 150,
+        input_estimate: Some(Arc::new(InputEstimate {
+            tokens: 20,
+            ..InputEstimate::default()
+        })),
+        output_bound: 50,
+        output_limit: 60,
+        ..Bounds::default()
+    }
+}
+
+/// The forwarded stream, and the usage charged within [`bounds`].
+async fn charged(format: Format, events: &[String]) -> (String, Usage) {
+    charged_to(format, false, events).await
+}
+
+/// The same of an answer that may be translated afterwards.
+async fn charged_to(format: Format, translated: bool, events: &[String]) -> (String, Usage) {
+    let frames = events
+        .iter()
+        .map(|event| Ok(Frame::data(Bytes::from(event.clone()))));
+    let frames: Vec<_> = frames.collect();
+    let meter = Meter::default();
+    meter.charge_within(bounds());
+    meter.update(|reading| reading.translated = translated);
+    let inner = StreamBody::new(futures_util::stream::iter(frames));
+    let body = ResponseBody::stream(inner, Reader::new(format), false, meter.clone());
+    let out = body.collect().await.unwrap().to_bytes();
+    let usage = meter.counted().unwrap().usage;
+    (String::from_utf8(out.to_vec()).unwrap(), usage)
+}
+
+#[tokio::test]
+async fn a_translated_stream_without_usage_states_what_is_charged_and_others_stay_as_they_are() {
+    const PIECE: &str = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hello there\"}}\n\n";
+    const LAST: &str = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n";
+    const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    const DELTA: &str = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"Hello there\"}\n\n";
+    const COMPLETED: &str = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\"usage\":null,\"output\":[]}}\n\n";
+    for (format, events) in [
+        (
+            Format::Chat,
+            vec![chat("Hello there"), FINISH.to_owned(), DONE.to_owned()],
+        ),
+        (Format::Chat, vec![chat("Hello there"), FINISH.to_owned()]),
+        (
+            Format::Messages,
+            vec![PIECE.to_owned(), LAST.to_owned(), STOP.to_owned()],
+        ),
+        (
+            Format::Responses,
+            vec![DELTA.to_owned(), COMPLETED.to_owned()],
+        ),
+    ] {
+        let (out, usage) = charged_to(format, true, &events).await;
+        assert!(usage.input == 20 && usage.output > 0, "{usage:?}");
+        let stated = out.lines().filter_map(|line| line.strip_prefix("data: {"));
+        let stated =
+            stated.map(|data| serde_json::from_str::<serde_json::Value>(&format!("{{{data}")));
+        let stated: Vec<_> = stated
+            .filter_map(|data| {
+                let data = data.unwrap();
+                let usage = data
+                    .pointer("/response/usage")
+                    .or_else(|| data.get("usage"))?;
+                let count = |names: [&str; 2]| names.iter().find_map(|name| usage[name].as_u64());
+                let input = count(["prompt_tokens", "input_tokens"])?;
+                Some((input, count(["completion_tokens", "output_tokens"])?))
+            })
+            .collect();
+        assert_eq!(stated, [(usage.input, usage.output)], "{out}");
+        let (out, _) = charged_to(format, false, &events).await;
+        let end = if events.len() == 2 && format == Format::Chat {
+            DONE
+        } else {
+            ""
+        };
+        assert_eq!(out, events.concat() + end);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_states_the_usage_that_is_charged_and_keeps_every_other_byte() {
+    let responses = |usage: &str| {
+        format!(
+            "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"id\":\"r\",\"usage\": {usage} ,\"output\":[]}}}}\n\n"
+        )
+    };
+    let messages = |usage: &str| {
+        format!(
+            "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{}}, \"usage\":{usage}}}\n\n"
+        )
+    };
+    let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
+    let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let chunk =
+        |usage: &str| format!("id: 7\ndata: {{\"choices\":[],\"usage\":{usage}, \"x\":1.0}}\n\n");
+    let in_choice = |usage: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\":\"stop\",\"usage\":{usage}}}]}}\n\n"
+        )
+    };
+    let in_groq =
+        |usage: &str| format!("data: {{\"x_groq\":{{\"usage\":{usage}}},\"choices\":[]}}\n\n");
+    let chat_shown = |prompt: u64, cached: u64, output: u64| {
+        let total = prompt + output;
+        format!(
+            "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{output},\"total_tokens\":{total},\"prompt_tokens_details\":{{\"cached_tokens\":{cached},\"cache_write_tokens\":0}}}}"
+        )
+    };
+    let messages_shown = |input: u64, output: u64| {
+        format!(
+            "{{\"input_tokens\":{input},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":{output}}}"
+        )
+    };
+    type Event<'a> = &'a dyn Fn(&str) -> String;
+    let chat_events: [(Event<'_>, [String; 2]); 3] = [
+        (&chunk, [chat("a") + FINISH, DONE.to_owned()]),
+        (&in_groq, [chat("a") + FINISH, DONE.to_owned()]),
+        (&in_choice, [chat("a"), DONE.to_owned()]),
+    ];
+    for (event, [before, after]) in chat_events {
+        for (usage, shown) in [
+            (
+                r#"{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13}"#,
+                None,
+            ),
+            (
+                r#"{"prompt_tokens":9,"completion_tokens":51,"total_tokens":60}"#,
+                Some((9, 0, 50)),
+            ),
+            (
+                r#"{"prompt_tokens":9,"completion_tokens":4,"total_tokens":93,"prompt_tokens_details":{"cached_tokens":80}}"#,
+                Some((89, 80, 4)),
+            ),
+            (
+                r#"{"prompt_tokens":9,"completion_tokens":4,"total_tokens":93}"#,
+                Some((89, 0, 4)),
+            ),
+            (
+                r#"{"prompt_tokens":0,"completion_tokens":4}"#,
+                Some((20, 0, 4)),
+            ),
+            (r#""x""#, Some((20, 0, 2))),
+        ] {
+            let said = [before.clone(), event(usage), after.clone()];
+            let (out, charged) = charged(Format::Chat, &said).await;
+            let shown = shown.map(|(prompt, cached, output)| {
+                assert_eq!(
+                    (charged.input_total(), charged.cached_input, charged.output),
+                    (prompt, cached, output)
+                );
+                chat_shown(prompt, cached, output)
+            });
+            let expected = event(shown.as_deref().unwrap_or(usage));
+            assert_eq!(
+                out,
+                [before.clone(), expected, after.clone()].concat(),
+                "{usage}"
+            );
+        }
+    }
+    for (usage, shown) in [
+        (r#"{"output_tokens":4}"#, None),
+        (r#"{"output_tokens":51}"#, Some((9, 50))),
+        (r#"{"input_tokens":1000,"output_tokens":4}"#, Some((100, 4))),
+        // Less than `message_start` counted.
+        (r#"{"input_tokens":8,"output_tokens":4}"#, Some((8, 4))),
+    ] {
+        let said = [start.to_owned(), messages(usage), stop.to_owned()];
+        let (out, charged) = charged(Format::Messages, &said).await;
+        let shown = shown.map(|(input, output)| {
+            assert_eq!((charged.input, charged.output), (input, output), "{usage}");
+            messages_shown(input, output)
+        });
+        let expected = messages(shown.as_deref().unwrap_or(usage));
+        assert_eq!(out, [start, &expected, stop].concat(), "{usage}");
+    }
+    for (usage, shown) in [
+        (
+            r#"{"input_tokens":9,"output_tokens":4,"total_tokens":13}"#,
+            None,
+        ),
+        (
+            r#"{"input_tokens":9,"output_tokens":51,"total_tokens":60}"#,
+            Some((9, 50)),
+        ),
+        (
+            r#"{"input_tokens":9,"output_tokens":4,"total_tokens":93}"#,
+            Some((89, 4)),
+        ),
+    ] {
+        let (out, charged) = charged(Format::Responses, &[responses(usage)]).await;
+        let shown = shown.map(|(input, output)| {
+            assert_eq!((charged.input, charged.output), (input, output), "{usage}");
+            let total = input + output;
+            format!(
+                "{{\"input_tokens\":{input},\"input_tokens_details\":{{\"cached_tokens\":0,\"cache_write_tokens\":0}},\"output_tokens\":{output},\"output_tokens_details\":{{\"reasoning_tokens\":0}},\"total_tokens\":{total}}}"
+            )
+        });
+        assert_eq!(out, responses(shown.as_deref().unwrap_or(usage)), "{usage}");
+    }
+    // Data of several lines becomes one line.
+    let lines = "data: {\"choices\":[],\ndata: \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":51}}\n\n";
+    let (out, _) = charged(
+        Format::Chat,
+        &[chat("a") + FINISH, lines.to_owned(), DONE.to_owned()],
+    )
+    .await;
+    let shown = chat_shown(9, 0, 50);
+    assert!(
+        out.contains(&format!("data: {{\"choices\":[], \"usage\":{shown}}}\n\n")),
+        "{out}"
+    );
+}
+
+#[tokio::test]
+async fn usage_that_shrinks_in_a_stream_is_suspect() {
+    let usage = |input: u64, output: u64| {
+        format!(
+            "data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}}}\n\n"
+        )
+    };
+    let delta = |input: u64, output: u64| {
+        format!(
+            "data: {{\"type\":\"message_delta\",\"usage\":{{\"input_tokens\":{input},\"output_tokens\":{output}}}}}\n\n"
+        )
+    };
+    let start = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":8}}}\n\n";
+    for (format, events, suspect) in [
+        (Format::Chat, [usage(9, 4), usage(9, 4), usage(9, 5)], false),
+        (Format::Chat, [usage(9, 4), usage(0, 0), usage(9, 5)], false),
+        (Format::Chat, [usage(9, 4), usage(9, 3), usage(9, 5)], true),
+        (Format::Chat, [usage(9, 4), usage(8, 4), usage(9, 5)], true),
+        // The first count of output is an estimate.
+        (
+            Format::Messages,
+            [start.to_owned(), delta(9, 4), delta(9, 5)],
+            false,
+        ),
+        (
+            Format::Messages,
+            [start.to_owned(), delta(9, 4), delta(9, 3)],
+            true,
+        ),
+        (
+            Format::Messages,
+            [start.to_owned(), delta(8, 9), delta(9, 9)],
+            true,
+        ),
+    ] {
+        let chunks: Vec<_> = events.iter().map(|event| event.as_bytes()).collect();
+        let (_, _, reading) = through(&chunks, format, false).await;
+        assert_eq!(reading.suspect, suspect, "{events:?}");
     }
 }

@@ -1,10 +1,11 @@
-//! Reads usage, the end and errors off a vendor's bytes (specification 2.2 and 2.4; the classes as in
-//! docs/decisions.md, "Money": cached tokens stand inside the chat format's prompt, and beside the messages
-//! format's input).
+//! Reads usage, the end and errors from a vendor's bytes. The chat format's prompt includes cached tokens, the messages
+//! format's input excludes them.
 
 mod plain;
 mod put_in;
 mod stream;
+
+use std::ops::Range;
 
 pub use self::{
     plain::{embeddings, plain},
@@ -12,11 +13,18 @@ pub use self::{
 };
 use crate::{price::Label, usage::Reading, vendor_usage::VendorUsage};
 
-/// Writes down what was counted, and at which tier it was served, if that was said beside the counts: it decides the
-/// price of what is estimated too.
+/// Byte range of a part of JSON in the whole.
+pub(super) fn within(whole: &[u8], part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr() - whole.as_ptr().addr();
+    start..start + part.len()
+}
+
+/// Records the counts, and the service tier if it was reported outside the counts; the tier also decides the price of
+/// an estimate.
 fn note(counts: Option<VendorUsage>, tier: Label, reading: &mut Reading) {
     reading.usage = counts.map(|counts| counts.usage);
     if let Some(counts) = counts {
+        reading.others = counts.others;
         reading.cache_write_usual = counts.cache_write_usual;
         reading.served = counts.served;
         reading.unknown = counts.unknown;

@@ -1,32 +1,36 @@
-//! Usage of an answer that has come whole.
+//! Usage of a plain answer.
 
-use std::{borrow::Cow, ops::Range};
+use std::borrow::Cow;
 
 use bytes::Bytes;
+use memchr::memmem;
 
 use super::{
     note,
     put_in::{with_member, with_usage},
+    stream::EndedChoice,
+    within,
 };
 use crate::{
     call::Format,
     error::Error,
     json::members,
     passthrough::{
-        broken, responses, text::text_bytes, tool_calls::ToolCalls, vendor_error::vendor_error,
+        broken, note_text, responses, text::text_size, tool_calls::ToolCalls,
+        vendor_error::vendor_error,
     },
     price::Label,
+    text_size::TextSize,
     usage::{End, Meter},
     vendor_usage::{
         MessagesUsage, VendorUsage, chat_usage, embeddings_usage, is_error, responses_usage, tier,
     },
 };
 
-/// Reads a plain answer into the meter. Gives back the answer with the usage that is charged, where that is not
-/// what stands in it.
+/// Reads a plain answer into the meter. Returns the answer with the charged usage, if that differs from the stated one.
 ///
 /// # Errors
-/// It is no JSON object, an error in the clothes of an answer, or says and counts nothing.
+/// The body is not a JSON object, is an error in the form of an answer, or has neither content nor counted tokens.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
     let said_in = match format {
@@ -54,36 +58,50 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     let error = error.filter(|error| is_error(error));
     let refused = match format {
         Format::Responses => responses::refused(&json),
-        _ => None,
+        Format::Chat => said.and_then(choice_error),
+        Format::Messages => None,
     };
     if let Some(error) = refused.or_else(|| error.map(vendor_error)) {
         note_error(counts, tier, meter);
         return Err(error);
     }
-    // A message may be empty; a chat without a choice is none.
+    // A message may be empty, but a chat answer has at least one choice.
     let is_empty_one = |said: &str| format == Format::Chat && is_empty_array(said);
     if said.is_none_or(|said| !said.starts_with('[') || is_empty_one(said)) {
         counted_at_least(counts)?;
     }
-    // Text is only charged by where the vendor has not counted it.
+    // Text is charged only if the vendor has not counted it.
     let uncounted = counts.is_none_or(|counts| counts.usage.output_total() == 0);
     let text = match format {
-        _ if !uncounted => 0,
-        Format::Responses => responses::output_bytes(&json),
-        _ => text_bytes(format, bytes),
+        _ if !uncounted => TextSize::default(),
+        Format::Responses => responses::output_size(&json),
+        _ => text_size(format, bytes),
     };
     meter.update(|reading| {
         note(counts, tier, reading);
         reading.unknown |= counts.is_none() && calls.any();
         reading.output_counted = counts.is_some();
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
-        reading.text_bytes = text;
+        note_text(&text, reading);
         reading.end = Some(End::Finished);
     });
-    // An answer has its usage (specification 2.2, 2.4), and spending is computed from it.
+    // An answer states usage, from which callers compute their spending.
     let charged = meter.counted().filter(|counted| counted.estimated);
-    Ok(charged
-        .map(|charged| with_usage(format, bytes, within(&json, usage).as_ref(), &charged.usage)))
+    Ok(charged.map(|charged| {
+        let old = usage.map(|usage| within(json.as_bytes(), usage));
+        with_usage(format, bytes, old.as_ref(), &charged.usage)
+    }))
+}
+
+/// The error within an answer's only choice, where some vendors put it.
+fn choice_error(choices: &str) -> Option<Error> {
+    memmem::find(choices.as_bytes(), b"\"error\"")?;
+    let choices = serde_json::from_str::<Vec<EndedChoice<'_>>>(choices).ok()?;
+    let [choice] = choices.as_slice() else {
+        return None;
+    };
+    let error = choice.error.filter(|error| is_error(error.get()))?;
+    Some(vendor_error(error.get()))
 }
 
 fn is_empty_array(json: &str) -> bool {
@@ -93,15 +111,15 @@ fn is_empty_array(json: &str) -> bool {
     inner.is_some_and(|inner| inner.trim_ascii().is_empty())
 }
 
-/// What says nothing is an answer where its vendor has counted tokens for it, and takes money.
+/// An answer without content is valid if its vendor counted tokens for it, because the vendor bills them.
 fn counted_at_least(counts: Option<VendorUsage>) -> Result<(), Error> {
     match counts {
         Some(counts) if !counts.usage.is_zero() => Ok(()),
-        _ => Err(broken("an answer that says nothing")),
+        _ => Err(broken("an answer without content or counted tokens")),
     }
 }
 
-/// What a vendor has counted beside an error is charged; one that counts nothing is free.
+/// Charges what a vendor counted together with an error; an error without counts is free.
 fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
     let Some(counts) = counts.filter(|counts| !counts.usage.is_zero()) else {
         return;
@@ -114,15 +132,15 @@ fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
     });
 }
 
-/// Reads embeddings into the meter, as [`plain`] does a chat's answer: they have usage, and no text.
+/// Reads an answer with embeddings into the meter, as [`plain`] reads a chat answer. It has usage, and no text.
 ///
 /// # Errors
-/// It is no JSON object, an error in the clothes of an answer, or has and counts nothing.
+/// The body is not a JSON object, is an error in the form of an answer, or has neither vectors nor counted tokens.
 pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
     let [usage, error, service_tier, data] =
         members(&json, &["usage", "error", "service_tier", "data"]).map_err(broken)?;
-    let old = within(&json, usage);
+    let old = usage.map(|usage| within(json.as_bytes(), usage));
     let counts = usage.and_then(embeddings_usage);
     let tier = service_tier.map(tier).unwrap_or_default();
     if let Some(error) = error.filter(|error| is_error(error)) {
@@ -146,8 +164,8 @@ pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     }))
 }
 
-/// JSON as text that is as long: one that its vendor has cut within a character is the caller's to see, and no
-/// reason to refuse.
+/// JSON as text of the same length. Invalid UTF-8, such as a character that the vendor truncated, is forwarded to the
+/// caller and is not a reason to reject the answer.
 fn as_text(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return Cow::Borrowed(text);
@@ -160,17 +178,12 @@ fn as_text(bytes: &[u8]) -> Cow<'_, str> {
     text.into()
 }
 
-/// Where a part of a text stands in it.
-fn within(text: &str, part: Option<&str>) -> Option<Range<usize>> {
-    let part = part?;
-    let start = part.as_ptr().addr() - text.as_ptr().addr();
-    Some(start..start + part.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::usage::{Bounds, Usage};
+    use std::sync::Arc;
+
+    use crate::usage::{Bounds, InputEstimate, Usage};
 
     fn read(format: Format, usage: &str) -> (Option<Usage>, bool) {
         let meter = Meter::default();
@@ -180,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_error_beside_an_answer_is_none() {
+    fn an_empty_error_field_of_an_answer_is_ignored() {
         let plain = |error: &str| {
             let body = format!(
                 r#"{{"choices":[],"error":{error},"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#
@@ -192,6 +205,25 @@ mod tests {
         }
         for error in [r#"{"message":"no"}"#, r#""no""#, "true", "[]"] {
             plain(error).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn an_error_in_the_only_choice_is_the_answers_error() {
+        const WORDS: &str = r#"{"code":502,"message":"gone"}"#;
+        let choice = |index: u8, error: &str| {
+            format!(r#"{{"index":{index},"message":{{"content":"\"error\""}},"error":{error}}}"#)
+        };
+        for (choices, is_error) in [
+            (choice(0, WORDS), true),
+            (choice(0, "null"), false),
+            (format!("{},{}", choice(0, WORDS), choice(1, "null")), false),
+        ] {
+            let answer = format!(
+                r#"{{"choices":[{choices}],"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#
+            );
+            let read = super::plain(Format::Chat, answer.as_bytes(), &Meter::default());
+            assert_eq!(read.is_err(), is_error, "{answer}");
         }
     }
 
@@ -213,13 +245,13 @@ mod tests {
                 [6, 4, 0, 5],
                 false,
             ),
-            // Reasoning beside the completion.
+            // Reasoning outside the completion.
             (
                 r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}"#,
                 [10, 0, 0, 105],
                 false,
             ),
-            // Reasoning inside it.
+            // Reasoning within the completion.
             (
                 r#"{"prompt_tokens":10,"completion_tokens":105,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}"#,
                 [10, 0, 0, 105],
@@ -237,6 +269,11 @@ mod tests {
             ),
             (
                 r#"{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":11}}"#,
+                [10, 11, 0, 5],
+                true,
+            ),
+            (
+                r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"prompt_tokens_details":{"cached_tokens":11}}"#,
                 [0, 10, 0, 5],
                 true,
             ),
@@ -260,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_usage_has_the_cache_beside_the_input() {
+    fn messages_usage_excludes_the_cache_from_the_input() {
         let usage = r#"{"input_tokens":3,"cache_creation_input_tokens":2,"cache_read_input_tokens":1,"output_tokens":9}"#;
         let expected = Usage {
             input: 3,
@@ -272,20 +309,22 @@ mod tests {
         assert_eq!(read(Format::Messages, usage), (Some(expected), false));
     }
 
-    const BOUNDS: Bounds = Bounds {
-        input_bound: 100,
-        input_limit: 150,
-        input_estimate: 20,
-        sound_estimate: 0,
-        output_bound: 50,
-        output_limit: 60,
-        calls_max: None,
-        cache_write: None,
-        output_class: None,
-    };
+    fn bounds() -> Bounds {
+        Bounds {
+            input_bound: 100,
+            input_limit: 150,
+            input_estimate: Some(Arc::new(InputEstimate {
+                tokens: 20,
+                ..InputEstimate::default()
+            })),
+            output_bound: 50,
+            output_limit: 60,
+            ..Bounds::default()
+        }
+    }
 
     #[test]
-    fn an_answer_without_usable_usage_says_what_is_charged_and_keeps_every_other_byte() {
+    fn an_answer_without_usable_usage_states_the_charged_usage_and_keeps_every_other_byte() {
         const CHAT: &str = r#""choices":[{"message":{"content":"abcdefgh\u0436"}}]"#;
         const MESSAGES: &str = r#""content":[{"type":"text","text":"abcdefgh\u0436"}]"#;
         const RESPONSES: &str = r#""output":[{"content":[{"type":"output_text","text":"abcdefgh\u0436"}]}],"instructions":"no text""#;
@@ -294,7 +333,7 @@ mod tests {
             (Format::Messages, MESSAGES),
             (Format::Responses, RESPONSES),
         ] {
-            // What stands in front of the usage and behind it, where there is none, and where there is.
+            // Text before and after the usage, for answers without usage and with it.
             let without = [
                 (format!("{{{text}"), "}".to_owned()),
                 (format!(" {{\"id\" : 1.000 ,{text}"), " }\r\n".to_owned()),
@@ -325,7 +364,7 @@ mod tests {
             }
             for (answer, before, after, is_new) in answers {
                 let meter = Meter::default();
-                meter.charge_within(BOUNDS);
+                meter.charge_within(bounds());
                 let said = plain(format, answer.as_bytes(), &meter).unwrap().unwrap();
                 let said = String::from_utf8(said.to_vec()).unwrap();
                 let usage = said.strip_prefix(before.as_str()).unwrap();
@@ -336,22 +375,26 @@ mod tests {
                 };
                 let expected = match format {
                     Format::Chat => {
-                        r#"{"prompt_tokens":20,"completion_tokens":3,"total_tokens":23,"prompt_tokens_details":{"cached_tokens":0,"cache_write_tokens":0}}"#
+                        r#"{"prompt_tokens":20,"completion_tokens":N,"total_tokens":T,"prompt_tokens_details":{"cached_tokens":0,"cache_write_tokens":0}}"#
                     }
                     Format::Messages => {
-                        r#"{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":3}"#
+                        r#"{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":N}"#
                     }
                     Format::Responses => {
-                        r#"{"input_tokens":20,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":3,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":23}"#
+                        r#"{"input_tokens":20,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":N,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":T}"#
                     }
                 };
+                let output = TextSize::of("abcdefghж").tokens();
+                let expected = expected
+                    .replace('N', &output.to_string())
+                    .replace('T', &(20 + output).to_string());
                 assert_eq!(usage, expected, "{answer}");
             }
         }
     }
 
     #[test]
-    fn what_is_put_in_reads_as_what_is_charged() {
+    fn usage_put_into_an_answer_reads_as_the_charged_usage() {
         const COUNTS: [u64; 4] = [0, 7, 120, u64::MAX];
         let usages = COUNTS.iter().flat_map(|input| {
             let rest = COUNTS
@@ -378,7 +421,7 @@ mod tests {
                     r#"{{"choices":[{{}}],"content":[{{"text":"abcde"}}],"usage":{usage}}}"#
                 );
                 let meter = Meter::default();
-                meter.charge_within(BOUNDS);
+                meter.charge_within(bounds());
                 let said = plain(format, answer.as_bytes(), &meter).unwrap();
                 let charged = meter.counted().unwrap();
                 assert_eq!(said.is_some(), charged.estimated, "{answer}");
@@ -392,13 +435,13 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_put_where_it_stood_beside_half_a_character() {
+    fn usage_is_replaced_in_place_next_to_a_truncated_character() {
         for (before, after) in [
             (&b"{\"choices\":[\"a\xD0\"],\"usage\":"[..], &b"}"[..]),
             (b"{\"usage\":", b",\"choices\":[\"\xF0\x9F\"]}"),
         ] {
             let meter = Meter::default();
-            meter.charge_within(BOUNDS);
+            meter.charge_within(bounds());
             let answer = [before, b"null", after].concat();
             let said = plain(Format::Chat, &answer, &meter).unwrap().unwrap();
             assert!(
@@ -411,7 +454,7 @@ mod tests {
             );
         }
         let meter = Meter::default();
-        meter.charge_within(BOUNDS);
+        meter.charge_within(bounds());
         let said = plain(Format::Messages, b" {\"content\":[] } ", &meter)
             .unwrap()
             .unwrap();
@@ -423,13 +466,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_goes_on_as_it_is_where_nobody_said_by_what_it_is_charged() {
+    fn an_answer_without_a_hold_is_forwarded_unchanged() {
         let plain = |answer: &str| plain(Format::Chat, answer.as_bytes(), &Meter::default());
         assert_eq!(plain(r#"{"choices":[{}]}"#).unwrap(), None);
     }
 
     #[test]
-    fn an_answer_that_says_nothing_is_one_only_where_tokens_are_counted() {
+    fn an_empty_answer_is_valid_only_if_tokens_were_counted() {
         for (format, empty, counted) in [
             (
                 Format::Chat,
@@ -477,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_without_data_are_an_answer_only_where_tokens_are_counted() {
+    fn embeddings_without_data_are_valid_only_if_tokens_were_counted() {
         for answer in [
             "{}",
             r#"{"data":null}"#,
@@ -493,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_an_error_or_no_json_is_no_answer() {
+    fn errors_and_bodies_that_are_not_json_are_not_answers() {
         let meter = Meter::default();
         let error = plain(Format::Chat, br#"{"error":{"message":"no"}}"#, &meter).unwrap_err();
         assert!(matches!(error, Error::VendorUnavailable(_)));
@@ -517,7 +560,7 @@ mod tests {
             ),
         ] {
             let meter = Meter::default();
-            // Nobody has said by what it is charged.
+            // Without a hold the meter has no charged usage to put into the answer.
             drop(plain(format, answer.as_bytes(), &meter));
             let served = meter.read().served;
             assert_eq!(served.service_tier.as_str(), "priority", "{answer}");

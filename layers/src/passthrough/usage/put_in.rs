@@ -1,4 +1,4 @@
-//! The usage that is charged, as each format says it, put into an answer that says none.
+//! Puts the charged usage into an answer, in each format.
 
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ pub(super) fn with_usage(
     with_member(answer, old, &usage)
 }
 
-/// An answer, a JSON object, with this as its `usage`: at `old`, or as its last member.
+/// An answer, a JSON object, with this value as its `usage`: at `old`, or as its last member.
 pub(super) fn with_member(answer: &[u8], old: Option<&Range<usize>>, usage: &str) -> Bytes {
     if let Some(&Range { start, end }) = old {
         return [&answer[..start], usage.as_bytes(), &answer[end..]]

@@ -1,20 +1,23 @@
 //! Usage of a stream, event by event.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use memchr::memmem;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::note;
+use super::{note, put_in::with_usage, within};
 use crate::{
     call::Format,
     error::Error,
     json::members,
-    passthrough::{broken, responses, text::Chunks, vendor_error::vendor_error},
+    passthrough::{broken, note_text, responses, text::Chunks, vendor_error::vendor_error},
     price::{Class, Label},
     sse::{Event, sign_of_life},
     stream_progress::StreamProgress,
-    usage::{Reading, Usage},
+    text_size::TextSize,
+    usage::{End, Meter, Reading, Usage},
     vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error, tier},
 };
 
@@ -25,44 +28,52 @@ pub struct Reader {
     chunks: Chunks,
     chat: Option<VendorUsage>,
     messages: MessagesUsage,
-    /// All that is known of a stream of the responses format.
+    /// State of a stream of the responses format.
     responses: Option<Box<responses::Told>>,
-    /// At which tier it is served, as far as a chat stream has said.
+    /// The service tier that a chat stream has reported so far.
     tier: Label,
-    /// The bytes of text that had come when output was counted last.
+    /// Bytes of text received when output was last counted.
     counted_at: Option<u64>,
-    /// Searches of the web whose results have come in a messages stream.
+    /// Web searches whose results a messages stream has sent.
     searches: u64,
     suspect: bool,
-    text_bytes: u64,
+    /// Byte range of the usage in the data of the latest event, if it has one.
+    usage_at: Option<Range<usize>>,
+    /// The latest event is the one that should state the usage, and no event has.
+    lacks_usage: bool,
+    text: TextSize,
     spoke: bool,
-    /// Choices that were asked for and have not finished.
+    /// Whether several choices were requested.
+    has_choices: bool,
+    /// Number of requested choices that have not finished.
     choices_left: u64,
-    /// Any has, whether it was asked for or not.
+    /// Whether any choice has finished, requested or not. For a messages stream: whether a `message_delta` was sent.
     has_ended_any: bool,
     finished: bool,
 }
 
-/// How the comment begins that says what a stream cost.
+/// Start of the comment that states a stream's cost.
 const COST_COMMENT: &[u8] = b": cost_rub";
 
-/// What an event was.
+/// Kind of an event.
 #[derive(Debug)]
 pub enum Seen {
-    /// Anything that goes on.
+    /// Any other event; forwarded.
     Other,
-    /// What only says that there will be an answer.
+    /// An event without data, such as a comment or a blank line.
+    Nothing,
+    /// An event that only announces an answer.
     Announced,
     /// A chat chunk with usage and without choices.
     UsageAlone,
-    /// What the call cost another gateway of our kind: callers are told what it costs them.
+    /// The call's cost at another gateway of this kind; removed, because callers get their own cost.
     CostComment,
-    /// The vendor's error inside a stream.
+    /// The vendor's error within a stream.
     Failure(Error),
 }
 
 impl Reader {
-    /// A reader of streams of this format.
+    /// Creates a reader of streams of this format.
     #[must_use]
     pub fn new(format: Format) -> Self {
         Self {
@@ -75,30 +86,35 @@ impl Reader {
             counted_at: None,
             searches: 0,
             suspect: false,
-            text_bytes: 0,
+            usage_at: None,
+            lacks_usage: false,
+            text: TextSize::default(),
             spoke: false,
+            has_choices: false,
             choices_left: 1,
             has_ended_any: false,
             finished: false,
         }
     }
 
-    /// For an answer with so many choices: it may end once all of them have finished.
+    /// Sets the number of requested choices; the answer may end when all of them have finished.
     #[must_use]
     pub const fn choices(mut self, choices: u64) -> Self {
+        self.has_choices = choices > 1;
         self.choices_left = choices;
         self
     }
 
-    /// Takes note of the next event.
+    /// Reads the next event.
     pub fn event(&mut self, event: &Event) -> Seen {
         let (name, data) = event.parts();
         let Some(data) = data else {
             return match event.raw().trim_ascii_start().starts_with(COST_COMMENT) {
                 true => Seen::CostComment,
-                false => Seen::Other,
+                false => Seen::Nothing,
             };
         };
+        (self.usage_at, self.lacks_usage) = (None, false);
         let seen = match self.format {
             Format::Chat => self.chat_event(&data),
             Format::Messages => self.messages_event(name, &data),
@@ -109,25 +125,100 @@ impl Reader {
         seen
     }
 
-    /// An event has come that is no error and no mere sign of life.
+    /// The latest event with the charged usage. `None` unless its own usage contradicts itself, was cut, or is the
+    /// final one and incomplete. A plain answer states the same usage.
+    pub fn charged(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
+        let Some(at) = self.usage_at.as_ref() else {
+            return self.unstated(event, meter);
+        };
+        meter.update(|reading| self.note(reading));
+        let counted = match self.has_come_whole() {
+            true => meter.counted_at(End::Finished)?,
+            false => meter.counted()?,
+        };
+        let contradicted = counted.overcount.is_some() || meter.look(|reading| reading.suspect);
+        if !counted.estimated || !(contradicted || self.has_come_whole()) {
+            return None;
+        }
+        let data = with_usage(self.format, &event.data()?, Some(at), &counted.usage);
+        Some(event.with_data(&data))
+    }
+
+    /// The latest event with the usage that is charged, if no event states one. Only for answers that are translated: their
+    /// callers' formats require a usage.
+    fn unstated(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
+        if !self.lacks_usage || !meter.look(|reading| reading.translated) {
+            return None;
+        }
+        let data = event.data()?;
+        if self.format == Format::Chat {
+            let chunk = self.usage_chunk(meter)?;
+            return Some([&chunk[..], &event.raw()[..]].concat().into());
+        }
+        let usage = self.final_usage(meter)?;
+        if self.format == Format::Messages {
+            return Some(event.with_data(&with_usage(self.format, &data, None, &usage)));
+        }
+        let [response] = members(std::str::from_utf8(&data).ok()?, &["response"]).ok()?;
+        let response = response?;
+        let [old] = members(response, &["usage"]).ok()?;
+        let old = old.map(|old| within(response.as_bytes(), old));
+        let (bytes, at) = (response.as_bytes(), within(&data, response));
+        let stated = with_usage(self.format, bytes, old.as_ref(), &usage);
+        let data = [&data[..at.start], &stated[..], &data[at.end..]].concat();
+        Some(event.with_data(&data))
+    }
+
+    /// A chat chunk with the usage that is charged for a translated stream that ends without one.
+    pub fn missing_usage(&self, meter: &Meter) -> Option<Bytes> {
+        let is_missing = self.format == Format::Chat && self.chat.is_none();
+        if is_missing && meter.look(|reading| reading.translated) {
+            self.usage_chunk(meter)
+        } else {
+            None
+        }
+    }
+
+    fn usage_chunk(&self, meter: &Meter) -> Option<Bytes> {
+        let usage = self.final_usage(meter)?;
+        let chunk = with_usage(Format::Chat, br#"{"choices":[]}"#, None, &usage);
+        Some([&b"data: "[..], &chunk[..], b"\n\n"].concat().into())
+    }
+
+    /// The usage that is charged if the stream ends here.
+    fn final_usage(&self, meter: &Meter) -> Option<Usage> {
+        meter.update(|reading| self.note(reading));
+        Some(meter.counted_at(End::Finished)?.usage)
+    }
+
+    /// Whether a usage that arrives now is the final one.
+    fn has_come_whole(&self) -> bool {
+        match self.format {
+            Format::Chat => self.choices_left == 0,
+            Format::Messages => self.has_ended_any,
+            Format::Responses => self.finished,
+        }
+    }
+
+    /// Whether there was an event that is neither an error nor a keep-alive.
     #[must_use]
     pub const fn spoke(&self) -> bool {
         self.spoke
     }
 
-    /// The last event has come.
+    /// Whether the last event was received.
     #[must_use]
     pub const fn finished(&self) -> bool {
         self.finished
     }
 
-    /// Nothing is missing if the stream ends now: some chat vendors leave out `[DONE]`.
+    /// Whether the stream may end now: some chat vendors omit `[DONE]`.
     #[must_use]
     pub const fn may_end(&self) -> bool {
         self.finished || self.choices_left == 0
     }
 
-    /// All text has come, as far as can be told, and the usage has not.
+    /// Whether all text seems to have arrived, but not the usage.
     #[must_use]
     pub fn usage_due(&self) -> bool {
         if self.finished {
@@ -139,10 +230,10 @@ impl Reader {
         }
     }
 
-    /// A choice has said or ended something, or tokens were counted: there is something to pay for.
+    /// Whether there is something to charge: a choice has text or has finished, or tokens were counted.
     fn has_answered(&self) -> bool {
         let has_counted = || self.chat.is_some_and(|counts| !counts.usage.is_zero());
-        self.text_bytes > 0 || self.has_ended_any || has_counted()
+        self.text.bytes() > 0 || self.has_ended_any || has_counted()
     }
 
     /// The newest usage.
@@ -150,7 +241,7 @@ impl Reader {
         match self.format {
             Format::Chat => self.chat,
             Format::Messages => self.messages.counts().map(|mut counts| {
-                // Until the vendor says how many it counts.
+                // Used until the vendor reports its own count.
                 if self.counted_at.is_none() {
                     let searches = counts.usage.classes.get_mut(Class::WebSearchCall);
                     *searches = self.searches.max(*searches);
@@ -161,7 +252,7 @@ impl Reader {
         }
     }
 
-    /// Writes down what has been counted.
+    /// Records the counts in the meter.
     pub fn note(&self, reading: &mut Reading) {
         let counts = self.counts();
         let tier = self
@@ -173,7 +264,7 @@ impl Reader {
         reading.unknown |= self.responses.as_deref().is_some_and(uncounted);
         reading.output_counted = self.output_counted();
         reading.suspect = self.suspect || counts.is_some_and(|counts| counts.suspect);
-        reading.text_bytes = self.text_bytes;
+        note_text(&self.text, reading);
     }
 
     /// The newest usage.
@@ -182,28 +273,29 @@ impl Reader {
         self.counts().map(|counts| counts.usage)
     }
 
-    /// Whether the usage's output is a count of all of it: messages streams begin with a guess, and vendors that count in
-    /// each chunk may have counted nothing yet.
+    /// Whether the usage counts all output: messages streams begin with an estimate, and vendors that report usage in
+    /// each chunk may not have counted the latest text.
     fn output_counted(&self) -> bool {
         match &self.responses {
             Some(told) => told.usage.is_some(),
-            None => self.counted_at == Some(self.text_bytes),
+            None => self.counted_at == Some(self.text.bytes()),
         }
     }
 
-    /// What is told to whoever has to end a stream of the responses format.
+    /// Progress of a stream of the responses format, for code that must end it early.
     #[must_use]
     pub fn progress(&self) -> Option<StreamProgress> {
         self.responses.as_ref().map(|told| told.progress.clone())
     }
 
-    /// A sign of life in the stream's format that means nothing.
+    /// A keep-alive in the stream's format, which clients ignore.
     #[must_use]
     pub const fn keep_alive(&self) -> Bytes {
         sign_of_life(self.format)
     }
 
     fn chat_event(&mut self, data: &[u8]) -> Seen {
+        let whole = data;
         let data = data.trim_ascii();
         if data == b"[DONE]" {
             if !self.has_answered() {
@@ -211,20 +303,21 @@ impl Reader {
                 return Seen::Failure(broken("a stream without an answer"));
             }
             self.finished = true;
+            self.lacks_usage = self.chat.is_none();
             return Seen::Other;
         }
-        // Vendors that say it say it in each chunk.
+        // Vendors that report it do so in each chunk.
         if !self.spoke
             && let Ok([Some(json)]) = members(&String::from_utf8_lossy(data), &["service_tier"])
         {
             self.tier = tier(json);
         }
-        let strings = self.chunks.strings(Format::Chat, data);
-        self.text_bytes += strings.text_bytes;
+        let strings = self.chunks.strings(Format::Chat, data, &self.text);
+        self.text.add(&strings.text);
         let finished = u64::from(strings.finish_reasons);
         self.has_ended_any |= finished > 0;
         self.choices_left = self.choices_left.saturating_sub(finished);
-        // Most chunks have neither, or only null, and need no second look.
+        // Most chunks have neither, or only null, and are not parsed.
         let usage_here = strings.usage;
         if !usage_here && !strings.error {
             return Seen::Other;
@@ -237,29 +330,26 @@ impl Reader {
             let groq = serde_json::from_str::<Groq<'_>>(chunk.x_groq?.get());
             groq.ok()?.usage
         };
-        // One vendor has it in the choice that ends.
-        let of_choice = || {
-            let choices = serde_json::from_slice::<CountedChoices<'_>>(data).ok()?;
-            choices.choices.into_iter().find_map(|choice| choice.usage)
+        // Some vendors put usage or an error into the choice that finishes.
+        let in_choices = |find: fn(EndedChoice<'_>) -> Option<&RawValue>| {
+            let choices = serde_json::from_slice::<EndedChoices<'_>>(data).ok()?;
+            choices.choices.into_iter().find_map(find)
         };
+        let of_choice = || in_choices(|choice| choice.usage);
         let usage = chunk.usage.or_else(groq).or_else(of_choice);
-        let counted = usage.map(|usage| chat_usage(usage.get()));
+        self.usage_at = usage.map(|usage| within(whole, usage.get()));
         if let Some(json) = chunk.service_tier {
             self.tier = tier(json.get());
         }
-        match counted {
-            // One of nothing at all behind one of something says nothing.
-            Some(Some(counts)) if counts.usage.is_zero() && self.chat.is_some() => {}
-            Some(Some(counts)) => {
-                let counts_output = counts.usage.output_total() > 0 || self.text_bytes == 0;
-                self.counted_at = counts_output.then_some(self.text_bytes);
-                self.chat = Some(counts);
-            }
-            Some(None) => self.suspect = true,
-            None => {}
+        if let Some(usage) = usage {
+            self.count_chunk(usage);
         }
-        // An error may bring the usage of what came before it.
-        if let Some(error) = chunk.error.filter(|error| is_error(error.get())) {
+        // An error may carry the usage of what was sent before it.
+        let is_error = |error: &&RawValue| is_error(error.get());
+        let error = chunk.error.filter(is_error);
+        // If there are several choices, the others may continue.
+        let of_choice = || in_choices(|choice| choice.error).filter(|_| !self.has_choices);
+        if let Some(error) = error.or_else(of_choice).filter(is_error) {
             return Seen::Failure(vendor_error(error.get()));
         }
         if usage.is_none() {
@@ -274,25 +364,45 @@ impl Reader {
         }
     }
 
+    /// Records a usage of a chat stream.
+    fn count_chunk(&mut self, usage: &RawValue) {
+        let Some(counts) = chat_usage(usage.get()) else {
+            self.suspect = true;
+            return;
+        };
+        // A usage of zero after another one is ignored.
+        if counts.usage.is_zero() && self.chat.is_some() {
+            return;
+        }
+        let counts_output = counts.usage.output_total() > 0 || self.text.bytes() == 0;
+        self.counted_at = counts_output.then_some(self.text.bytes());
+        let shrinks =
+            |old: VendorUsage| has_less_output(&counts, &old) || has_less_input(&counts, &old);
+        self.suspect |= self.chat.is_some_and(shrinks);
+        self.chat = Some(counts);
+    }
+
     fn responses_event(&mut self, event: &Event, name: &[u8], data: &[u8]) -> Seen {
         let Some(told) = &mut self.responses else {
             return Seen::Other;
         };
         let seen = told.event(name, data);
-        // What is an error of the vendor's does not go on.
+        // The vendor's errors are not forwarded.
         if !matches!(seen, Seen::Failure(_)) {
             told.progress.passed(event);
         }
-        self.text_bytes = told.text_bytes();
+        self.usage_at = told.usage_at.take();
+        self.text = told.text();
         self.suspect |= told.suspect;
         self.finished |= told.finished;
+        self.lacks_usage = told.finished && told.usage.is_none();
         seen
     }
 
     fn messages_event(&mut self, name: &[u8], data: &[u8]) -> Seen {
-        let strings = self.chunks.strings(Format::Messages, data);
-        self.text_bytes += strings.text_bytes;
-        // Most blocks are none, and need no second look.
+        let strings = self.chunks.strings(Format::Messages, data, &self.text);
+        self.text.add(&strings.text);
+        // Few blocks are search results; the others are not parsed.
         const SEARCHED: &[u8] = b"web_search_tool_result\"";
         if name == b"content_block_start" && memmem::find(data, SEARCHED).is_some() {
             let block = serde_json::from_slice::<Begun<'_>>(data);
@@ -306,7 +416,7 @@ impl Reader {
         }
         let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(data) else {
             self.suspect |= strings.usage;
-            // Whatever its shape, an error's words are the vendor's own.
+            // An error of any shape contains the vendor's text, so it is not forwarded.
             if name == b"error" || (name.is_empty() && strings.error) {
                 return Seen::Failure(vendor_error(&String::from_utf8_lossy(data)));
             }
@@ -314,6 +424,9 @@ impl Reader {
         };
         match event.kind {
             "message_stop" => self.finished = true,
+            "message_delta" if !strings.usage => {
+                self.lacks_usage = self.counted_at.is_none();
+            }
             "error" => {
                 return Seen::Failure(event.error.map_or_else(
                     || broken("an error without a text"),
@@ -325,24 +438,47 @@ impl Reader {
                 let usage = started
                     .and_then(|start| start.message?.usage)
                     .or(event.usage);
-                match usage.map(|usage| MessagesUsage::of(usage.get())) {
-                    Some(Some(usage)) => {
-                        if event.kind == "message_delta" && usage.counts_output() {
-                            self.counted_at = Some(self.text_bytes);
-                        }
-                        self.messages.replace_by(usage);
-                    }
-                    Some(None) => self.suspect = true,
-                    None => {}
+                self.usage_at = usage.map(|usage| within(data, usage.get()));
+                if let Some(usage) = usage {
+                    self.count_message(usage, event.kind == "message_delta");
                 }
             }
             _ => {}
         }
         Seen::Other
     }
+
+    /// Records a usage of a messages stream: from `message_start`, or from a `message_delta` (`behind` the text).
+    fn count_message(&mut self, usage: &RawValue, behind: bool) {
+        self.has_ended_any |= behind;
+        let Some(usage) = MessagesUsage::of(usage.get()) else {
+            self.suspect = true;
+            return;
+        };
+        let (before, output_before) = (self.messages.counts(), self.counted_at);
+        if behind && usage.counts_output() {
+            self.counted_at = Some(self.text.bytes());
+        }
+        self.messages.replace_by(usage);
+        // The first count of output is an estimate.
+        let shrinks = |(old, new): (VendorUsage, VendorUsage)| {
+            has_less_input(&new, &old) || output_before.is_some() && has_less_output(&new, &old)
+        };
+        self.suspect |= before.zip(self.messages.counts()).is_some_and(shrinks);
+    }
 }
 
-/// Has no type for what stands beside the usage: whatever that is, usage is read.
+/// Whether the newer usage has less output.
+fn has_less_output(newer: &VendorUsage, older: &VendorUsage) -> bool {
+    newer.usage.output_total() < older.usage.output_total()
+}
+
+/// Whether the newer usage has less input.
+fn has_less_input(newer: &VendorUsage, older: &VendorUsage) -> bool {
+    newer.usage.input_total() < older.usage.input_total()
+}
+
+/// Other fields have no type here, so that usage is read whatever they contain.
 #[derive(Deserialize)]
 struct ChatAnswer<'a> {
     #[serde(borrow)]
@@ -361,15 +497,18 @@ struct ChatChoices {
 }
 
 #[derive(Deserialize)]
-struct CountedChoices<'a> {
+struct EndedChoices<'a> {
     #[serde(borrow)]
-    choices: Vec<CountedChoice<'a>>,
+    choices: Vec<EndedChoice<'a>>,
 }
 
+/// Fields that a choice may have besides its text.
 #[derive(Deserialize)]
-struct CountedChoice<'a> {
+pub(super) struct EndedChoice<'a> {
     #[serde(borrow)]
     usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -388,7 +527,7 @@ struct MessagesEvent<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// A block that begins.
+/// The start of a block.
 #[derive(Deserialize)]
 struct Begun<'a> {
     #[serde(borrow)]
@@ -404,7 +543,7 @@ struct Block<'a> {
 }
 
 impl Begun<'_> {
-    /// Whether a search has found what is charged for: one that failed has an object in the place of its results.
+    /// Whether a search succeeded and is charged: a failed search has an object in place of its results.
     fn is_search(&self) -> bool {
         let Block { kind, content } = &self.content_block;
         *kind == "web_search_tool_result"
@@ -428,7 +567,26 @@ struct StartedMessage<'a> {
 mod tests {
     use super::*;
 
-    /// A caller who leaves before the last event has had them.
+    #[test]
+    fn an_error_in_the_only_choice_ends_the_stream() {
+        let chunk = |error: &str| {
+            format!(
+                r#"{{"choices":[{{"index":0,"delta":{{}},"finish_reason":"error","error":{error}}}]}}"#
+            )
+        };
+        for (choices, error, fails) in [
+            (1, r#"{"code":504,"message":"gone"}"#, true),
+            (1, "null", false),
+            (2, r#"{"code":504,"message":"gone"}"#, false),
+        ] {
+            let mut reader = Reader::new(Format::Chat).choices(choices);
+            let seen = reader.chat_event(chunk(error).as_bytes());
+            let failed = matches!(seen, Seen::Failure(Error::VendorUnavailable(_)));
+            assert_eq!(failed, fails, "{choices} {error}");
+        }
+    }
+
+    /// A caller that leaves before the last event has received the results.
     #[test]
     fn searches_are_counted_by_their_results_until_the_vendor_has_counted() {
         let mut reader = Reader::new(Format::Messages);
@@ -456,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_stream_that_says_nothing_does_not_end_well() {
+    fn a_chat_stream_without_content_is_broken() {
         let done = |events: &[&str]| {
             let mut reader = Reader::new(Format::Chat);
             for event in events {
@@ -504,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_counted_while_no_text_has_come_behind_the_count() {
+    fn output_is_counted_unless_text_arrived_after_the_count() {
         const TEXT: &str = r#"{"choices":[{"delta":{"content":"abcdefgh"}}]}"#;
         let counting = |text: &str, output: u64| {
             format!(
@@ -547,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tier_is_known_before_the_usage_is_and_stays_where_that_says_none() {
+    fn tier_before_the_usage_is_kept_if_the_usage_has_none() {
         const TEXT: &str = r#"{"service_tier":"fast","choices":[{"delta":{"content":"abc"}}]}"#;
         const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
         for events in [&[TEXT][..], &[TEXT, USAGE]] {
@@ -560,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_read_in_the_choice_that_ends_and_alone_it_has_no_choices() {
+    fn usage_is_read_in_the_last_choice_and_in_a_chunk_of_its_own() {
         const ENDS: &str = r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop","usage":{"prompt_tokens":100,"completion_tokens":20}}]}"#;
         let usage = reading(Format::Chat, &[ENDS]).usage.unwrap();
         assert_eq!((usage.input, usage.output), (100, 20));

@@ -2,23 +2,24 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`SharedGcra`] | requests: a gateway takes permits in advance and lets calls in by them, in memory |
-//! | [`SharedPostPaid`] | what requests use: told to the store in batches, whose answers say what all have used |
+//! |---|---|
+//! | [`SharedGcra`] | requests: a gateway takes permits in advance and admits calls by them, in memory |
+//! | [`SharedPostPaid`] | usage of requests: reported to the store in batches; its answers have the usage over all gateways |
 //!
-//! A call that memory cannot decide is asked for at once, and told later: above whatever else waits for the store
-//! stands an [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer), and below it a
-//! [`RateVerdictLayer`](super::RateVerdictLayer). Nobody is refused unless the store was asked a moment ago.
+//! If memory cannot decide a call, the store is queried at once and the decision is awaited later: an
+//! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) is above everything else that waits for the store, and a
+//! [`RateVerdictLayer`](super::RateVerdictLayer) below it. No call is refused without a recent answer of the store.
 //!
 //! **Requests.** The store counts by the generic cell rate algorithm, as [`Gcra`](super::Gcra) does, and each permit
-//! that it gives is used once at most. So all gateways together let no more in, in whatever time, than one would, and the permits
-//! that they had before: a gateway has what its calls took in [`SLICE`], and a 300th of the quota at most. Of a quota
-//! below 300 that is none: each call takes its own permit, and the limit is exact.
+//! that it grants is used at most once. So in any period all gateways together admit at most what one gateway would,
+//! plus the permits that they had before. A gateway has permits for the calls of one [`SLICE`], at most 1/300 of the
+//! quota. For a quota below 300 it has none: each call takes its own permit, and the limit is exact.
 //!
-//! **What requests use** is known to a gateway as of the last answer of the store, which is [`NEAR_FRESH`] old at most
-//! while more than half is taken, and is asked for by each call where sixteen calls would use all of it. What was taken
-//! too much meanwhile is a debt, and is waited for by those who come next.
+//! **Usage.** A gateway has the usage as of the store's last answer. That answer is at most [`NEAR_FRESH`] old while
+//! more than half is taken. If sixteen calls would use the whole quota, each call queries the store. Usage above the
+//! quota in the meantime is a debt, and later calls wait until it is paid.
 //!
-//! While the store is out of reach, each gateway counts for itself, going on from what it knows.
+//! While the store is out of reach, each gateway counts by itself, starting from its last known state.
 
 mod permits;
 mod redis;
@@ -46,23 +47,23 @@ pub use self::{
 use super::Quota;
 use crate::{error::BoxError, facts::RequestNumber};
 
-/// What a gateway asks for.
+/// A gateway's request for permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Take {
     /// Calls that wait for a permit.
     pub calls: u64,
-    /// Further permits that it would like.
+    /// Further permits requested in advance.
     pub spare: u64,
     /// Permits that it has in memory.
     pub has: u64,
-    /// Permits that it had, and gives back.
+    /// Permits that it had and returns.
     pub back: u64,
 }
 
-/// Counts for all gateways.
+/// Counts over all gateways.
 pub trait RateStore: Clone + Send + Sync + 'static {
-    /// Takes permits of `id` for a gateway: so many, or how long it is until there is one. What a gateway has is
-    /// given back for it when it was not heard of for `ttl`.
+    /// Takes permits of `id` for a gateway, and returns their number or the time until there is one. If a gateway sends
+    /// nothing for `ttl`, its permits are returned to the bucket.
     fn take(
         &self,
         node: u64,
@@ -72,7 +73,7 @@ pub trait RateStore: Clone + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Result<u64, Duration>, BoxError>> + Send;
 
-    /// Takes the units of a gateway's batch; the same batch twice counts once. What is taken and not filled again,
+    /// Takes the units of a gateway's batch; a repeated batch counts once. Returns the amount taken and not refilled,
     /// in thousandths of a unit.
     fn spend(
         &self,
@@ -83,29 +84,29 @@ pub trait RateStore: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64, BoxError>> + Send;
 }
 
-/// What calls have used that ended since the last one.
+/// Usage of the calls that ended since the previous batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Of this gateway.
+    /// Number of the batch, unique per gateway.
     pub number: u64,
-    /// Used.
+    /// Units used.
     pub units: u64,
 }
 
-/// What a gateway has asked of the store.
+/// Counts of the commands sent to the store, and of their results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateCounts {
-    /// Times that permits were asked for or given back: a command each.
+    /// Commands that requested or returned permits.
     pub takes: u64,
-    /// Permits that were got.
+    /// Permits received.
     pub permits: u64,
-    /// Permits that were given back.
+    /// Permits returned.
     pub given_back: u64,
-    /// Times that it was told what calls have used, or asked for it: a command each.
+    /// Commands that reported or queried usage.
     pub spends: u64,
-    /// Calls that waited for its answer, beside the ledger's.
+    /// Calls that waited for the store's answer, in parallel with the ledger's.
     pub waited: u64,
-    /// Times that it did not answer: calls were counted by this gateway alone.
+    /// Commands without an answer: this gateway decided alone.
     pub failures: u64,
 }
 
@@ -125,24 +126,25 @@ fn add(counter: &AtomicU64, more: u64) {
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What limits over one store share. Clones share it too.
+/// State shared by all limits over one store, and by clones.
 pub struct SharedRates<S> {
     store: S,
     node: u64,
     jobs: mpsc::Sender<Job>,
     counters: Arc<Counters>,
-    /// Numbers of batches that were given. They never begin anew: a store takes a number that it knows for a repeat.
+    /// Last batch number used. Numbers are never reused: the store ignores a batch whose number it has seen.
     batches: Arc<AtomicU64>,
 }
 
-/// A store says sooner than this that it cannot answer; then nobody has asked it.
+/// Upper bound on waiting for an answer. The store reports an error sooner; if this passes, the task that queries it
+/// has stopped.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How much may wait to be asked of the store.
+/// Maximum number of queued commands.
 const JOBS_MAX: usize = 10_000;
 
 impl<S: RateStore> SharedRates<S> {
-    /// Over `store`, which [`SharedRatesTask::run`] asks.
+    /// Creates limits over `store`. [`SharedRatesTask::run`] sends the commands.
     #[must_use]
     pub fn new(store: S) -> (Self, SharedRatesTask) {
         let (jobs, asked) = mpsc::channel(JOBS_MAX);
@@ -156,7 +158,7 @@ impl<S: RateStore> SharedRates<S> {
         (rates, SharedRatesTask { asked })
     }
 
-    /// What was asked so far.
+    /// Counts since the start.
     #[must_use]
     pub fn counts(&self) -> RateCounts {
         let Counters {
@@ -181,7 +183,7 @@ impl<S: RateStore> SharedRates<S> {
         self.batches.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether it will be done.
+    /// Queues a command; false if the queue is full or its task has stopped.
     fn begin(&self, job: impl Future<Output = ()> + Send + 'static) -> bool {
         self.jobs.try_send(Box::pin(job)).is_ok()
     }
@@ -207,14 +209,14 @@ impl<S> fmt::Debug for SharedRates<S> {
     }
 }
 
-/// Asks the store, off the callers' way.
+/// Sends commands to the store, outside the path of calls.
 #[derive(Debug)]
 pub struct SharedRatesTask {
     asked: mpsc::Receiver<Job>,
 }
 
 impl SharedRatesTask {
-    /// Does not end before whoever asks is gone. What it has begun ends with it.
+    /// Runs until every [`SharedRates`] is dropped; its running commands are cancelled then.
     pub async fn run(&mut self) {
         let mut jobs = JoinSet::new();
         loop {

@@ -16,32 +16,33 @@ use tokio::{
 use super::{ANSWER_TIME_MAX, RateStore, SharedRates, Take, add};
 use crate::rate_limit::{Gcra, Limiter, Quota};
 
-/// A gateway has permits for so long in advance.
+/// A gateway takes permits for this time in advance.
 pub const SLICE: Duration = Duration::from_millis(200);
-/// Permits that were not used for so long are given back.
+/// Permits unused for this time are returned.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// A gateway has this part of a quota in memory at most: three of them a hundredth.
+/// Divisor of a quota for the most that a gateway has in memory: three gateways have a hundredth.
 const QUOTA_PARTS: u64 = 300;
-/// The store gives back what a gateway has when it was not heard of for so long; that gateway's own clock says sooner
-/// that it has it no more.
+/// If the store gets no command from a gateway for this time, it returns the gateway's permits to the bucket. The
+/// gateway's own clock ([`VALID`]) discards them earlier.
 const NOTED: Duration = Duration::from_millis(1000);
 const VALID: Duration = Duration::from_millis(750);
-/// After the store had none, it is asked again when there is one; before that in case another gateway gave some back.
+/// After the store had no permit, it is queried again when there should be one, or after this time, in case another
+/// gateway has returned some.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Of a quota that is taken in advance: once there are so many.
+/// Smallest number of permits that is taken in advance.
 const WORTH_ASKING: u32 = 16;
 
 type Verdict = Result<(), Duration>;
 
-/// Requests over all gateways; see [the module](super). In this process, in a table of bounded size: of callers that
-/// were forgotten the store is asked again.
+/// Limits requests over all gateways; see [the module](super). Its table in this process has a bounded size; for
+/// evicted callers the store is queried again.
 pub struct SharedGcra<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
     rates: SharedRates<S>,
     name: Box<str>,
     slots: Cache<K, Arc<Slot<K>>>,
-    /// What this gateway has let in: it goes on from there where the store is out of reach.
+    /// Counts the calls that this gateway admitted, and decides while the store is out of reach.
     alone: Gcra<K>,
 }
 
@@ -56,18 +57,18 @@ struct State {
     valid_until: Instant,
     last_used: Instant,
     demand: Demand,
-    /// The store had none: when there is one, and until when it is not asked.
+    /// The store had no permit: when there should be one, and until when it is not queried.
     none: Option<(Instant, Instant)>,
-    /// What will be asked next.
+    /// Calls waiting for the next command.
     next: Option<Vec<oneshot::Sender<Verdict>>>,
     asked: Vec<Asked>,
     number: u64,
-    /// The store may have noted permits for this gateway.
+    /// The store may have recorded permits for this gateway.
     is_noted: bool,
     is_tended: bool,
 }
 
-/// What the store was asked for and has not answered.
+/// A command to the store that is not answered yet.
 struct Asked {
     number: u64,
     permits: u64,
@@ -91,8 +92,7 @@ where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
     S: RateStore,
 {
-    /// Counts what `name` limits: all gateways that call it so count together. Remembers at most `callers_max`
-    /// callers.
+    /// Counts under `name`: all gateways that use this name count together. Keeps at most `callers_max` callers.
     #[must_use]
     pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
         Self(Arc::new(Inner {
@@ -115,7 +115,7 @@ where
         slot
     }
 
-    /// What memory says; `None`: the store has to be asked.
+    /// The decision from memory; `None` if the store must be queried.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let mut state = slot.lock();
         let now = Instant::now();
@@ -127,12 +127,12 @@ where
             if state.permits <= target / 4 && state.is_quiet(now) && target > 0 {
                 state.next = Some(Vec::new());
                 drop(state);
-                // Nobody waits for it: if it cannot be asked now, then by the next call.
+                // No call waits for this command: if it cannot be queued now, the next call queues it.
                 if !self.ask(slot) {
                     slot.lock().next = None;
                 }
             }
-            // It is known where it stands, should the store be gone.
+            // Keeps the local count current, in case the store becomes unreachable.
             let _ = self.0.alone.count(&slot.id, quota);
             return Some(Ok(()));
         }
@@ -158,7 +158,7 @@ where
             state.next = Some(vec![tell]);
             drop(state);
             if !self.ask(&slot) {
-                // More waits to be asked than may: this gateway decides by itself.
+                // The queue of commands is full: this gateway decides by itself.
                 slot.lock().next = None;
                 return Begun::Decided(self.0.alone.count(id, quota));
             }
@@ -219,7 +219,7 @@ where
         drop(state);
         let mut granted = let_in;
         for waits in waiting {
-            // A call that has gone meanwhile has been counted, as one is that is refused for something else.
+            // A call that was dropped meanwhile stays counted, like a call that another layer refuses.
             let verdict = if granted > 0 {
                 granted -= 1;
                 let _ = self.0.alone.count(&slot.id, quota);
@@ -231,7 +231,7 @@ where
         }
     }
 
-    /// Gives back what is not used.
+    /// Returns unused permits.
     async fn tend(&self, slot: &Slot<K>) {
         let Inner { rates, name, .. } = &*self.0;
         {
@@ -264,7 +264,8 @@ where
                 back,
                 ..Take::default()
             };
-            // Told even where nothing is left: the store would give back what it noted. Where this is not heard, it does.
+            // Sent even if no permit is left, because the store would otherwise return the recorded permits again. If
+            // the command is lost, the store returns them by itself.
             let _ = rates.store.take(rates.node, &id, quota, take, NOTED).await;
             return;
         }
@@ -318,18 +319,18 @@ impl State {
         self.last_used = now;
     }
 
-    /// When what it has is given back.
+    /// When unused permits are returned.
     fn due(&self) -> Instant {
         (self.last_used + IDLE).min(self.valid_until - (VALID - IDLE) / 4)
     }
 
-    /// Whether nothing was asked that would bring permits, and something would.
+    /// Whether no permits are requested, and a request could succeed.
     fn is_quiet(&self, now: Instant) -> bool {
         let has_some = self.none.is_none_or(|(_, ask_at)| now >= ask_at);
         has_some && self.asked.is_empty() && self.next.is_none()
     }
 
-    /// How many permits are good to have.
+    /// Number of permits to have in advance.
     fn target(&mut self, now: Instant) -> u64 {
         let most = u64::from(self.quota.count) / QUOTA_PARTS;
         self.demand.count(now, 0);
@@ -381,7 +382,7 @@ impl Quota {
         self.per / self.count.max(1)
     }
 
-    /// How long the store is not asked that has no permit for so long.
+    /// How long the store is not queried after it reported that no permit is free for `wait`.
     fn pause(self, wait: Duration) -> Duration {
         let some = if u64::from(self.count) < QUOTA_PARTS {
             Duration::ZERO
@@ -402,7 +403,7 @@ where
             Begun::Decided(verdict) => verdict,
             Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
                 Ok(Ok(verdict)) => verdict,
-                // Nobody asks the store any more: what it was to be asked is forgotten.
+                // The task has stopped: forget the commands that it was to send.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();

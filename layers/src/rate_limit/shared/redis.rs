@@ -16,7 +16,7 @@ pub struct RedisRates {
 }
 
 impl RedisRates {
-    /// Over a connection.
+    /// Creates a store over a connection.
     #[must_use]
     pub fn new(conn: RedisConn) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl RateStore for RedisRates {
     }
 }
 
-/// What Lua still counts exactly, in thousandths.
+/// Largest number of units whose thousandths Lua represents exactly.
 const UNITS_MAX: u64 = 1_000_000_000_000;
 
 fn micros(time: Duration) -> u64 {

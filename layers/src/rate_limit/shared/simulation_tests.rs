@@ -1,4 +1,5 @@
-//! Gateways over a simulated store, clock and network, from seeds: beside one gateway that gets all calls.
+//! Several gateways over a simulated store, clock and network, from seeds, compared with one gateway that gets all
+//! calls.
 
 use std::{
     collections::HashMap,
@@ -12,7 +13,7 @@ use crate::rate_limit::{Gcra, Limiter, PostPaid};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// splitmix64.
+/// The generator splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -25,11 +26,11 @@ impl Random {
     }
 }
 
-/// `take.lua` and `spend.lua`, behind a network.
+/// `take.lua` and `spend.lua`, behind a simulated network.
 #[derive(Clone)]
 struct SimulatedStore(Arc<Mutex<Simulated>>);
 
-/// How many a gateway has, and until when.
+/// Permits of each gateway, and until when.
 type Permits = HashMap<u64, (u64, f64)>;
 
 struct Simulated {
@@ -37,11 +38,11 @@ struct Simulated {
     random: Random,
     delay_us_max: u64,
     is_down: bool,
-    /// Of so many answers one is lost, and the command is done.
+    /// One in this many answers is lost after its command was executed.
     lost_in: Option<u64>,
-    /// The TAT, and what each gateway has until when.
+    /// The TAT, and each gateway's permits.
     permits: HashMap<String, (f64, Permits)>,
-    /// Taken, when, and each gateway's newest batch.
+    /// Amount taken, its time, and each gateway's newest batch.
     spent: HashMap<String, (f64, f64, HashMap<u64, u64>)>,
 }
 
@@ -62,7 +63,7 @@ impl SimulatedStore {
         change(&mut self.0.lock().unwrap());
     }
 
-    /// A way there or back.
+    /// One direction of the network.
     async fn way(&self) -> Result<(), BoxError> {
         let delay = {
             let mut store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,16 +184,16 @@ fn gateways(store: &SimulatedStore, count: usize) -> Vec<Gateway> {
         .collect()
 }
 
-/// How calls come: so many a second in the mean, to each gateway its part in a hundred.
+/// Arrivals of calls: the mean number per second, and each gateway's percentage.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     per_second: f64,
     parts: [u64; 3],
-    /// They come in the first tenth of each so many seconds.
+    /// All calls arrive in the first tenth of each period of this many seconds.
     bursts: Option<u64>,
 }
 
-/// When each call comes and to which gateway.
+/// Time and gateway of each call.
 fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, usize)> {
     let count = (load.per_second * time.as_secs_f64()) as u64;
     let mut all: Vec<(Duration, usize)> = (0..count)
@@ -216,7 +217,7 @@ fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, u
     all
 }
 
-/// When calls were let in: by the gateways, and by one alone that got all of them.
+/// Times at which calls were admitted, by three gateways and, for comparison, by one gateway that got all calls.
 struct Outcome {
     let_in: Vec<Duration>,
     by_one: Vec<Duration>,
@@ -225,7 +226,7 @@ struct Outcome {
     waited: u64,
 }
 
-/// Lets calls come as `load` says. What is done `at` some time is done before the call that comes then.
+/// Sends the calls of `load`. Before each call, the closure gets its time and may change the world.
 async fn requests(
     quota: Quota,
     load: Load,
@@ -273,7 +274,8 @@ async fn requests(
 }
 
 impl Outcome {
-    /// By how many hundredths of a minute's quota the two differ in any minute that begins with a second.
+    /// Largest difference between the two, in hundredths of a minute's quota, over the minutes that begin at a full
+    /// second.
     fn error_percent(&self, time: Duration) -> f64 {
         let within = |calls: &[Duration], from: Duration| {
             let end = calls.partition_point(|at| *at < from + MINUTE);
@@ -316,7 +318,7 @@ fn shapes(per_minute: u32) -> Vec<Load> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_gateways_let_in_what_one_would_within_two_percent_in_each_minute() {
+async fn three_gateways_admit_as_many_requests_as_one_within_two_percent() {
     let time = Duration::from_secs(100);
     for per_minute in [600, 6_000, 60_000] {
         let quota = Quota::per_minute(per_minute);
@@ -352,12 +354,12 @@ async fn small_limits_are_exact() {
             };
             let outcome = requests(quota, load, time, seed, |_, _, _| {}).await;
             let (ours, one) = (outcome.let_in.len(), outcome.by_one.len());
-            // One that comes in the millisecond that a permit takes to be known may be the next one.
+            // A call in the millisecond before a permit is known may get the next one.
             assert!(
                 ours.abs_diff(one) <= 1 + one / 100,
                 "{per_minute}, {seed}: {ours} for {one}"
             );
-            // Never more than the quota, in whatever minute.
+            // At most the quota, in any minute.
             for (index, from) in outcome.let_in.iter().enumerate() {
                 let minute = &outcome.let_in[index..];
                 let count = minute.partition_point(|at| *at < *from + MINUTE) as u32;
@@ -371,7 +373,7 @@ async fn small_limits_are_exact() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_killed_gateway_had_comes_back() {
+async fn permits_of_a_killed_gateway_are_returned() {
     let time = Duration::from_secs(90);
     let quota = Quota::per_minute(6_000);
     for seed in 0..5 {
@@ -381,7 +383,7 @@ async fn what_a_killed_gateway_had_comes_back() {
             bursts: None,
         };
         let mut killed = 0;
-        // Each five seconds one dies with what it has, and another one comes.
+        // Every five seconds one gateway dies with its permits, and another one replaces it.
         let outcome = requests(quota, load, time, seed, |at, nodes, store| {
             if at.as_secs() / 5 > killed {
                 killed += 1;
@@ -395,7 +397,7 @@ async fn what_a_killed_gateway_had_comes_back() {
         println!("{killed} killed: {error:.2} % off");
         assert!(error < 2.0, "{seed}: {error} %");
     }
-    // One that took all that there was and used nothing of it.
+    // A gateway that took all permits and used none.
     let store = SimulatedStore::new(7, 100);
     let one = Quota::per_minute(6_000).with_burst(20);
     let take = Take {
@@ -417,11 +419,11 @@ async fn what_a_killed_gateway_had_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_used_is_given_back_before_it_would_be_taken_away() {
+async fn unused_permits_are_returned_before_they_expire() {
     let store = SimulatedStore::new(1, 100);
     let mut nodes = gateways(&store, 2);
     let quota = Quota::per_minute(6_000).with_burst(10);
-    // The first one gets a slice of its own and falls silent.
+    // The first gateway gets a slice of its own and stops.
     for _ in 0..9 {
         assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
     }
@@ -442,11 +444,11 @@ async fn what_is_not_used_is_given_back_before_it_would_be_taken_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_store_each_gateway_goes_on_alone_and_no_further_than_the_limit() {
+async fn without_the_store_each_gateway_enforces_the_limit_locally() {
     let store = SimulatedStore::new(1, 100);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(60);
-    // The burst is used at the first one: it knows so when the store has gone.
+    // The burst is used at the first gateway, which remembers this when the store fails.
     for _ in 0..10 {
         assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
     }
@@ -460,7 +462,7 @@ async fn without_the_store_each_gateway_goes_on_alone_and_no_further_than_the_li
             let_in += u64::from(node.requests.admit("key".into(), quota).await.is_ok());
         }
     }
-    // Half a minute, three gateways, and the bursts of the two that had let nobody in.
+    // Half a minute, three gateways, and the bursts of the two that had admitted no call.
     assert!((90..=3 * 31 + 20).contains(&let_in), "{let_in}");
     assert!(nodes.iter().all(|node| node.rates.counts().failures > 0));
     store.set(|store| store.is_down = false);
@@ -525,7 +527,7 @@ async fn tokens(
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_gateways_let_use_what_one_would_within_two_percent() {
+async fn three_gateways_admit_as_many_tokens_as_one_within_two_percent() {
     for (per_minute, each, factor) in [
         (60_000, 500, 1.5),
         (60_000, 500, 4.0),
@@ -537,7 +539,7 @@ async fn three_gateways_let_use_what_one_would_within_two_percent() {
         for parts in [[34, 33, 33], [90, 8, 2]] {
             for lost_in in [None, Some(20)] {
                 let load = Load {
-                    // Twice as many: the burst is a minute's, and two minutes pass.
+                    // Twice the rate: the burst is a minute's, and two minutes pass.
                     per_second: f64::from(per_minute) / 60.0 / each as f64 * factor,
                     parts,
                     bursts: None,
@@ -557,7 +559,7 @@ async fn three_gateways_let_use_what_one_would_within_two_percent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_few_large_calls_are_counted_to_the_token_and_others_told_how_long_to_wait() {
+async fn large_calls_are_counted_exactly_and_later_ones_get_the_exact_wait() {
     let store = SimulatedStore::new(1, 1_000);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(1_000).with_burst(1_000);
@@ -571,7 +573,7 @@ async fn a_few_large_calls_are_counted_to_the_token_and_others_told_how_long_to_
         let wait = node.tokens.admit(id.clone(), quota).await.unwrap_err();
         assert_eq!(wait.as_secs_f64().round(), 30.0, "{wait:?}");
     }
-    // A debt that was told and whose answer was lost is not doubled.
+    // A debt that was reported and whose answer was lost is not doubled.
     store.set(|store| store.lost_in = Some(1));
     nodes[0].tokens.take(&id, 500);
     sleep(Duration::from_millis(20)).await;
@@ -591,7 +593,7 @@ async fn a_few_large_calls_are_counted_to_the_token_and_others_told_how_long_to_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_caller_used_who_was_forgotten_meanwhile_counts_too() {
+async fn usage_of_an_evicted_caller_still_counts() {
     let store = SimulatedStore::new(1, 1_000);
     let (rates, mut run) = SharedRates::new(store.clone());
     let mut task = JoinSet::new();

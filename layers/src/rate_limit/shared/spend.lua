@@ -1,16 +1,16 @@
 #!lua
--- What a key has used over all gateways: a bucket that fills again. KEYS[1] = a hash: u is what was taken and is not
--- filled again, at is when that was so, in microseconds of the server's clock, and each gateway has a field with the
--- number of its newest batch, so that none is counted twice.
--- ARGV: microseconds, units in that time, the gateway, the batch's number, the batch's units (0: it only asks).
--- Answers what is taken, in thousandths of a unit.
+-- Usage of a key over all gateways: a bucket that refills. KEYS[1] = a hash: u is the amount taken and not refilled, at
+-- is the time for which u is valid, in microseconds of the server's clock, and each gateway has a field with the number
+-- of its newest batch, so that no batch is counted twice. ARGV: microseconds, units in that time, the gateway, the
+-- batch's number, the batch's units (0: a query only). Returns the amount taken, in thousandths of a unit.
 local per, count, units = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[5])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local was = redis.call('HMGET', KEYS[1], 'u', 'at', ARGV[3])
 local at = tonumber(was[2] or now)
 if at > now then
-  -- The clock went back: what was taken is filled again from here on, also where nobody who waits for that takes more.
+  -- The clock went back: refilling starts again from now. This is stored at once, because callers who only wait take
+  -- nothing.
   at = now
   redis.call('HSET', KEYS[1], 'at', string.format('%.0f', now))
 end
@@ -19,7 +19,7 @@ if units > 0 and was[3] ~= ARGV[4] then
   taken = taken + units
   redis.call('HSET', KEYS[1], 'u', string.format('%.6f', taken), 'at', string.format('%.0f', now), ARGV[3], ARGV[4])
   local full_ms = math.min(math.ceil(taken * per / count / 1000), 1e12)
-  -- A batch may be told again for a while after all of it is filled.
+  -- A batch may be sent again for a while after it has refilled completely.
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', full_ms + 10000))
 end
 return math.ceil(taken * 1000)

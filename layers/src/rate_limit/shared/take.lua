@@ -1,9 +1,9 @@
 #!lua
--- A key's requests over all gateways, by GCRA. KEYS[1] = a hash: t is the theoretical arrival time (TAT) in microseconds
--- of the server's clock, and each gateway that has permits in memory a field "<permits> <until, in microseconds>".
--- ARGV: microseconds, requests in that time, burst, the gateway, calls that wait, further permits that it would like,
--- permits that it has, permits that it gives back, for how many microseconds it has them.
--- Answers: permits, or as a negative number the microseconds until there is one; 0 to whoever wants none.
+-- Requests of a key over all gateways, by GCRA. KEYS[1] = a hash: t is the theoretical arrival time (TAT) in
+-- microseconds of the server's clock, and each gateway with permits in memory has a field "<permits> <until, in
+-- microseconds>". ARGV: microseconds, requests in that time, burst, the gateway, waiting calls, further permits
+-- requested, permits that the gateway has, permits that it returns, microseconds until its permits expire. Returns
+-- permits, or as a negative number the microseconds until there is one; 0 if none were requested.
 local interval, burst = tonumber(ARGV[1]) / tonumber(ARGV[2]), tonumber(ARGV[3])
 local calls, spare, has = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local time = redis.call('TIME')
@@ -18,20 +18,20 @@ for i = 1, #fields, 2 do
     was = value
   else
     local permits, ends = value:match('^(%d+) (%d+)$')
-    -- Whoever had these has neither used nor renewed them: it is gone.
+    -- The gateway has neither used nor renewed these permits: it is gone.
     if tonumber(ends) < now then
       back = back + tonumber(permits)
       redis.call('HDEL', KEYS[1], field)
     end
   end
 end
--- No TAT lies more than a whole burst ahead, unless the clock went back or the limit was lowered.
+-- A TAT is at most a whole burst ahead, unless the clock went back or the limit was lowered.
 tat = math.max(now, math.min(tat, now + burst * interval) - back * interval)
 local free = math.floor(burst - (tat - now) / interval)
 local granted = math.max(0, math.min(calls + spare, free))
 tat = tat + granted * interval
 has = has + math.max(0, granted - calls)
--- Once the bucket is full and no permit is left there is nothing to remember.
+-- Once the bucket is full and no permit is left, nothing needs to be stored.
 local until_us = tat
 if has > 0 then
   local ends = now + tonumber(ARGV[9])

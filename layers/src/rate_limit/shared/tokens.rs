@@ -19,22 +19,22 @@ use crate::rate_limit::{
     post_paid::{Bucket, UNIT},
 };
 
-/// What is known of a caller who has taken more than half of what there is.
+/// Maximum age of the usage of a caller that has taken more than half.
 pub const NEAR_FRESH: Duration = Duration::from_millis(25);
-/// What is known of others.
+/// Maximum age for other callers.
 const FAR_FRESH: Duration = Duration::from_millis(100);
-/// Where few calls use all of it.
+/// Maximum age if few calls use the whole quota.
 const EXACT_FRESH: Duration = Duration::from_millis(2);
-/// So few.
+/// Number of calls that counts as few.
 const FEW: u128 = 16;
-/// A call waits for the store where what is known is so many times older than it should be: until then somebody asks
-/// for it, and nobody waits.
+/// A call waits for the store if the usage is this many times older than its maximum age. Until then the store is
+/// queried, but no call waits.
 const STALE: u32 = 4;
 
 type Verdict = Result<(), Duration>;
 
-/// What requests use over all gateways; see [the module](super) and [`PostPaid`](crate::rate_limit::PostPaid), which
-/// it does as one gateway would.
+/// Limits usage over all gateways, as one gateway would with [`PostPaid`](crate::rate_limit::PostPaid); see [the
+/// module](super).
 pub struct SharedPostPaid<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
@@ -50,17 +50,17 @@ struct Slot<K> {
 }
 
 struct State {
-    /// What all have taken as far as the store has answered, and this gateway since.
+    /// Usage over all gateways as of the store's last answer, plus this gateway's since.
     bucket: Bucket,
-    /// Used at this gateway and not told.
+    /// Used at this gateway and not reported.
     untold: u64,
-    /// What is told, until the store has answered.
+    /// Being reported; kept until the store answers.
     batch: Batch,
-    /// From when the latest answer is.
+    /// Time of the latest answer.
     known: Option<Instant>,
-    /// When the store was asked last.
+    /// Time of the latest command.
     asked: Option<Instant>,
-    /// The most that a call has used.
+    /// Largest usage of one call.
     largest: u64,
     waiting: Vec<oneshot::Sender<Verdict>>,
     telling: Telling,
@@ -69,9 +69,9 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
     No,
-    /// Once more calls may have ended.
+    /// Scheduled, to include calls that end in the meantime.
     Soon,
-    /// Now, or the store has been asked.
+    /// Due now, or sent and not answered.
     Now,
 }
 
@@ -85,8 +85,7 @@ where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
     S: RateStore,
 {
-    /// Counts what `name` limits: all gateways that call it so count together. Remembers at most `callers_max`
-    /// callers.
+    /// Counts under `name`: all gateways that use this name count together. Keeps at most `callers_max` callers.
     #[must_use]
     pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
         Self(Arc::new(Inner {
@@ -97,7 +96,7 @@ where
         }))
     }
 
-    /// Takes what a request of `id` has used. Of whoever was never asked for here nothing is counted.
+    /// Takes what a request of `id` has used. Does nothing for a caller that was never admitted here.
     pub fn take(&self, id: &K, units: u64) {
         let Some(slot) = self.0.slots.get(id) else {
             return;
@@ -134,7 +133,7 @@ where
         slot
     }
 
-    /// What memory says; `None`: the store has to be asked.
+    /// The decision from memory; `None` if the store must be queried.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let now = Instant::now();
         let mut state = slot.lock();
@@ -153,7 +152,7 @@ where
         Some(state.bucket.debt_paid_in())
     }
 
-    /// Asks the store at once, unless it is being asked.
+    /// Queries the store at once, unless a query is running.
     fn ask(&self, slot: &Arc<Slot<K>>) {
         if mem::replace(&mut slot.lock().telling, Telling::Now) == Telling::Now {
             return;
@@ -184,7 +183,7 @@ where
         Begun::Asked(told)
     }
 
-    /// Tells what has ended, and what ends meanwhile, unless somebody else does.
+    /// Reports finished calls, and those that finish in the meantime, unless another task does.
     async fn tell_if_due(&self, slot: &Slot<K>) {
         while slot.is_due() {
             match self.tell(slot).await {
@@ -194,7 +193,7 @@ where
         }
     }
 
-    /// Asks the store, and says when it has to be told of what has ended meanwhile.
+    /// Reports to the store and returns when the next report is due, if calls have ended in the meantime.
     async fn tell(&self, slot: &Slot<K>) -> Option<Instant> {
         let Inner { rates, name, .. } = &*self.0;
         let began = Instant::now();
@@ -216,7 +215,7 @@ where
         let was_heard = answer.is_ok();
         match answer {
             Ok(thousandths) => {
-                // A late answer may be of a batch that was told again, and heard of, meanwhile.
+                // A late answer may be for a batch that was sent again and acknowledged in the meantime.
                 if state.batch.number == batch.number {
                     state.batch.units = 0;
                 }
@@ -226,8 +225,8 @@ where
                 let untold = state.untold;
                 state.bucket.take(untold);
             }
-            // The batch is told again with the next question; until then this gateway counts for itself, from what
-            // it knows.
+            // The batch is sent again with the next command; until then this gateway counts by itself, from its last
+            // known state.
             Err(_) => add(&rates.counters.failures, 1),
         }
         state.bucket.fill(self.0.nanos());
@@ -249,7 +248,7 @@ impl<K> Slot<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what has ended is to be told, and nobody else has asked the store meanwhile.
+    /// Whether a report is due and no other task has started one. Marks it as started.
     fn is_due(&self) -> bool {
         let mut state = self.lock();
         let is_due = state.telling == Telling::Soon;
@@ -277,7 +276,7 @@ impl State {
         }
     }
 
-    /// How old what is known may be.
+    /// Maximum age of the known usage.
     fn fresh(&self) -> Duration {
         let burst = u128::from(self.bucket.quota.burst.max(1)) * UNIT;
         if self.largest == 0 || u128::from(self.largest) * UNIT * FEW > burst {
@@ -289,7 +288,7 @@ impl State {
         }
     }
 
-    /// When the store is told of what has ended.
+    /// When the next report to the store is due.
     fn due(&self) -> Instant {
         let now = Instant::now();
         self.asked.map_or(now, |asked| asked + self.fresh() * 4 / 5)
@@ -313,7 +312,7 @@ where
             Begun::Decided(verdict) => verdict,
             Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
                 Ok(Ok(verdict)) => verdict,
-                // Nobody asks the store any more.
+                // The task has stopped.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();

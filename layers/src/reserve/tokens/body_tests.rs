@@ -1,5 +1,6 @@
-//! From the bytes of a request to its charge, in all three formats: no answer that a vendor can make of the request costs
-//! more than was held for it. What it can make of it is counted here, part by part, and not by what is tested.
+//! From the bytes of a request to its charge, in all three formats: no answer that a vendor can give to the request
+//! costs more than its hold. The most that a vendor can bill is counted here, part by part, independently of the code
+//! under test.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -8,9 +9,10 @@ use serde_json::{Value, json};
 use super::{tests::caller, *};
 use crate::{
     call::Operation,
-    parse,
-    price::{Condition, Label, Price, Rate},
-    usage::{Meter, Usage},
+    parse::{self, encode},
+    price::{Condition, Label, Price, PriceList, Rate},
+    reserve::Bill,
+    usage::{End, Meter, Reading, Usage},
     vendor_usage::{MessagesUsage, VendorUsage, chat_usage, responses_usage},
 };
 
@@ -21,22 +23,30 @@ const OUTPUT_TOKENS_MAX: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Part {
-    /// With a lifetime in the cache: none, five minutes, an hour.
+    /// Text with a cache lifetime: none, five minutes, one hour.
     Text(String, usize),
-    Image,
-    Document,
-    /// A tenth of a second, which is three tokens at the dearest vendor.
+    /// A PNG of this size in pixels; `None`: sent as an address.
+    Image(Option<(u32, u32)>),
+    /// A PDF with this many pages; `None`: sent as an address.
+    Document(Option<u64>),
+    /// A tool's result with these parts.
+    Result(Vec<Self>),
+    /// A tenth of a second of audio, which is three tokens at the most expensive vendor.
     Sound,
 }
 
 fn parts() -> impl Strategy<Value = Vec<Part>> {
     let part = prop_oneof![
         4 => ("[a-zа-я \"\\\\\n]{0,60}", 0..3_usize).prop_map(|(text, ttl)| Part::Text(text, ttl)),
-        1 => Just(Part::Image),
-        1 => Just(Part::Document),
+        2 => prop::option::of((1..5000_u32, 1..5000_u32)).prop_map(Part::Image),
+        2 => prop::option::of(1..200_u64).prop_map(Part::Document),
         1 => Just(Part::Sound),
     ];
-    prop::collection::vec(part, 1..6)
+    let inside = part
+        .clone()
+        .prop_filter("sound is no result", |part| !matches!(part, Part::Sound));
+    let result = prop::collection::vec(inside, 1..4).prop_map(Part::Result);
+    prop::collection::vec(prop_oneof![6 => part, 1 => result], 1..6)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,12 +87,15 @@ fn wishes() -> impl Strategy<Value = Wishes> {
         })
 }
 
-/// What a request can bring about, and what it may be billed as.
+/// The most that a request can cause, by billing class.
 #[derive(Debug, Default)]
 struct Most {
     input: u64,
     images: u64,
     sound: u64,
+    text_bytes: u64,
+    /// Contains a document that can fill the window.
+    unseen: bool,
     searches: u64,
     output: u64,
     hour: bool,
@@ -94,63 +107,132 @@ struct Most {
     us: bool,
 }
 
-/// A body, and what can come of it. A wish that a format has no field for is none.
-fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (Value, Most) {
-    const PNG: &str = "data:image/png;base64,AAAA";
-    // 48 bytes of head, and silence.
-    let wav = format!(
-        "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA{}",
-        "A".repeat(6396)
-    );
-    let mut most = Most::default();
-    let (mut content, mut text_bytes) = (Vec::new(), 0);
-    // A turn that says nothing is none.
-    let first = Part::Text("x".into(), 0);
-    for part in std::iter::once(&first).chain(parts) {
-        let sent = match (part, op) {
-            (Part::Text(text, ttl), _) => {
-                text_bytes += text.len() as u64;
-                let mut part = match op {
-                    Operation::Responses => json!({ "type": "input_text", "text": text }),
-                    _ => json!({ "type": "text", "text": text }),
-                };
-                if *ttl > 0 && op != Operation::Responses {
-                    most.hour |= *ttl == 2;
-                    let lives = ["", "5m", "1h"][*ttl];
-                    part["cache_control"] = json!({ "type": "ephemeral", "ttl": lives });
-                }
-                part
+/// Tokens that vendors count for an image of this size, by their guides.
+fn image_tokens(width: u64, height: u64) -> u64 {
+    // Scales the image until no side exceeds `long_max` and the shorter one does not exceed `short_max`.
+    let fit = |long_max: u64, short_max: u64| {
+        let (long, short) = (width.max(height), width.min(height));
+        let (mut long, mut short) = (long, short.max(1));
+        if long > long_max {
+            (long, short) = (long_max, (short * long_max / long).max(1));
+        }
+        if short > short_max {
+            (long, short) = (long * short_max / short, short_max);
+        }
+        (long, short)
+    };
+    let grid = |(long, short): (u64, u64), side: u64| long.div_ceil(side) * short.div_ceil(side);
+    // 85 and 170 per tile; patches at 2.46; patches of 28, at most 4 784; patches of 16 with a mark after each row.
+    let tiles = 85 + 170 * grid(fit(2048, 768), 512);
+    let patches = grid((width, height), 32).min(1536) * 246 / 100;
+    let small = grid(fit(2576, 2576), 28).min(4784);
+    let (long, short) = fit(1024, 1024);
+    let smallest = grid((long, short), 16) + long.div_ceil(16);
+    tiles.max(patches).max(small).max(smallest).max(258)
+}
+
+/// A part in the wire format; adds its maximum to `most`.
+fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Option<Value> {
+    // A head of 48 bytes, and silence.
+    let wav = || {
+        format!(
+            "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA{}",
+            "A".repeat(6396)
+        )
+    };
+    Some(match part {
+        Part::Text(text, ttl) => {
+            most.text_bytes += text.len() as u64;
+            let mut part = match op {
+                Operation::Responses => json!({ "type": "input_text", "text": text }),
+                _ => json!({ "type": "text", "text": text }),
+            };
+            if *ttl > 0 && op != Operation::Responses {
+                most.hour |= *ttl == 2;
+                let lives = ["", "5m", "1h"][*ttl];
+                part["cache_control"] = json!({ "type": "ephemeral", "ttl": lives });
             }
-            (Part::Image, _) => {
-                most.images += IMAGE_TOKENS;
-                match op {
-                    Operation::Chat => json!({ "type": "image_url", "image_url": { "url": PNG } }),
-                    Operation::Messages => json!({ "type": "image",
-                        "source": { "type": "base64", "media_type": "image/png", "data": "AAAA" } }),
-                    _ => json!({ "type": "input_image", "image_url": PNG }),
-                }
+            part
+        }
+        Part::Image(size) => {
+            most.images += size.map_or(IMAGE_TOKENS, |(width, height)| {
+                image_tokens(width.into(), height.into())
+            });
+            let url = size.map_or("https://images.example/1".to_owned(), |(width, height)| {
+                format!("data:image/png;base64,{}", encode(&png(width, height)))
+            });
+            match op {
+                Operation::Chat => json!({ "type": "image_url", "image_url": { "url": url } }),
+                Operation::Messages => json!({ "type": "image", "source": source(&url) }),
+                _ => json!({ "type": "input_image", "image_url": url }),
             }
-            (Part::Document, Operation::Chat) => {
-                most.input += DOCUMENT_TOKENS;
-                json!({ "type": "file", "file": { "file_data": "data:application/pdf;base64,AAAA" } })
+        }
+        Part::Document(pages) => {
+            // This format refuses a document by address.
+            let pages = pages.or((op == Operation::Responses).then_some(1));
+            let is_unseen = pages.is_none() || mode == HoldMode::Strict;
+            most.unseen |= is_unseen;
+            // Text and image of each page.
+            most.input += pages.unwrap_or(0) * 3_000;
+            most.images += pages.unwrap_or(0) * 4_784;
+            let url = pages.map_or("https://files.example/1.pdf".to_owned(), |pages| {
+                let page = "<< /Type /Page /Parent 2 0 R >>\n".repeat(pages as usize);
+                let file = encode(format!("%PDF-1.7\n{page}").as_bytes());
+                format!("data:application/pdf;base64,{file}")
+            });
+            match op {
+                Operation::Chat => json!({ "type": "file", "file": { "file_data": url } }),
+                Operation::Messages => json!({ "type": "document", "source": source(&url) }),
+                _ => json!({ "type": "input_file", "file_data": url }),
             }
-            (Part::Document, Operation::Messages) => {
-                most.input += DOCUMENT_TOKENS;
-                json!({ "type": "document",
-                    "source": { "type": "base64", "media_type": "application/pdf", "data": "AAAA" } })
-            }
-            (Part::Sound, Operation::Chat) => {
-                most.sound += 3;
-                json!({ "type": "input_audio", "input_audio": { "data": wav, "format": "wav" } })
-            }
-            (Part::Document | Part::Sound, _) => continue,
-        };
-        content.push(sent);
+        }
+        Part::Sound if op == Operation::Chat => {
+            most.sound += 3;
+            json!({ "type": "input_audio", "input_audio": { "data": wav(), "format": "wav" } })
+        }
+        Part::Result(parts) if op == Operation::Messages => {
+            let parts = parts
+                .iter()
+                .filter_map(|part| content(op, part, mode, most));
+            let parts = parts.collect::<Vec<_>>();
+            json!({ "type": "tool_result", "tool_use_id": "t", "content": parts })
+        }
+        Part::Sound | Part::Result(_) => return None,
+    })
+}
+
+/// The head of a PNG file.
+fn png(width: u32, height: u32) -> Vec<u8> {
+    let mut file = b"\x89PNG\r\n\x1A\n\0\0\0\rIHDR".to_vec();
+    file.extend(width.to_be_bytes());
+    file.extend(height.to_be_bytes());
+    file
+}
+
+/// The source of a part in the messages format.
+fn source(url: &str) -> Value {
+    match url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"))
+    {
+        Some((kind, data)) => json!({ "type": "base64", "media_type": kind, "data": data }),
+        None => json!({ "type": "url", "url": url }),
     }
+}
+
+/// A body, and the most that it can cause. Wishes for which the format has no field are ignored.
+fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (Value, Most) {
+    let mut most = Most::default();
+    // A turn must not be empty.
+    let first = Part::Text("x".into(), 0);
+    let content = std::iter::once(&first)
+        .chain(parts)
+        .filter_map(|part| content(op, part, mode, &mut most))
+        .collect::<Vec<_>>();
     most.input += most.images + most.sound;
     most.input += match mode {
-        HoldMode::Usual => text_bytes * 2 / 3,
-        HoldMode::Strict => text_bytes,
+        HoldMode::Usual => most.text_bytes * 2 / 3,
+        HoldMode::Strict => most.text_bytes,
     };
     let turns = json!([{ "role": "user", "content": content }]);
     let mut body = json!({ "model": "m" });
@@ -159,7 +241,7 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
     } else {
         1
     };
-    // The messages format always has a ceiling.
+    // The messages format always has a maximum.
     let ceiling = match op {
         Operation::Messages => Some(wishes.max_tokens.unwrap_or(100)),
         _ => wishes.max_tokens,
@@ -196,7 +278,7 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
             if wishes.searches > 0 {
                 tools.push(json!({ "type": "web_search_20250305", "name": "web_search",
                     "max_uses": wishes.searches }));
-                // All is read again behind each search, and what the searches before it found.
+                // After each search everything is read again, with the results of earlier searches.
                 let steps = wishes.searches + 1;
                 most.searches = wishes.searches;
                 most.images *= steps;
@@ -264,7 +346,7 @@ fn prices(rates: &[u64]) -> PriceList {
     PriceList::from(usual).rules(all)
 }
 
-/// What the vendor says: so many thousandths of the most, of the input that is left, and so on.
+/// The vendor's usage: each count in thousandths of the maximum, or of the input that is left.
 fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [bool; 4]) -> Value {
     let [
         _,
@@ -344,14 +426,14 @@ fn read(op: Operation, said: &Value) -> VendorUsage {
 
 proptest! {
     #[test]
-    fn no_answer_that_a_request_can_bring_about_costs_more_than_was_held_for_it(
+    fn no_answer_to_a_request_costs_more_than_its_hold(
         op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),
         strict in any::<bool>(), parts in parts(), wishes in wishes(), window in prop::option::of(500..100_000_u64),
         rates in prop::collection::vec(0..10_000_000_000_u64, 16 * 11),
         thousandths in prop::array::uniform10(0..=1000_u64), flags in prop::array::uniform4(any::<bool>()),
     ) {
         let mode = if strict { HoldMode::Strict } else { HoldMode::Usual };
-        let (body, most) = request(op, &parts, &wishes, mode);
+        let (body, mut most) = request(op, &parts, &wishes, mode);
         let call = parse::call(op, &Bytes::from(body.to_string()), 100);
         let call = call.unwrap_or_else(|error| panic!("{body}: {error}"));
         let list = prices(&rates);
@@ -371,9 +453,19 @@ proptest! {
         });
         req.extensions_mut().insert(caller());
         let tariff = ByTokens::new(mode, IMAGE_TOKENS, DOCUMENT_TOKENS).search_tokens(SEARCH_TOKENS);
-        let Quote { want, bill, .. } = tariff.quote(&req).unwrap();
+        let quote = tariff.quote(&req);
+        // Content that can fill the window is sold only if the window is known.
+        if let Err(error) = quote {
+            let refused = matches!(error, Error::Invalid { problem: Problem::SizeUnseen, .. });
+            prop_assert!(refused && most.unseen && window.is_none(), "{body}: {error}");
+            return Ok(());
+        }
+        let Quote { want, bill, .. } = quote.unwrap();
+        if most.unseen && let Some(window) = window {
+            most.input = most.input.max(window * (most.searches + 1));
+        }
 
-        // Each step of the call has the window for itself.
+        // Each step of the call may fill the window.
         let most_input = window.map_or(most.input, |window| most.input.min(window * (most.searches + 1)));
         let input = (most_input * thousandths[0] / 1000).max(1);
         let said = said(op, &most, input, thousandths, flags);
@@ -392,11 +484,89 @@ proptest! {
         let (charged, item) = bill.charge(&reading).unwrap();
         prop_assert!(charged <= want, "{charged:?} of {want:?}: {body} {said} {item:?}");
         prop_assert!(!item.bounded && !item.unpriced, "{body} {said} {item:?}");
-        // Nothing of it is lost, and anyone can reckon it again.
+        // Nothing is lost, and anybody can recompute the charge.
         prop_assert_eq!(item.usage.input_total(), input);
         prop_assert_eq!(item.usage.output_total(), usage.output_total());
         let searches = |usage: Usage| usage.classes.get(Class::WebSearchCall);
         prop_assert_eq!(searches(item.usage), searches(usage));
         prop_assert_eq!(item.price.unwrap().cost(&item.usage), charged);
+    }
+}
+
+/// A count in any relation to the others.
+fn any_count() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        6 => (0..400_u64).prop_map(Value::from),
+        2 => (0..40_000_u64).prop_map(Value::from),
+        1 => prop::sample::select(vec![json!(null), json!(-1), json!("7"), json!(u64::MAX), json!(1e30)]),
+    ]
+}
+
+proptest! {
+    /// Contradictory counts cost at most the hold, and no class has more than the request allows.
+    #[test]
+    fn no_counts_cost_more_than_the_request_allowed(
+        op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),
+        strict in any::<bool>(), counts in prop::array::uniform7(any_count()), total in 0..3_usize, shown in 0..128_u8,
+        rates in prop::collection::vec(0..10_000_000_000_u64, 11), text_bytes in 0..400_u64,
+    ) {
+        let mode = if strict { HoldMode::Strict } else { HoldMode::Usual };
+        let text = "вопрос и ещё немного текста";
+        let turns = json!([{ "role": "user", "content": text }]);
+        let body = match op {
+            Operation::Responses => json!({ "model": "m", "max_output_tokens": 300, "input": turns }),
+            _ => json!({ "model": "m", "max_tokens": 300, "messages": turns }),
+        };
+        let call = parse::call(op, &Bytes::from(body.to_string()), 100).unwrap();
+        let mut req = Request::new(Priced {
+            call: Arc::new(call),
+            model: Arc::new(Model::new("m", OUTPUT_TOKENS_MAX)),
+            prices: PriceList::from(prices(&rates).usual),
+            output_tokens: 300,
+            meter: Meter::default(),
+        });
+        req.extensions_mut().insert(caller());
+        let Quote { want, bill, .. } = ByTokens::new(mode, 0, 0).quote(&req).unwrap();
+        let limit = bill.bounds.input_limit;
+
+        let shown = |place: usize| (shown >> place & 1 > 0).then(|| counts[place].clone());
+        let sum: u64 = counts[..5].iter().filter_map(Value::as_u64).fold(0, u64::saturating_add);
+        let total = [None, shown(5), Some(sum.into())][total].clone();
+        let said = match op {
+            Operation::Messages => json!({ "input_tokens": shown(0), "output_tokens": shown(1),
+                "cache_read_input_tokens": shown(2), "cache_creation_input_tokens": shown(3) }),
+            Operation::Chat => json!({ "prompt_tokens": shown(0), "completion_tokens": shown(1), "total_tokens": total,
+                "prompt_tokens_details": { "cached_tokens": shown(2), "cache_write_tokens": shown(3) },
+                "completion_tokens_details": { "reasoning_tokens": shown(4) }, "reasoning_tokens": shown(6) }),
+            _ => json!({ "input_tokens": shown(0), "output_tokens": shown(1), "total_tokens": total,
+                "input_tokens_details": { "cached_tokens": shown(2), "cache_write_tokens": shown(3) },
+                "output_tokens_details": { "reasoning_tokens": shown(4) }, "reasoning_tokens": shown(6) }),
+        };
+        let json = said.to_string();
+        let read = match op {
+            Operation::Chat => chat_usage(&json),
+            Operation::Messages => MessagesUsage::of(&json).and_then(|usage| usage.counts()),
+            _ => responses_usage(&json),
+        };
+        let suspect = read.is_none_or(|read| read.suspect);
+        let reading = Reading {
+            dispatched: true,
+            usage: read.map(|read| read.usage),
+            others: read.map_or([None; 2], |read| read.others),
+            suspect,
+            output_counted: read.is_some(),
+            text_bytes,
+            text_tokens: text_bytes / 3,
+            end: Some(End::Finished),
+            ..Reading::default()
+        };
+        let (charged, item) = bill.charge(&reading).unwrap();
+        prop_assert!(item.usage.input_total() <= limit, "{said} {item:?}");
+        prop_assert!(item.usage.output_total() <= 300, "{said} {item:?}");
+        prop_assert!(charged <= want, "{charged:?} of {want:?}: {said} {item:?}");
+        prop_assert_eq!(item.price.unwrap().cost(&item.usage), charged);
+        prop_assert_eq!(item.bounded, item.vendor_usage.is_some());
+        prop_assert_eq!(item.bounded, item.bounded_loss_rub.is_some());
+        prop_assert!(!suspect || item.estimated);
     }
 }

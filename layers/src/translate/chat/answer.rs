@@ -1,4 +1,4 @@
-//! A messages answer as a chat completion.
+//! Translates a messages answer to a chat completion.
 
 use std::borrow::Cow;
 
@@ -18,12 +18,12 @@ use crate::{
 /// Messages answer → chat answer.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: it is no answer of the messages format.
+/// [`Error::VendorBroken`]: the body is not an answer of the messages format.
 pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
     let answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
     let (mut text, mut thinking) = (Joined::default(), Joined::default());
     let mut tool_calls = Vec::new();
-    for block in &answer.content {
+    for block in answer.blocks()? {
         match &*block.kind {
             "text" => text.push(block.text)?,
             "thinking" => thinking.push(block.thinking)?,
@@ -35,11 +35,11 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
                     arguments: arguments(block.input),
                 },
             }),
-            // Redacted thinking, the vendor's own tools, and what is not known yet.
+            // Redacted thinking, the vendor's own tools, and unknown blocks.
             _ => {}
         }
     }
-    // A plain answer cannot be cut: without a reason it came to an end, whichever.
+    // A plain answer cannot be truncated, so an answer without a stop reason is complete.
     let stop_reason = answer.stop_reason.as_deref().unwrap_or("tool_use");
     let finish_reason = finish_reason(stop_reason, !tool_calls.is_empty());
     let mut counts = Counts::default();
@@ -55,7 +55,7 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
             index: 0,
             message: Message {
                 role: "assistant",
-                // The specification wants a string, the SDKs' tool loops null (case 55).
+                // The specification requires a string, but the SDKs' tool loops expect null (case 55).
                 content: (!text.0.is_empty() || tool_calls.is_empty()).then(|| text.json()),
                 refusal: None,
                 reasoning_content: (!thinking.0.is_empty()).then(|| thinking.json()),
@@ -71,21 +71,21 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// A tool's input as the chat format writes it, before it is a string. No input is an empty object; some
-/// write `""` for none.
+/// A tool's input in the chat format, before it is encoded as a string. A missing input is the empty object; some
+/// vendors send `""` for it.
 pub(in crate::translate) fn arguments(input: Option<&RawValue>) -> Cow<'_, str> {
     let input = input.filter(|input| input.get() != "\"\"");
     input.map_or(Cow::Borrowed("{}"), compact)
 }
 
-/// A JSON string, as it is written.
+/// The raw JSON text of a string, with its quotes.
 pub(in crate::translate) fn json_string(value: Option<&RawValue>) -> Result<&RawValue, Error> {
     value
         .filter(|value| value.get().starts_with('"'))
         .ok_or_else(|| broken("a string is missing"))
 }
 
-/// JSON strings joined without being decoded: what stands between their quotes.
+/// Joins JSON strings without decoding them: collects the text between their quotes.
 #[derive(Default)]
 struct Joined(String);
 
@@ -97,7 +97,8 @@ impl Joined {
     }
 
     fn json(&self) -> Box<RawValue> {
-        RawValue::from_string(format!("\"{}\"", self.0)).expect("contents of strings make a string")
+        RawValue::from_string(format!("\"{}\"", self.0))
+            .expect("joined contents of JSON strings are a JSON string")
     }
 }
 
@@ -108,13 +109,27 @@ pub(in crate::translate) struct Answer<'a> {
     #[serde(borrow, default)]
     pub(in crate::translate) model: Cow<'a, str>,
     #[serde(borrow)]
-    pub(in crate::translate) content: Vec<Block<'a>>,
+    content: Option<Vec<Block<'a>>>,
     pub(in crate::translate) stop_reason: Option<String>,
     #[serde(borrow)]
     pub(in crate::translate) usage: Option<&'a RawValue>,
 }
 
-/// A block of an answer, whole or as it begins in a stream. What its kind does not have may be anything.
+impl<'a> Answer<'a> {
+    /// The content blocks. An answer without content is empty if it has a usage.
+    ///
+    /// # Errors
+    /// [`Error::VendorBroken`] if the answer has neither content nor usage.
+    pub(in crate::translate) fn blocks(&self) -> Result<&[Block<'a>], Error> {
+        match (&self.content, self.usage) {
+            (Some(blocks), _) => Ok(blocks),
+            (None, Some(_)) => Ok(&[]),
+            (None, None) => Err(broken("an answer without content")),
+        }
+    }
+}
+
+/// A content block of an answer, or as it begins in a stream. Fields that its kind does not define may hold anything.
 #[derive(Deserialize)]
 pub(in crate::translate) struct Block<'a> {
     #[serde(borrow, rename = "type")]
@@ -125,7 +140,7 @@ pub(in crate::translate) struct Block<'a> {
     pub(in crate::translate) thinking: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(in crate::translate) signature: Option<&'a RawValue>,
-    /// Of redacted thinking.
+    /// Only in redacted thinking.
     #[serde(borrow)]
     pub(in crate::translate) data: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -203,12 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn case_50_stop_reasons() {
+    fn case_50_stop_reasons_become_finish_reasons() {
         for (stop_reason, finish_reason) in [
             ("end_turn", "stop"),
             ("stop_sequence", "stop"),
             ("max_tokens", "length"),
-            // Agents would go on for ever with a call that is not there.
+            // Otherwise agents would loop for ever on a tool call that does not exist.
             ("tool_use", "stop"),
             ("refusal", "content_filter"),
             ("pause_turn", "stop"),
@@ -257,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn case_55_content_is_null_beside_tool_calls_only() {
+    fn case_55_content_is_null_only_with_tool_calls() {
         let call = r#"{"type":"tool_use","id":"toolu_1","name":"f","input":{ "n" : 12345678901234567890123, "s": "a b" }}"#;
         let message =
             |content: &str| with(content, r#""tool_use""#)["choices"][0]["message"].clone();
@@ -289,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_with_a_point_are_shown_as_they_are_charged() {
+    fn counts_with_a_decimal_point_are_shown_as_charged() {
         let usage = usage(r#"{"input_tokens":9.0,"output_tokens":4.0}"#);
         let shown = ["prompt_tokens", "completion_tokens", "total_tokens"];
         assert_eq!(shown.map(|name| usage[name].as_u64()), [9, 4, 13].map(Some));
@@ -327,7 +342,7 @@ mod tests {
                 0,
                 1,
             ),
-            // Lifetimes without their total, or beyond it.
+            // Cache lifetimes without a total, or exceeding it.
             (
                 r#"{"input_tokens":5,"cache_creation":{"ephemeral_5m_input_tokens":60,"ephemeral_1h_input_tokens":400},"output_tokens":1}"#,
                 465,
@@ -342,7 +357,7 @@ mod tests {
                 460,
                 1,
             ),
-            // The meter calls these suspect; the answer is still an answer.
+            // The meter marks these counts as suspect; the answer is still valid.
             (r#"{"input_tokens":-5,"output_tokens":"many"}"#, 0, 0, 0, 0),
             ("null", 0, 0, 0, 0),
         ] {
@@ -390,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn case_64_what_is_no_answer_is_broken() {
-        // Errors in the clothes of an answer are taken out below; whatever slips through fails too.
+    fn case_64_a_body_that_is_not_an_answer_is_broken() {
+        // Errors in the form of an answer are handled by the layer below; any that reach this code fail too.
         for body in [
             r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#,
             "",
@@ -411,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_surrogate_pair_passes_as_it_is_written() {
+    fn half_a_surrogate_pair_is_forwarded_as_written() {
         let body = br#"{"id":"m","model":"o","content":[{"type":"text","text":"a\ud83e"}],"stop_reason":"max_tokens"}"#;
         let answer = answer(body, &CX).unwrap();
         assert!(

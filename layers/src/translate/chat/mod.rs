@@ -1,10 +1,13 @@
-//! A chat caller in front of a messages vendor: the request there, the answer and its stream back.
+//! Translates between a chat caller and a messages vendor: the request there, the answer and its stream back.
 //!
-//! Pure: bytes in, bytes out. What each field becomes stands in `docs/translation-chat.md`. The
-//! layers around see to the rest: what is checked here has been parsed, and an answer that comes here has
-//! been metered and is no error.
+//! Pure: bytes in, bytes out. The page [translation-chat] lists what each field becomes. The surrounding layers do the
+//! rest: a request that arrives here has been parsed, and an answer that arrives here has been metered and is not an
+//! error.
+//!
+//! [translation-chat]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-chat.md
 
 pub(super) mod answer;
+pub(super) mod marks;
 pub(super) mod request;
 pub(super) mod stream;
 #[cfg(test)]
@@ -15,16 +18,16 @@ pub(super) mod usage;
 
 pub use self::{answer::answer, request::request, stream::Events};
 
-/// The chat format's word for why an answer ended.
+/// The chat format's `finish_reason`.
 ///
-/// A reason that is not known yet is an end like any other: the answer is whole. So is a tool's use where no tool was
-/// called: agents would go on with nothing, for ever.
+/// An unknown stop reason becomes `stop`: the answer is complete. So does `tool_use` without a tool call, on which
+/// agents would loop for ever.
 fn finish_reason(stop_reason: &str, called: bool) -> &'static str {
     match stop_reason {
         "max_tokens" | "model_context_window_exceeded" => "length",
         "tool_use" if called => "tool_calls",
         "refusal" => "content_filter",
-        // end_turn, stop_sequence, pause_turn
+        // `end_turn`, `stop_sequence`, `pause_turn`
         _ => "stop",
     }
 }

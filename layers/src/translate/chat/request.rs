@@ -1,4 +1,4 @@
-//! A chat request as a messages request.
+//! Translates a chat request to a messages request.
 
 use std::borrow::Cow;
 
@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
+    marks::CacheWishes,
     tools::{Choice, Tool, Tools},
     turns::{Block, Conversation, Turn},
 };
@@ -17,8 +18,7 @@ use crate::{
     translate::wire::{Object, RequestCx, Value, write_json},
 };
 
-/// Fields that are read. Any other name but those of [`DROPPED`] is refused: what it wishes for would
-/// be lost silently.
+/// Fields that are read. Any other field that is not in [`DROPPED`] is rejected; otherwise it would be lost silently.
 const READ: &[&str] = &[
     "model",
     "messages",
@@ -40,7 +40,10 @@ const READ: &[&str] = &[
     "logprobs",
 ];
 
-/// Fields without a counterpart, and without a loss that the caller would see.
+/// Fields that control the vendor's cache; they become marks.
+pub(in crate::translate) const CACHE: &[&str] = &["cache_control", "prompt_cache_options"];
+
+/// Fields without a counterpart, whose loss the caller would not notice.
 pub(in crate::translate) const DROPPED: &[&str] = &[
     "stream_options",
     "top_logprobs",
@@ -55,10 +58,9 @@ pub(in crate::translate) const DROPPED: &[&str] = &[
     "audio",
     "verbosity",
     "prompt_cache_key",
-    "prompt_cache_options",
     "prompt_cache_retention",
     "moderation",
-    // Refused before this, but for values that change nothing.
+    // Rejected earlier, unless the value changes nothing.
     "service_tier",
     "speed",
     "web_search_options",
@@ -68,8 +70,8 @@ pub(in crate::translate) const DROPPED: &[&str] = &[
     "thread",
 ];
 
-/// `reasoning_effort`, the messages format's word for it, and the tokens for thinking where a budget
-/// is given instead of a word.
+/// `reasoning_effort`, the messages format's effort for it, and the thinking budget in tokens for models that take a
+/// budget instead.
 const EFFORTS: &[(&str, &str, u64)] = &[
     ("minimal", "low", 1024),
     ("low", "low", 2048),
@@ -79,17 +81,16 @@ const EFFORTS: &[(&str, &str, u64)] = &[
     ("max", "max", u64::MAX),
 ];
 const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
-/// The least budget that vendors take.
+/// Smallest thinking budget that vendors accept.
 const BUDGET_MIN: u64 = 1024;
 
-/// `response_format: json_object`, which the messages format does not know, as an instruction.
+/// Instruction that replaces `response_format: json_object`, which the messages format lacks.
 pub(in crate::translate) const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
 
 /// Chat body → messages body.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or asks for
-/// what the messages format cannot express.
+/// [`Error::Invalid`] with the field's name: its type is wrong, or it requests what the messages format cannot express.
 pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
         let place = format!("{}:{}", error.line(), error.column());
@@ -102,7 +103,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     check_modalities(&fields)?;
 
     let mut conversation = Conversation::read(&fields.need("messages")?)?;
-    let tools = Tools::read(&fields)?;
+    let mut tools = Tools::read(&fields)?;
     let max_tokens = max_tokens(&fields, cx.output_tokens)?;
     let may_think = !tools.forced() && !conversation.within_a_turn();
     let reasoning = Reasoning::read(&fields, cx.dialect.thinking, max_tokens, may_think)?;
@@ -113,6 +114,8 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         effort: reasoning.effort,
         format,
     };
+    let wishes = CacheWishes::read(&fields)?;
+    wishes.place(&mut tools.list, &mut conversation, body.len(), cx);
 
     let translated = Body {
         model: cx.model,
@@ -137,7 +140,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// The messages request.
+/// Body of the messages request.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -205,14 +208,18 @@ fn check_names(fields: &Object<'_, '_>) -> Result<(), Error> {
         .0
         .iter()
         .filter(|(_, raw)| raw.get() != "null");
-    let known = |name: &str| READ.contains(&name) || DROPPED.contains(&name);
+    let known = |name: &str| {
+        [READ, CACHE, DROPPED]
+            .iter()
+            .any(|list| list.contains(&name))
+    };
     match names.find(|(name, _)| !known(name)) {
         None => Ok(()),
         Some((name, _)) => Err(fields.refuse(name, Problem::Unsupported)),
     }
 }
 
-/// The messages format answers in text alone.
+/// The messages format answers only in text.
 fn check_modalities(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(audio) = fields.get("audio")? {
         return Err(audio.refuse(Problem::Unsupported));
@@ -230,7 +237,7 @@ fn check_modalities(fields: &Object<'_, '_>) -> Result<(), Error> {
     }
 }
 
-/// The caller would miss what it waits for: other choices, or the tokens' probabilities.
+/// Rejects what the caller would wait for in vain: several choices, or log probabilities.
 pub(in crate::translate) fn check_choices(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(n) = fields.get("n")?
         && n.count()? > 1
@@ -245,7 +252,7 @@ pub(in crate::translate) fn check_choices(fields: &Object<'_, '_>) -> Result<(),
     Ok(())
 }
 
-/// The messages format must have a ceiling: the one asked for, within the one that is paid for.
+/// The limit of output tokens, which the messages format requires: the requested one, but at most the number paid for.
 fn max_tokens(fields: &Object<'_, '_>, paid_for: u64) -> Result<u64, Error> {
     let (old, new) = (
         count(fields, "max_tokens")?,
@@ -263,7 +270,7 @@ fn count(fields: &Object<'_, '_>, name: &str) -> Result<Option<u64>, Error> {
     fields.get(name)?.map(|value| value.count()).transpose()
 }
 
-/// A number, as it is written and as it is.
+/// A number as written, and its value.
 fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValue, f64)>, Error> {
     let Some(value) = fields.get(name)? else {
         return Ok(None);
@@ -271,7 +278,7 @@ fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValu
     Ok(Some((value.raw, value.number()?)))
 }
 
-/// A wish for reasoning.
+/// Requested reasoning.
 #[derive(Default)]
 pub(in crate::translate) struct Reasoning {
     pub(in crate::translate) thinking: Option<ThinkingField>,
@@ -292,7 +299,7 @@ impl Reasoning {
             .ok_or_else(|| wish.refuse(Problem::NotOneOf(EFFORT_NAMES)))
     }
 
-    /// What the word for an effort comes to. `None` where it is no such word.
+    /// Maps an effort's name. `None` if the name is unknown.
     pub(in crate::translate) fn of(
         name: &str,
         model: Thinking,
@@ -317,7 +324,7 @@ impl Reasoning {
                 effort: Some(effort),
             },
             Thinking::Budget => {
-                // At least half is left for the answer, unless the least budget is more than half.
+                // At least half of the tokens are left for the answer, unless the smallest budget exceeds half.
                 let budget_tokens = budget.min(max_tokens / 2).max(BUDGET_MIN);
                 let room = may_think && budget_tokens < max_tokens;
                 Self {
@@ -329,7 +336,7 @@ impl Reasoning {
     }
 }
 
-/// Numbers that go on as they are written, where the model takes them.
+/// Sampling parameters, forwarded as written if the model accepts them.
 #[derive(Default)]
 pub(in crate::translate) struct Sampling<'a> {
     pub(in crate::translate) temperature: Option<&'a RawValue>,
@@ -347,7 +354,7 @@ impl<'a> Sampling<'a> {
             return Ok(Self::default());
         }
         let temperature = number(fields, "temperature")?;
-        // Half the chat format's range means something else there: never forwarded, never guessed.
+        // Temperatures above 1 mean something else in the messages format, so they are neither forwarded nor scaled.
         if temperature.is_some_and(|(_, temperature)| temperature > 1.0) {
             return Err(fields.refuse("temperature", Problem::AboveMax(1)));
         }
@@ -356,12 +363,12 @@ impl<'a> Sampling<'a> {
             top_p: number(fields, "top_p")?.map(|(raw, _)| raw),
             top_k: number(fields, "top_k")?.map(|(raw, _)| raw),
         };
-        // Vendors refuse them beside thinking.
+        // Vendors reject sampling parameters together with thinking.
         Ok(if thinks { Self::default() } else { sampling })
     }
 }
 
-/// One string or several. Vendors refuse those of blanks alone.
+/// One string or several. Vendors reject sequences that consist of blanks.
 fn stop_sequences<'a>(fields: &Object<'a, '_>) -> Result<Vec<Cow<'a, str>>, Error> {
     let Some(stop) = fields.get("stop")? else {
         return Ok(Vec::new());
@@ -380,7 +387,7 @@ fn stop_sequences<'a>(fields: &Object<'a, '_>) -> Result<Vec<Cow<'a, str>>, Erro
     Ok(sequences)
 }
 
-/// The schema that the answer is held to. A wish for any JSON becomes an instruction.
+/// The schema that the answer must follow. A request for any JSON object becomes an instruction.
 fn response_format<'a>(
     fields: &Object<'a, '_>,
     dialect: &Dialect,
@@ -413,7 +420,7 @@ fn response_format<'a>(
     }
 }
 
-/// Whom the call is for: the newer name goes first.
+/// The end user's id; the newer field's name takes precedence.
 pub(in crate::translate) fn user_id<'a>(
     fields: &Object<'a, '_>,
 ) -> Result<Option<Cow<'a, str>>, Error> {

@@ -1,4 +1,4 @@
-//! A messages stream as a chat stream: each event becomes its chunks at once, none waits for another.
+//! Translates a messages stream to a chat stream: each event is translated at once, without waiting for the next.
 
 use std::borrow::Cow;
 
@@ -20,49 +20,49 @@ use crate::{
     },
 };
 
-/// A vendor's id of an answer or name of a model may be this long: both are kept, and stand in every
+/// Longest id of an answer, and longest model name, that a vendor may send: both are stored and repeated in every
 /// chunk.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Deltas of text, up to the text.
+/// Start of a delta with text, up to the text itself.
 const CONTENT: &str = "{\"content\":";
 const REASONING: &str = "{\"reasoning_content\":";
 
 /// Messages events → chat chunks.
 ///
-/// Memory per stream: the beginning of a chunk, with the answer's id and model as the vendor wrote them
-/// (512 bytes each at most), and counts; under 1.5 KiB. No text and no arguments are kept.
+/// Memory per stream: the head of a chunk with the vendor's answer id and model (at most 512 bytes each), and counts;
+/// less than 1.5 KiB. Text and arguments are not stored.
 #[derive(Debug)]
 pub struct Events {
     cx: AnswerCx,
-    /// Every chunk up to its choices; empty until the answer has begun.
+    /// Start of every chunk, up to its choices; empty until the answer begins.
     head: BytesMut,
     counts: Counts,
     open: Open,
     index: Option<u64>,
-    /// Tools so far: the chat format counts them by themselves, from 0.
+    /// Number of tool calls so far: the chat format numbers them separately, from 0.
     tools: u64,
-    /// The beginning of a delta for the last tool.
+    /// Start of a delta for the last tool call.
     tool_head: String,
     finished: bool,
     stopped: bool,
 }
 
-/// The block that the next deltas belong to.
+/// The block to which the next deltas belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
-    /// None, or one of text or thinking.
+    /// No block, or one of text or thinking.
     Shown,
-    /// A tool of the client's whose arguments come in pieces, and how they begin.
+    /// A call of a client's tool whose arguments arrive in pieces, with their start.
     ToolInPieces(Lead),
-    /// A tool of the client's whose arguments came with its beginning.
+    /// A call of a client's tool whose arguments arrived with its first event.
     ToolWhole,
-    /// What the chat format has no place for: the vendor's own tools and their results.
+    /// A block without a counterpart in the chat format: the vendor's own tools and their results.
     Dropped,
 }
 
 impl Events {
-    /// A stream that has not begun.
+    /// Creates the state for a stream that has not begun.
     #[must_use]
     pub fn new(cx: AnswerCx) -> Self {
         Self {
@@ -78,10 +78,10 @@ impl Events {
         }
     }
 
-    /// Writes what the vendor's next event becomes; often nothing.
+    /// Writes the translation of the vendor's next event; often empty.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the event is not one of the messages format, or not in its place.
+    /// [`Error::VendorBroken`]: the event is not of the messages format, or out of order.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         let Some(data) = event.data().filter(|data| !data.trim_ascii().is_empty()) else {
             return Ok(());
@@ -131,10 +131,10 @@ impl Events {
         }
     }
 
-    /// The vendor's stream has ended.
+    /// Handles the end of the vendor's stream.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: something is missing. A stream that was cut must not look finished.
+    /// [`Error::VendorBroken`]: the stream ended early. A truncated stream must not look complete.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         if self.stopped {
             Ok(())
@@ -156,7 +156,9 @@ impl Events {
             if name.starts_with('"') && name.len() <= NAME_BYTES_MAX {
                 Ok(name.to_owned())
             } else {
-                Err(broken("the answer's id or model is no short string"))
+                Err(broken(
+                    "the answer's id or model is not a string, or too long",
+                ))
             }
         };
         let (id, model) = (name(message.id)?, name(message.model)?);
@@ -174,7 +176,7 @@ impl Events {
     fn open_block(&mut self, block: &Block<'_>, out: &mut BytesMut) -> Result<(), Error> {
         self.open = Open::Shown;
         match &*block.kind {
-            // Most begin empty, some without the field.
+            // Most blocks begin empty, some without the field.
             "text" if block.text.is_some() => self.text(CONTENT, block.text, out),
             "thinking" if block.thinking.is_some() => self.text(REASONING, block.thinking, out),
             "text" | "thinking" => Ok(()),
@@ -198,7 +200,7 @@ impl Events {
                 if whole == "{}" {
                     return Ok(());
                 }
-                // Some vendors send the input with the block, not in pieces.
+                // Some vendors send the whole input with the block, not in pieces.
                 self.open = Open::ToolWhole;
                 let whole = serde_json::Value::from(whole).to_string();
                 self.arguments("", between_quotes(&whole), out)
@@ -216,7 +218,7 @@ impl Events {
         delta: &Delta<'_>,
         out: &mut BytesMut,
     ) -> Result<(), Error> {
-        // Blocks never interleave. What came for another block would be put into the wrong tool.
+        // Blocks never interleave. A delta of another block would be added to the wrong tool call.
         if matches!((self.index, index), (Some(open), Some(index)) if open != index) {
             return Err(broken("a delta for a block that is not open"));
         }
@@ -235,17 +237,17 @@ impl Events {
                     },
                 }
             }
-            // Signatures, citations, and what is not known yet.
+            // Signatures, citations, and unknown deltas.
             _ => Ok(()),
         }
     }
 
-    /// A tool without arguments has the empty object: callers parse what they get (case 70).
+    /// A tool call without arguments gets the empty object, because callers parse the arguments (case 70).
     fn close_block(&mut self, out: &mut BytesMut) {
         if let Open::ToolInPieces(lead) = self.open
             && !lead.begun()
         {
-            // A tool was opened, so the answer has begun and the chunk cannot fail.
+            // A tool call is open, so the answer has begun and writing a chunk cannot fail.
             let _ = self.arguments("", lead.end(), out);
         }
         self.open = Open::Shown;
@@ -262,7 +264,7 @@ impl Events {
     }
 
     fn stop(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        // A reason would have to be invented: an event was lost.
+        // An event was lost; any finish reason would be invented.
         if !self.finished {
             return Err(broken("message_stop without a stop_reason"));
         }
@@ -284,13 +286,14 @@ impl Events {
         }
     }
 
-    /// A piece of the last tool's arguments, in two parts as they stand between quotes.
+    /// Writes a piece of the last tool call's arguments, in two parts as written between quotes.
     fn arguments(&self, kept: &str, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         let (head, name) = (self.tool_head.as_str(), "\"function\":{\"arguments\":\"");
         self.chunk(&[head, name, kept, piece, "\"}}]}"], None, out)
     }
 
-    /// One chunk. JSON strings go from event to chunk as they are written: no line end can stand in one.
+    /// Writes one chunk. JSON strings are copied from event to chunk as written, because a JSON string contains no raw
+    /// line end.
     fn chunk(
         &self,
         delta: &[&str],
@@ -305,7 +308,7 @@ impl Events {
         let after = [
             finish_reason.unwrap_or("null"),
             quote,
-            // The last chunk has it: the others say that it is not forgotten.
+            // Only the last chunk carries usage; the others send null to announce it.
             if self.cx.usage_asked {
                 "}],\"usage\":null}\n\n"
             } else {
@@ -321,7 +324,7 @@ impl Events {
     }
 }
 
-/// What is between the quotes of a JSON string.
+/// The text between the quotes of a JSON string.
 pub(in crate::translate) fn between_quotes(string: &str) -> &str {
     &string[1..string.len() - 1]
 }
@@ -337,7 +340,7 @@ const KNOWN: [&str; 8] = [
     "error",
 ];
 
-/// An event that cannot be read as one.
+/// Fallback for an event that does not parse as [`Wire`].
 #[derive(Deserialize)]
 struct Odd<'a> {
     #[serde(borrow, rename = "type")]
@@ -349,7 +352,7 @@ struct Odd<'a> {
 }
 
 impl<'a> Odd<'a> {
-    /// What can be read of it.
+    /// The readable part of the event.
     fn read(self) -> Wire<'a> {
         let delta = self.delta.map(RawValue::get);
         Wire {
@@ -363,7 +366,7 @@ impl<'a> Odd<'a> {
     }
 }
 
-/// Any event.
+/// Any event of a messages stream.
 #[derive(Deserialize)]
 pub(in crate::translate) struct Wire<'a> {
     #[serde(borrow, rename = "type")]
@@ -380,8 +383,8 @@ pub(in crate::translate) struct Wire<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Reads an event; `None` of one that is not known yet. Those may have any shape, and so may what stands
-    /// beside usage.
+    /// Reads an event; `None` if its type is unknown, whatever its shape. If a `message_delta` does not parse but has a
+    /// usage, its other fields are read as far as possible.
     pub(in crate::translate) fn read(data: &'a [u8]) -> Result<Option<Self>, Error> {
         match serde_json::from_slice::<Self>(data) {
             Ok(wire) => Ok(Some(wire)),

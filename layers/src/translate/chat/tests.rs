@@ -1,4 +1,4 @@
-//! Recordings of a messages vendor: what is read off the translation is what is read off the source.
+//! Recordings of a messages vendor: the translation must read the same as the source.
 
 use std::{fs, path::PathBuf};
 
@@ -14,7 +14,7 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: false,
 };
 
-/// What a caller has in hand at the end of an answer.
+/// An answer as accumulated by a caller.
 #[derive(Debug, Default, PartialEq)]
 struct Gathered {
     id: String,
@@ -24,18 +24,18 @@ struct Gathered {
     /// Id, name, arguments.
     tools: Vec<(String, String, Value)>,
     finish_reason: String,
-    /// Prompt, cached, written, completion, reasoning.
+    /// Prompt, cached, written, completion, reasoning tokens.
     usage: [u64; 5],
 }
 
 fn fixture(name: &str) -> Vec<u8> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/gateway/fixtures");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The names of the messages recordings with this ending, but for errors, which never come here.
+/// Names of the messages recordings with this ending, except errors, which never reach the translation.
 fn recordings(ending: &str) -> Vec<String> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/gateway/fixtures");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let mut names: Vec<_> = fs::read_dir(folder)
         .expect("the recordings are there")
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -51,7 +51,7 @@ fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A stream's data lines.
+/// The data lines of a stream, parsed.
 fn data(stream: &[u8]) -> Vec<Value> {
     String::from_utf8(stream.to_vec())
         .unwrap()
@@ -62,7 +62,7 @@ fn data(stream: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// The source's own reading, as the messages SDK accumulates it, in the chat format's words.
+/// Reads the source as the messages SDK accumulates it, with the chat format's names.
 fn message(message: &Value) -> Gathered {
     let blocks = message["content"].as_array().unwrap();
     let joined = |kind: &str, field: &str| -> String {
@@ -165,7 +165,7 @@ fn chat_usage(usage: &Value) -> [u64; 5] {
     counts
 }
 
-/// A chat stream as the chat SDK accumulates it; its shape is checked on the way.
+/// Accumulates a chat stream as the chat SDK does, and checks its shape.
 fn chat_stream(stream: &[u8]) -> Gathered {
     let text = std::str::from_utf8(stream).unwrap();
     assert!(text.ends_with("\n\ndata: [DONE]\n\n") && text.matches("[DONE]").count() == 1);
@@ -212,7 +212,7 @@ fn chat_stream(stream: &[u8]) -> Gathered {
     gathered
 }
 
-/// Translates a stream that comes in these chunks.
+/// Translates a stream that arrives in these chunks.
 fn translate(chunks: &[&[u8]]) -> Vec<u8> {
     let (mut events, mut out) = (Events::new(CX), BytesMut::new());
     let mut splitter = Splitter::default();
@@ -231,7 +231,7 @@ fn translate(chunks: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn recorded_answers_keep_all_that_the_format_can_say() {
+fn recorded_answers_keep_everything_that_the_format_can_express() {
     for name in recordings(".json") {
         let recorded = fixture(&name);
         let expected = message(&serde_json::from_slice(&recorded).unwrap());
@@ -269,7 +269,7 @@ fn recorded_answers_keep_all_that_the_format_can_say() {
 }
 
 #[test]
-fn recorded_streams_keep_all_that_the_format_can_say() {
+fn recorded_streams_keep_everything_that_the_format_can_express() {
     for name in recordings(".sse") {
         let recorded = fixture(&name);
         let gathered = chat_stream(&translate(&[&recorded]));
@@ -282,7 +282,7 @@ fn recorded_streams_become_the_same_wherever_they_are_cut() {
     for name in recordings(".sse") {
         let recorded = fixture(&name);
         let whole = translate(&[&recorded]);
-        // A stride that shares no factor with anything: every kind of place is hit.
+        // A prime stride cuts the stream at every kind of position.
         for cut in (0..recorded.len()).step_by(61) {
             let (before, after) = recorded.split_at(cut);
             assert_eq!(translate(&[before, after]), whole, "{name} cut at {cut}");

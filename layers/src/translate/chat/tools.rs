@@ -1,10 +1,11 @@
-//! Tools, and which of them the model may or must call.
+//! Translates tools, and the choice of tools that the model may or must call.
 
 use std::{borrow::Cow, collections::HashSet};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::marks::{Mark, Markable};
 use crate::{
     error::{Error, Problem},
     path::Path,
@@ -27,9 +28,11 @@ pub(in crate::translate) struct Tool<'a> {
     input_schema: Cow<'a, RawValue>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     strict: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_control: Option<Mark>,
 }
 
-/// `tool_choice`.
+/// `tool_choice` of the messages format.
 #[derive(Debug, Serialize)]
 pub(in crate::translate) struct Choice<'a> {
     #[serde(rename = "type")]
@@ -50,8 +53,8 @@ enum Kind {
 }
 
 impl<'a> Tools<'a> {
-    /// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Without tools there is nothing to choose
-    /// from, and the other two are left out.
+    /// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Without tools the other two have no effect and are
+    /// dropped.
     pub(in crate::translate) fn read(body: &Object<'a, '_>) -> Result<Self, Error> {
         let mut tools = Self::default();
         if let Some(list) = body.get("tools")? {
@@ -72,7 +75,7 @@ impl<'a> Tools<'a> {
         };
         if one_by_one && !tools.list.is_empty() {
             let choice = tools.choice.get_or_insert(Choice::of(Kind::Auto));
-            // Where no tool may be called, vendors refuse the word.
+            // Vendors reject the field if tool calls are forbidden.
             choice.disable_parallel_tool_use = choice.kind != Kind::None;
         }
         Ok(tools)
@@ -111,7 +114,7 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Leaves the allowed tools: the messages format has no list beside the list.
+    /// Removes all tools but the allowed ones: the messages format has no separate list of allowed tools.
     fn allow(&mut self, allowed: &Object<'a, '_>) -> Result<(), Error> {
         let mode = allowed.need("mode")?;
         let kind = match &*mode.string()? {
@@ -163,11 +166,22 @@ impl<'a> Tool<'a> {
             description: description.map(|text| text.string()).transpose()?,
             input_schema: input_schema(&function)?,
             strict: strict.map_or(Ok(false), |strict| strict.flag())?,
+            cache_control: Mark::read(tool)?.or(Mark::read(&function)?),
         })
     }
 }
 
-/// The schema as it is written, but for the type that messages vendors insist on.
+impl Markable for Tool<'_> {
+    fn mark(&self) -> Option<Mark> {
+        self.cache_control
+    }
+
+    fn set_mark(&mut self, mark: Option<Mark>) {
+        self.cache_control = mark;
+    }
+}
+
+/// The schema as written, with the `type` added that messages vendors require.
 fn input_schema<'a>(function: &Object<'a, '_>) -> Result<Cow<'a, RawValue>, Error> {
     let Some(parameters) = function.get("parameters")? else {
         return Ok(schema(r#"{"type":"object","properties":{}}"#.to_owned()));
@@ -179,11 +193,11 @@ fn input_schema<'a>(function: &Object<'a, '_>) -> Result<Cow<'a, RawValue>, Erro
     if fields.iter().any(|(name, _)| name == "type") {
         return Ok(Cow::Borrowed(parameters.raw));
     }
-    // `oneOf` and the like may stand at the root: they are kept beside the type.
+    // The root may have `oneOf` and the like, which are kept next to the added type.
     let written = &parameters.raw.get()[1..];
     Ok(schema(format!("{{\"type\":\"object\",{written}")))
 }
 
 fn schema(json: String) -> Cow<'static, RawValue> {
-    Cow::Owned(RawValue::from_string(json).expect("an object, with a field put before its first"))
+    Cow::Owned(RawValue::from_string(json).expect("an object with an added member is JSON"))
 }

@@ -1,10 +1,11 @@
-//! The conversation: a chat request's messages as instructions and turns of the messages format.
+//! Translates the messages of a chat request to instructions and turns of the messages format.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{borrow::Cow, collections::HashSet, mem};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::marks::{Mark, Markable, Marked};
 use crate::{
     error::{Error, Problem},
     path::Path,
@@ -17,24 +18,26 @@ const FILES: &str = "data:application/pdf;base64,…";
 
 /// A conversation of the messages format.
 ///
-/// Turns of one role in a row are one turn, its blocks in their order but for tool results, which come
-/// first. The first turn may be the assistant's, as in the request: nothing is put in its place.
+/// Consecutive turns of one role are merged. Their blocks keep their order, except that tool results come first. If the
+/// request begins with an assistant's turn, so does the conversation; nothing is inserted before it.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Conversation<'a> {
-    /// Instructions, wherever they stood.
+    /// Instructions before the first turn.
     pub(in crate::translate) system: Vec<Block<'a>>,
-    /// The turns.
+    /// Turns, in order.
     pub(in crate::translate) turns: Vec<Turn<'a>>,
-    /// Calls of the last assistant's turn without a result so far.
+    /// Tool calls of the last assistant's turn that have no result yet.
     open_calls: HashSet<Cow<'a, str>>,
+    /// Instructions to be added to the user's next turn.
+    late: Vec<Block<'a>>,
 }
 
-/// A turn.
+/// A turn of the user or the assistant.
 #[derive(Debug, Serialize)]
 pub(in crate::translate) struct Turn<'a> {
     role: Role,
     content: Vec<Block<'a>>,
-    /// Results go before everything else of their turn.
+    /// Tool results; they come before all other blocks of the turn.
     #[serde(skip)]
     results: Vec<Block<'a>>,
     #[serde(skip)]
@@ -48,7 +51,7 @@ enum Role {
     Assistant,
 }
 
-/// A block of a turn.
+/// A content block of a turn.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(in crate::translate) enum Block<'a> {
@@ -73,12 +76,65 @@ pub(in crate::translate) enum Block<'a> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         content: Vec<Self>,
     },
-    /// A block as the vendor wrote it: its thinking.
+    /// A block after which the vendor should cache.
+    #[serde(untagged)]
+    Marked(Marked<'a>),
+    /// A block as the vendor wrote it: thinking.
     #[serde(untagged)]
     Raw(Box<RawValue>),
 }
 
-/// Where an image or a document is.
+impl Block<'_> {
+    /// Turns an instruction into a user's text. The added tags take fewer tokens than a hold reserves per message.
+    fn reminder(self) -> Self {
+        match self {
+            Self::Text { text } => Self::Text {
+                text: format!("<system>\n{text}\n</system>").into(),
+            },
+            Self::Marked(Marked { block, mark }) => Self::Marked(Marked {
+                block: Box::new(block.reminder()),
+                mark,
+            }),
+            block => block,
+        }
+    }
+
+    /// Whether this is a text of blanks, which vendors reject.
+    pub(in crate::translate) fn is_blank(&self) -> bool {
+        match self {
+            Self::Text { text } => text.trim().is_empty(),
+            Self::Marked(marked) => marked.block.is_blank(),
+            _ => false,
+        }
+    }
+}
+
+impl Markable for Block<'_> {
+    fn mark(&self) -> Option<Mark> {
+        match self {
+            Self::Marked(marked) => Some(marked.mark),
+            _ => None,
+        }
+    }
+
+    fn set_mark(&mut self, mark: Option<Mark>) {
+        let text = Cow::Borrowed("");
+        let block = match mem::replace(self, Self::Text { text }) {
+            Self::Marked(marked) => *marked.block,
+            block => block,
+        };
+        *self = match (block, mark) {
+            (Self::Raw(raw), _) => Self::Raw(raw),
+            (block, None) => block,
+            (block, Some(mark)) => Self::Marked(Marked {
+                block: Box::new(block),
+                mark,
+            }),
+        };
+    }
+}
+
+/// Data or address of an image or a document.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(in crate::translate) enum Source<'a> {
@@ -103,20 +159,21 @@ impl<'a> Conversation<'a> {
         Ok(conversation)
     }
 
-    /// Puts each turn's blocks into their order, if there is any turn: `messages` is what they came of.
+    /// Orders the blocks of each turn. Rejects `messages` if there is no turn.
     pub(in crate::translate) fn finish(&mut self, messages: &Value<'a, '_>) -> Result<(), Error> {
+        self.say_late();
         if self.turns.is_empty() {
             return Err(messages.refuse(Problem::NothingSaid));
         }
         for turn in &mut self.turns {
             turn.has_results = !turn.results.is_empty();
             turn.results.append(&mut turn.content);
-            std::mem::swap(&mut turn.results, &mut turn.content);
+            mem::swap(&mut turn.results, &mut turn.content);
         }
         Ok(())
     }
 
-    /// Whether the assistant's last turn begins with its vendor's own thinking.
+    /// Whether the assistant's last turn begins with thinking that its vendor wrote.
     pub(in crate::translate) fn thought(&self) -> bool {
         let last = self
             .turns
@@ -126,12 +183,46 @@ impl<'a> Conversation<'a> {
         last.is_some_and(|turn| matches!(turn.content.first(), Some(Block::Raw(_))))
     }
 
-    /// Blocks of the user's.
+    /// All blocks, in the order in which the vendor reads them.
+    pub(super) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block<'a>> {
+        let turns = self.turns.iter_mut().flat_map(|turn| &mut turn.content);
+        self.system.iter_mut().chain(turns)
+    }
+
+    /// Whether there is an assistant's turn.
+    pub(super) fn is_answered(&self) -> bool {
+        let mut turns = self.turns.iter();
+        turns.any(|turn| turn.role == Role::Assistant)
+    }
+
+    /// Marks the ends of the user's last turns, at most `most` of them.
+    pub(super) fn mark_users_turns(&mut self, most: usize, mark: Mark) {
+        let turns = self.turns.iter_mut().rev();
+        let users = turns.filter(|turn| turn.role == Role::User).take(most);
+        for end in users.filter_map(|turn| turn.content.last_mut()) {
+            end.set_mark(end.mark().or(Some(mark)));
+        }
+    }
+
+    /// Adds instructions. Those before the first turn are the request's own. A later one stays in its place as a user's
+    /// text, because moving it to the front would invalidate the vendor's cache.
+    pub(in crate::translate) fn instruct(&mut self, blocks: Vec<Block<'a>>) {
+        let Some(last) = self.turns.last() else {
+            return self.system.extend(blocks);
+        };
+        let goes_on = last.role == Role::User;
+        self.late.extend(blocks.into_iter().map(Block::reminder));
+        if goes_on {
+            self.say_late();
+        }
+    }
+
+    /// Adds blocks to the user's turn.
     pub(in crate::translate) fn user(&mut self, blocks: Vec<Block<'a>>) {
         self.say(Role::User, blocks);
     }
 
-    /// Blocks of the assistant's, and the ids of the calls among them.
+    /// Adds blocks to the assistant's turn; `calls` are the ids of the tool calls among them.
     pub(in crate::translate) fn answered(
         &mut self,
         blocks: Vec<Block<'a>>,
@@ -139,6 +230,10 @@ impl<'a> Conversation<'a> {
     ) {
         if blocks.is_empty() {
             return;
+        }
+        // Instructions must not separate tool calls from their results.
+        if self.open_calls.is_empty() {
+            self.say_late();
         }
         if self
             .turns
@@ -151,9 +246,8 @@ impl<'a> Conversation<'a> {
         self.say(Role::Assistant, blocks);
     }
 
-    /// Whether the answer goes on with a turn of the assistant's that began without thinking: between
-    /// a tool's call and what follows its result, or behind a prefilled turn. Vendors refuse thinking
-    /// there, since the chat format cannot carry the thinking that came before.
+    /// Whether the answer continues an assistant's turn that began without thinking: after a tool result, or after a
+    /// prefilled turn. Vendors reject thinking there, and the chat format cannot carry the earlier thinking.
     pub(in crate::translate) fn within_a_turn(&self) -> bool {
         self.turns
             .last()
@@ -163,8 +257,8 @@ impl<'a> Conversation<'a> {
     fn message(&mut self, message: &Object<'a, '_>) -> Result<(), Error> {
         let role = message.need("role")?;
         match &*role.string()? {
-            "system" | "developer" => self.system.extend(blocks(message, Speaker::Instructor)?),
-            "user" => self.say(Role::User, blocks(message, Speaker::User)?),
+            "system" | "developer" => self.instruct(marked(message, Speaker::Instructor)?),
+            "user" => self.say(Role::User, marked(message, Speaker::User)?),
             "assistant" => self.assistant(message)?,
             "tool" => self.tool(message)?,
             _ => return Err(role.refuse(Problem::NotOneOf(ROLES))),
@@ -192,38 +286,55 @@ impl<'a> Conversation<'a> {
                 ids
             }
         };
+        mark_end(message, &mut content)?;
         self.answered(content, calls);
         Ok(())
     }
 
     fn tool(&mut self, message: &Object<'a, '_>) -> Result<(), Error> {
         let id = message.need("tool_call_id")?.string()?;
-        let content = blocks(message, Speaker::Tool)?;
+        let content = marked(message, Speaker::Tool)?;
         self.result(id, content);
         Ok(())
     }
 
-    /// A result that answers no call of the turn before is the user's text: vendors refuse it as a
-    /// result (case 14).
-    pub(in crate::translate) fn result(&mut self, id: Cow<'a, str>, content: Vec<Block<'a>>) {
+    /// Adds a tool result. If it answers no tool call of the turn before, it becomes the user's text, because vendors
+    /// reject it as a result (case 14).
+    pub(in crate::translate) fn result(&mut self, id: Cow<'a, str>, mut content: Vec<Block<'a>>) {
         if self.open_calls.remove(&*id) {
+            // Vendors cache only after a whole tool result.
+            let mark = content.iter().rev().find_map(Markable::mark);
+            content.iter_mut().for_each(|block| block.set_mark(None));
             let tool_use_id = vendor_id(id);
-            self.turn(Role::User).results.push(Block::ToolResult {
+            let mut block = Block::ToolResult {
                 tool_use_id,
                 content,
-            });
+            };
+            block.set_mark(mark);
+            self.turn(Role::User).results.push(block);
+            self.say_late();
         } else {
             self.say(Role::User, content);
         }
     }
 
     fn say(&mut self, role: Role, mut blocks: Vec<Block<'a>>) {
+        if role == Role::User {
+            self.say_late();
+        }
         if !blocks.is_empty() {
             self.turn(role).content.append(&mut blocks);
         }
     }
 
-    /// The turn that goes on, or a new one.
+    fn say_late(&mut self) {
+        if !self.late.is_empty() {
+            let mut late = mem::take(&mut self.late);
+            self.turn(Role::User).content.append(&mut late);
+        }
+    }
+
+    /// The current turn if it has this role, otherwise a new one.
     fn turn(&mut self, role: Role) -> &mut Turn<'a> {
         if self.turns.last().is_none_or(|turn| turn.role != role) {
             self.turns.push(Turn {
@@ -233,11 +344,11 @@ impl<'a> Conversation<'a> {
                 has_results: false,
             });
         }
-        self.turns.last_mut().expect("there is one by now")
+        self.turns.last_mut().expect("there is at least one turn")
     }
 }
 
-/// Whose content is read.
+/// The author of the content.
 #[derive(Clone, Copy, Debug)]
 enum Speaker {
     Instructor,
@@ -246,27 +357,39 @@ enum Speaker {
     Tool,
 }
 
-/// A message's content. Blocks without text are left out: vendors refuse them.
+/// The blocks of a message, with the message's mark.
+fn marked<'a>(message: &Object<'a, '_>, speaker: Speaker) -> Result<Vec<Block<'a>>, Error> {
+    let mut blocks = blocks(message, speaker)?;
+    mark_end(message, &mut blocks)?;
+    Ok(blocks)
+}
+
+/// Puts the mark of an object on the last of these blocks.
+fn mark_end(object: &Object<'_, '_>, blocks: &mut [Block<'_>]) -> Result<(), Error> {
+    if let (Some(mark), Some(last)) = (Mark::read(object)?, blocks.last_mut()) {
+        last.set_mark(Some(mark));
+    }
+    Ok(())
+}
+
+/// The content of a message. Blocks of blank text are dropped, because vendors reject them.
 fn blocks<'a>(message: &Object<'a, '_>, speaker: Speaker) -> Result<Vec<Block<'a>>, Error> {
     let mut blocks = Vec::new();
     let Some(content) = message.get("content")? else {
         return Ok(blocks);
     };
-    let mut push = |block: Block<'a>| {
-        if !matches!(&block, Block::Text { text } if text.trim().is_empty()) {
-            blocks.push(block);
-        }
-    };
     if !content.raw.get().starts_with('[') {
         let text = content
             .string()
             .map_err(|_| content.wrong_type("string or array"))?;
-        push(Block::Text { text });
+        blocks.extend(Some(Block::Text { text }).filter(|block| !block.is_blank()));
         return Ok(blocks);
     }
     for (index, fields) in content.objects()?.into_iter().enumerate() {
         let path = Path::Index(&content.path, index);
-        push(block(&Object { path, fields }, speaker)?);
+        let part = Object { path, fields };
+        blocks.extend(Some(block(&part, speaker)?).filter(|block| !block.is_blank()));
+        mark_end(&part, &mut blocks)?;
     }
     Ok(blocks)
 }
@@ -286,10 +409,10 @@ fn block<'a>(part: &Object<'a, '_>, speaker: Speaker) -> Result<Block<'a>, Error
     }
 }
 
-/// An image by its address, which goes to the vendor as it is: it is never fetched here.
+/// An image given by its address, which is forwarded to the vendor and never fetched by the gateway.
 fn image<'a>(part: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     let image = part.need("image_url")?;
-    // Some clients write the address itself in the object's place.
+    // Some clients write the address in place of the object.
     if image.raw.get().starts_with('"') {
         return Ok(Block::Image {
             source: image_source(&image)?,
@@ -327,7 +450,7 @@ fn document<'a>(part: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     pdf(&file)
 }
 
-/// A PDF in `file_data`, and its name.
+/// A PDF in `file_data`, and its file name.
 pub(in crate::translate) fn pdf<'a>(file: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     let value = file.need("file_data")?;
     let url = value.string()?;
@@ -344,11 +467,11 @@ pub(in crate::translate) fn pdf<'a>(file: &Object<'a, '_>) -> Result<Block<'a>, 
     })
 }
 
-/// What stands before the data of a `data:` address (RFC 2397) with base64.
+/// The head of a `data:` address (RFC 2397) in base64.
 struct DataUrl {
     /// In lower case, without parameters.
     media_type: String,
-    /// Where the data begins.
+    /// Offset at which the data begins.
     start: usize,
 }
 
@@ -389,7 +512,7 @@ fn starts_with(text: &str, scheme: &str) -> bool {
         .is_some_and(|head| head.eq_ignore_ascii_case(scheme))
 }
 
-/// A call of a tool, and its id as the client wrote it.
+/// A tool call, and its id as the client wrote it.
 fn tool_use<'a>(call: &Object<'a, '_>) -> Result<(Cow<'a, str>, Block<'a>), Error> {
     if let Some(kind) = call.get("type")?
         && kind.string()? != "function"
@@ -411,16 +534,16 @@ fn tool_use<'a>(call: &Object<'a, '_>) -> Result<(Cow<'a, str>, Block<'a>), Erro
             (!blank).then(|| input(&arguments, text)).transpose()?
         }
     };
-    let block = Block::ToolUse {
+    let mut block = Block::ToolUse {
         id: vendor_id(id.clone()),
         name,
         input: input.unwrap_or_else(|| RawValue::from_string("{}".to_owned()).expect("JSON")),
     };
+    block.set_mark(Mark::read(call)?);
     Ok((id, block))
 }
 
-/// Arguments are JSON inside a string: taken out as they are written, since no type of ours holds
-/// every number that may be in them.
+/// Takes JSON out of a string unchanged, because no numeric type here holds every number that it may contain.
 pub(in crate::translate) fn input(
     value: &Value<'_, '_>,
     arguments: Cow<'_, str>,
@@ -435,8 +558,8 @@ pub(in crate::translate) fn input(
     }
 }
 
-/// Messages vendors take letters, digits, `_` and `-` in ids. A conversation begun with another vendor
-/// may have others: they are written as their codes, in call and result alike.
+/// Messages vendors accept letters, digits, `_` and `-` in ids. A conversation begun with another vendor may contain
+/// other bytes: they are written as hex codes, the same way in call and result.
 pub(in crate::translate) fn vendor_id(id: Cow<'_, str>) -> Cow<'_, str> {
     let taken = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if id.bytes().all(taken) {

@@ -1,4 +1,4 @@
-//! Token counts, from the messages format's to the chat format's.
+//! Translates token counts from the messages format to the chat format.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -9,17 +9,17 @@ use crate::{
     vendor_usage::{MessagesUsage, counts},
 };
 
-/// What a messages answer counts, read as it is charged. Cumulative: what a later event repeats replaces what an earlier
-/// one said. What is no count is left out: the meter has called it suspect, and the answer goes on.
+/// Counts of a messages answer, read as they are charged. Cumulative: a later event replaces the counts of an earlier
+/// one. Invalid counts are ignored: the meter has marked them as suspect, and the answer continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::translate) struct Counts {
     usage: MessagesUsage,
-    /// How much of the output was thinking, for which nothing is charged beside it.
+    /// Thinking tokens, which are part of the output and not charged separately.
     thinking: Option<u64>,
 }
 
 impl Counts {
-    /// Takes the counts of the newest `usage`.
+    /// Applies the counts of the newest `usage`.
     pub(in crate::translate) fn replace_by(&mut self, usage: &RawValue) {
         if let Some(newer) = MessagesUsage::of(usage.get()) {
             self.usage.replace_by(newer);
@@ -27,13 +27,13 @@ impl Counts {
         self.thinking = thinking(usage.get()).or(self.thinking);
     }
 
-    /// Input, written to the cache, read from it, output, and how much of that was thinking.
+    /// Input, cache writes, cache reads, output, and the thinking tokens within the output.
     pub(in crate::translate) fn parts(&self) -> [u64; 5] {
         let counts = self.usage.counts().unwrap_or_default();
         let usage = counts.usage;
         [
             usage.input,
-            // That format tells no lifetimes apart.
+            // The chat format does not distinguish cache lifetimes.
             usage
                 .cache_write
                 .saturating_add(usage.classes.get(Class::CacheWrite1h)),
@@ -43,8 +43,7 @@ impl Counts {
         ]
     }
 
-    /// The same, as the chat format counts: the cache inside the prompt, the reasoning inside the
-    /// completion.
+    /// The counts in the chat format, where the prompt includes the cache and the completion includes the reasoning.
     pub(in crate::translate) fn chat(&self) -> ChatUsage {
         let [
             input,
@@ -92,7 +91,7 @@ struct CompletionDetails {
     reasoning_tokens: u64,
 }
 
-/// The thinking inside the output, if the vendor says.
+/// Thinking tokens within the output, if the vendor reports them.
 fn thinking(usage: &str) -> Option<u64> {
     let [details] = members(usage, &["output_tokens_details"]).ok()?;
     let [thinking] = counts(details?, &["thinking_tokens"])?;

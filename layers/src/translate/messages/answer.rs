@@ -1,4 +1,4 @@
-//! A chat answer as a messages answer, and what of the chat format answers and streams have in common.
+//! Translates a plain chat answer to a messages answer, and reads what chat answers and streams have in common.
 
 use std::borrow::Cow;
 
@@ -12,61 +12,48 @@ use super::{
 };
 use crate::{
     error::Error,
-    json::decoded_len,
-    translate::wire::{AnswerCx, broken, compact, write_json},
+    translate::{
+        chat_state::{Field, Kept},
+        origin::Origin,
+        wire::{AnswerCx, broken, compact, write_json},
+    },
     vendor_usage::is_error,
 };
 
-/// Characters of a vendor's error that go to the log.
+/// Longest part of a vendor's error message that is logged, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// Puts a chat answer into the messages format.
+/// Chat answer → messages answer. State that the vendor needs back is added in capsules.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: it is no answer; [`Error::VendorUnavailable`]: it is an error.
-pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
-    let mut answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
+/// [`Error::VendorBroken`]: the body is not a chat answer; [`Error::VendorUnavailable`]: it is an error.
+pub fn answer(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
+    let mut answer = Answer::chunk(body)?;
     answer.check(body)?;
     let tally = answer.tally();
-    let choice = answer.choice().ok_or_else(|| broken("no choices"))?;
-    let stop = stop(choice.finish_reason)?;
-    let said = choice
-        .message
-        .or(choice.delta)
-        .ok_or_else(|| broken("a choice without a message"))?;
+    let (said, stop) = answer.whole()?;
 
-    let (mut thinking, mut text, mut refusal) = (String::new(), String::new(), String::new());
-    let mut text_bytes = 0;
-    said.each_text(|kind, piece| {
-        text_bytes += decoded_len(piece.as_bytes());
-        let whole = match kind {
-            Kind::Thinking => &mut thinking,
-            Kind::Text => &mut text,
-            Kind::Refusal => &mut refusal,
-        };
-        whole.push_str(piece);
-        Ok(())
-    })?;
+    let mut kept = Kept::default();
+    let [thinking, text, refusal] = texts(&said, cx, &mut kept)?;
     let refused = !refusal.is_empty();
     let id = message_id(answer.id, body, cx.created);
-    let mut content = Vec::new();
-    if cx.thinking_asked && !thinking.is_empty() {
-        content.push(Block::Thinking {
-            thinking: quoted(&[&thinking]),
-            signature: "",
-        });
-    }
-    for text in [text, refusal] {
-        if !text.is_empty() {
-            let text = quoted(&[&text]);
-            content.push(Block::Text { text });
-        }
-    }
     let calls = said.calls();
     let called = !calls.is_empty();
+    let made = hash(id.get().as_bytes());
+    for (index, call) in calls.iter().enumerate() {
+        if let Some(signature) = call.signature() {
+            let made = tool_id(made, index);
+            kept.sign(given(call.id).unwrap_or(&made), signature);
+        }
+    }
+    let mut content = Vec::new();
+    content.extend(thought(&thinking, called, kept, origin));
+    for text in [text, refusal].iter().filter(|text| !text.is_empty()) {
+        let text = quoted(&[text]);
+        content.push(Block::Text { text });
+    }
     for (index, call) in calls.into_iter().enumerate() {
-        text_bytes += call.argument_bytes();
-        content.push(tool_use(call, index, &id)?);
+        content.push(tool_use(call, &tool_id(made, index), origin)?);
     }
     let message = Message {
         id,
@@ -76,14 +63,48 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
         content,
         stop_reason: stop_reason(stop, called, refused),
         stop_sequence: None,
-        usage: tally.unwrap_or_else(|| Tally::estimated(text_bytes)),
+        usage: tally.unwrap_or_default(),
     };
     let mut out = BytesMut::with_capacity(body.len() + 256);
     write_json(&mut out, &message);
     Ok(out.freeze())
 }
 
-/// A messages answer as it is written.
+/// The visible text of each [`Kind`], as written between quotes.
+fn texts(said: &Said<'_>, cx: &AnswerCx, kept: &mut Kept) -> Result<[String; 3], Error> {
+    let mut texts = <[String; 3]>::default();
+    said.keep(kept);
+    said.each_text(|kind, piece| {
+        if kind == Kind::Thinking && !cx.thinking_asked {
+            kept.hide(piece);
+        } else {
+            texts[kind as usize].push_str(piece);
+        }
+        Ok(())
+    })?;
+    Ok(texts)
+}
+
+/// The block with the visible reasoning; without any, a block with the state that the tool calls need, readable only by
+/// the vendor.
+fn thought(
+    thinking: &str,
+    called: bool,
+    mut kept: Kept,
+    origin: &Origin,
+) -> Option<Block<'static>> {
+    if !thinking.is_empty() {
+        return Some(Block::Thinking {
+            thinking: quoted(&[thinking]),
+            signature: kept.seal(&origin.vendor),
+        });
+    }
+    (called && kept.needs_block()).then(|| Block::RedactedThinking {
+        data: kept.seal(&origin.vendor),
+    })
+}
+
+/// A messages answer, to be serialized.
 #[derive(Debug, Serialize)]
 struct Message<'a> {
     id: Json<'a>,
@@ -93,7 +114,7 @@ struct Message<'a> {
     model: Json<'a>,
     content: Vec<Block<'a>>,
     stop_reason: &'static str,
-    /// Chat vendors do not say which one it was: always null.
+    /// Chat vendors do not report which sequence matched: always null.
     stop_sequence: Option<&'static str>,
     usage: Tally,
 }
@@ -103,39 +124,42 @@ struct Message<'a> {
 enum Block<'a> {
     Thinking {
         thinking: Json<'a>,
-        signature: &'static str,
+        signature: String,
+    },
+    RedactedThinking {
+        data: String,
     },
     Text {
         text: Json<'a>,
     },
     ToolUse {
         id: Json<'a>,
-        name: &'a RawValue,
+        name: Json<'a>,
         input: Json<'a>,
     },
 }
 
-fn tool_use<'a>(
-    call: ToolCall<'a>,
-    index: usize,
-    message_id: &RawValue,
-) -> Result<Block<'a>, Error> {
+fn tool_use<'a>(call: ToolCall<'a>, made_id: &str, origin: &Origin) -> Result<Block<'a>, Error> {
     let function = call
         .function
         .ok_or_else(|| broken("a tool call without a function"))?;
     let name = function.name.filter(|name| given(Some(*name)).is_some());
+    let name = name.ok_or_else(|| broken("a tool call without a name"))?;
     let id = match call.id {
         Some(id) if given(Some(id)).is_some() => Cow::Borrowed(id),
-        _ => quoted(&[&tool_id(hash(message_id.get().as_bytes()), index)]),
+        _ => quoted(&[made_id]),
     };
     Ok(Block::ToolUse {
         id,
-        name: name.ok_or_else(|| broken("a tool call without a name"))?,
+        name: match inner(name).map(|short| (short, origin.name(short))) {
+            Some((short, name)) if short != name => quoted(&[name]),
+            _ => Cow::Borrowed(name),
+        },
         input: input(function.arguments),
     })
 }
 
-/// The arguments as an object. What a model wrote and is none, as when it was cut off, is kept in one.
+/// The arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an object.
 fn input(arguments: Option<&RawValue>) -> Json<'_> {
     let Some(raw) = arguments else {
         return made("{}".to_owned());
@@ -157,7 +181,7 @@ fn input(arguments: Option<&RawValue>) -> Json<'_> {
     }
 }
 
-/// An error by the vendor's own words, which go to the log alone.
+/// An error with the vendor's own message, which is only logged.
 pub(in crate::translate) fn vendor_error(words: &str) -> Error {
     let words: String = words.chars().take(ERROR_CHARS_MAX).collect();
     Error::VendorUnavailable(crate::scrub::scrubbed(&words).into())
@@ -180,7 +204,7 @@ pub(in crate::translate) struct Answer<'a> {
     x_groq: Option<&'a RawValue>,
 }
 
-/// What some servers write in an answer's place: an error itself, or what may be one.
+/// A body that some servers send instead of an answer: an error object, or what may be one.
 #[derive(Deserialize)]
 struct Complaint<'a> {
     #[serde(borrow)]
@@ -204,7 +228,7 @@ pub(in crate::translate) struct Choice<'a> {
     usage: Option<&'a RawValue>,
 }
 
-/// A chunk whose choices cannot be read.
+/// Fallback for a chunk whose choices do not parse.
 #[derive(Debug, Deserialize)]
 struct Odd<'a> {
     #[serde(borrow)]
@@ -222,7 +246,8 @@ struct Odd<'a> {
 }
 
 impl<'a> Odd<'a> {
-    /// It without them, if it has usage or an error and nothing else that a caller would miss.
+    /// The chunk without its choices, if it has usage or an error, and the choices have nothing that a caller would
+    /// miss.
     fn without_choices(self, json: &[u8]) -> Option<Answer<'a>> {
         let silent = self.choices.is_none_or(say_nothing);
         let answer = Answer {
@@ -238,7 +263,7 @@ impl<'a> Odd<'a> {
     }
 }
 
-/// Whether in these choices, whatever they are, is neither a word nor a reason.
+/// Whether these choices, whatever their shape, contain neither text nor a finish reason.
 fn say_nothing(choices: &RawValue) -> bool {
     #[derive(Deserialize)]
     struct Any<'a> {
@@ -261,7 +286,7 @@ fn say_nothing(choices: &RawValue) -> bool {
 }
 
 impl<'a> Answer<'a> {
-    /// Reads a chunk. Beside usage or an error, choices may be anything that says nothing.
+    /// Reads a chunk. If it has usage or an error, malformed choices without any content are ignored.
     pub(in crate::translate) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
         serde_json::from_slice(json).or_else(|error| {
             let odd = serde_json::from_slice::<Odd<'a>>(json).ok();
@@ -270,7 +295,7 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// An error in the clothes of an answer is an error. `json` is all of it.
+    /// Detects an error in the form of an answer. `json` is the whole body.
     pub(in crate::translate) fn check(&self, json: &[u8]) -> Result<(), Error> {
         let named = self.error.filter(|error| is_error(error.get()));
         let itself = || {
@@ -284,7 +309,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// What may be an error, though nothing says so: words in the place of an answer.
+    /// A body that may be an error although it is not marked as one: it has a message and no answer.
     pub(in crate::translate) fn complaint(&self, json: &[u8]) -> Option<Error> {
         let complaint = self.complaint_in(json)?;
         let words = complaint.message.or(complaint.detail)?;
@@ -298,13 +323,27 @@ impl<'a> Answer<'a> {
         serde_json::from_slice(json).ok()
     }
 
-    /// Takes the one choice that was asked for. Some chunks have none.
+    /// Takes the first choice, the only one requested. Some chunks have no choice.
     pub(in crate::translate) fn choice(&mut self) -> Option<Choice<'a>> {
         let mut choices = self.choices.take().into_iter().flatten();
         choices.find(|choice| choice.index.unwrap_or(0) == 0)
     }
 
-    /// The usage, where it is: two vendors have their own places for it. Before [`choice`](Self::choice) is taken.
+    /// The message of a plain answer, and why it ended. An answer without a message is empty if it has a usage.
+    ///
+    /// # Errors
+    /// [`Error::VendorBroken`] if the answer has neither a message nor usage.
+    pub(in crate::translate) fn whole(&mut self) -> Result<(Said<'a>, Option<Stop>), Error> {
+        let counted = self.tally().is_some();
+        let choice = self.choice();
+        let reason = choice.as_ref().and_then(|choice| choice.finish_reason);
+        let said = choice.and_then(|choice| choice.message.or(choice.delta));
+        let said = said.or_else(|| counted.then(Said::default));
+        Ok((said.ok_or_else(|| broken("no message"))?, stop(reason)?))
+    }
+
+    /// The usage, including two vendors' non-standard fields. To be read before [`choice`](Self::choice) takes the
+    /// choices.
     pub(in crate::translate) fn tally(&self) -> Option<Tally> {
         #[derive(Deserialize)]
         struct Groq<'a> {
@@ -325,7 +364,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// What a model says: all of it, or a piece.
+/// Output of a model: a whole message, or a piece.
 #[derive(Debug, Default, Deserialize)]
 pub(in crate::translate) struct Said<'a> {
     #[serde(borrow)]
@@ -344,7 +383,7 @@ pub(in crate::translate) struct Said<'a> {
     function_call: Option<Function<'a>>,
 }
 
-/// What a text is of.
+/// Kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::translate) enum Kind {
     Thinking,
@@ -352,14 +391,14 @@ pub(in crate::translate) enum Kind {
     Refusal,
 }
 
-/// A part of a content or of reasoning that comes as a list.
+/// A part of a content, or of reasoning, that is a list.
 #[derive(Debug, Deserialize)]
 struct Part<'a> {
     #[serde(borrow)]
     text: Option<&'a RawValue>,
     #[serde(borrow)]
     refusal: Option<&'a RawValue>,
-    /// A text, or parts again.
+    /// A text, or a list of parts.
     #[serde(borrow)]
     thinking: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -367,12 +406,19 @@ struct Part<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// Hands on every text that is not empty, in order, as it stands between its quotes.
+    /// Keeps the state that the vendor needs back, except for texts and the signatures of calls.
+    pub(in crate::translate) fn keep(&self, kept: &mut Kept) {
+        let usual = given(self.reasoning_content).map(|_| Field::ReasoningContent);
+        let field = usual.or_else(|| given(self.reasoning).map(|_| Field::Reasoning));
+        kept.fields(field, self.reasoning_details);
+    }
+
+    /// Passes every text that is not empty to `each`, in order, as written between its quotes.
     pub(in crate::translate) fn each_text(
         &self,
         mut each: impl FnMut(Kind, &'a str) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // Vendors that have both fields say the same in both.
+        // Vendors that send both fields repeat the same text.
         let reasoning = given(self.reasoning_content).or_else(|| given(self.reasoning));
         match (reasoning, self.reasoning_details) {
             (Some(text), _) => each(Kind::Thinking, text)?,
@@ -393,7 +439,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// The tool calls. The oldest way to call one counts as the first.
+    /// The tool calls. A call in the deprecated field `function_call` counts as the first.
     pub(in crate::translate) fn calls(self) -> Vec<ToolCall<'a>> {
         let mut calls = self.tool_calls.unwrap_or_default();
         if calls.is_empty()
@@ -404,14 +450,15 @@ impl<'a> Said<'a> {
                 index: Some(0),
                 id: None,
                 function: Some(function),
+                extra_content: None,
             });
         }
         calls
     }
 }
 
-/// The parts of a content that comes as a list. What is neither text nor thinking, as references are,
-/// has no counterpart.
+/// Reads the parts of a content that is a list. Parts other than text and thinking, such as references, have no
+/// counterpart and are dropped.
 fn each_part<'a>(
     content: &'a RawValue,
     each: &mut impl FnMut(Kind, &'a str) -> Result<(), Error>,
@@ -431,8 +478,8 @@ fn each_part<'a>(
     Ok(())
 }
 
-/// A text, or a list of parts, each with a text or a summary. Vendors write much else here, which only
-/// they can read.
+/// Reads reasoning: a text, or a list of parts with a text or a summary each. Anything else that vendors send here only
+/// they can read, so it is skipped.
 fn each_thought<'a>(
     thinking: &'a RawValue,
     each: &mut impl FnMut(Kind, &'a str) -> Result<(), Error>,
@@ -456,6 +503,8 @@ pub(in crate::translate) struct ToolCall<'a> {
     pub(in crate::translate) id: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(in crate::translate) function: Option<Function<'a>>,
+    #[serde(borrow)]
+    extra_content: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -466,14 +515,11 @@ pub(in crate::translate) struct Function<'a> {
     pub(in crate::translate) arguments: Option<&'a RawValue>,
 }
 
-impl ToolCall<'_> {
-    /// UTF-8 bytes of its arguments.
-    pub(in crate::translate) fn argument_bytes(&self) -> u64 {
-        let function = self.function.as_ref();
-        let arguments = function.and_then(|function| function.arguments);
-        arguments.map_or(0, |raw| {
-            decoded_len(inner(raw).unwrap_or(raw.get()).as_bytes())
-        })
+impl<'a> ToolCall<'a> {
+    /// The call's signature, an object.
+    pub(in crate::translate) fn signature(&self) -> Option<&'a RawValue> {
+        let signature = self.extra_content;
+        signature.filter(|it| it.get().starts_with('{') && compact(it) != "{}")
     }
 }
 
@@ -487,21 +533,21 @@ pub(in crate::translate) enum Stop {
 }
 
 impl Stop {
-    /// It says itself that something may be missing. Where it does not, clients run a call with as much of its arguments
-    /// as came: such an answer is broken.
+    /// Whether the reason states that something may be missing. If it does not, clients run a call with whatever
+    /// arguments arrived, so truncated arguments make the answer broken.
     pub(in crate::translate) const fn was_cut(self) -> bool {
         matches!(self, Self::MaxTokens | Self::Refusal)
     }
 }
 
-/// Reads a finish reason. Vendors write null and `""` for none yet.
+/// Reads a finish reason. Vendors send null or `""` before the end.
 pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
     Ok(match finish_reason.and_then(inner).unwrap_or_default() {
         "" => None,
         "length" | "model_length" | "max_tokens" => Some(Stop::MaxTokens),
         "tool_calls" | "function_call" => Some(Stop::ToolUse),
         "content_filter" => Some(Stop::Refusal),
-        // The answer broke off at the vendor; no reason of the other format says so.
+        // The vendor broke the answer off; the messages format has no reason for that.
         reason @ ("error" | "insufficient_system_resource") => {
             return Err(broken(format!("finish_reason {reason:?}")));
         }
@@ -509,8 +555,8 @@ pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Opt
     })
 }
 
-/// The messages format's stop reason. Many vendors end on `stop` where a tool was called, and some on `tool_calls` where
-/// none was: agents would go on with nothing, for ever.
+/// The messages format's stop reason. Many vendors send `stop` after a tool call, and some send `tool_calls` without
+/// one, on which agents would loop for ever.
 pub(in crate::translate) fn stop_reason(
     stop: Option<Stop>,
     called: bool,
@@ -525,7 +571,7 @@ pub(in crate::translate) fn stop_reason(
     }
 }
 
-/// The vendor's id; where it gave none, one made of the answer itself.
+/// The vendor's id; if it sent none, an id derived from the answer.
 pub(in crate::translate) fn message_id<'a>(
     id: Option<&'a RawValue>,
     answer: &[u8],
@@ -537,7 +583,7 @@ pub(in crate::translate) fn message_id<'a>(
     }
 }
 
-/// The model that answered, as the vendor calls it.
+/// The vendor's name of the model that answered.
 pub(in crate::translate) fn model(model: Option<&RawValue>) -> Json<'_> {
     match model {
         Some(model) if inner(model).is_some() => Cow::Borrowed(model),
@@ -545,8 +591,7 @@ pub(in crate::translate) fn model(model: Option<&RawValue>) -> Json<'_> {
     }
 }
 
-/// An id for a call that the vendor gave none: the same however often it is asked for, and another
-/// one in another message.
+/// Id of a call to which the vendor gave none: stable for one message, and different in another.
 pub(in crate::translate) fn tool_id(message_hash: u64, index: usize) -> String {
     format!("toolu_{message_hash:016x}_{index}")
 }

@@ -1,8 +1,7 @@
-//! The blocks of a streamed message: one open at a time, in order, never interleaved.
+//! Writes the blocks of a streamed message: one open at a time, in order, never interleaved.
 //!
-//! Chat chunks may go back and forth between tool calls. A piece that belongs to the open block goes
-//! on at once. A later block waits only while the open one is a tool call whose arguments have not
-//! come to the end of their object, or while its own name is not known.
+//! Chat chunks may alternate between tool calls. A piece of the open block is written at once. A later block waits only
+//! while the open one is a tool call whose arguments are incomplete, or while its own name is unknown.
 
 use std::{
     borrow::Cow,
@@ -21,73 +20,94 @@ use crate::{
     error::Error,
     translate::{
         arguments::{Lead, next_byte},
+        chat_state::Kept,
+        origin::Origin,
         wire::{broken, compact, too_much},
     },
 };
 
-/// Bytes that may be kept of one stream: what waits for its turn, and the ids and names of calls.
+/// Maximum bytes that a stream may store: waiting blocks, and the ids and names of calls.
 pub(in crate::translate) const KEPT_BYTES_MAX: usize = 4 << 20;
-/// Tool calls of one answer.
+/// Maximum tool calls of one answer.
 pub(in crate::translate) const CALLS_MAX: usize = 1_024;
 
-const NO_OBJECT: &str = "tool arguments that are no object";
+const NO_OBJECT: &str = "tool arguments that are not an object";
 
-/// The block that a piece belongs to.
+/// Identifies a block of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::translate) enum BlockId {
     Thinking,
     Text,
-    /// The call of this number, counted from 0 in the order of appearance.
+    /// The call of this number, counted from 0 in order of appearance.
     Call(usize),
 }
 
-/// The blocks of one message.
+/// Blocks of one message.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Blocks {
     open: Option<BlockId>,
-    /// How many blocks have been opened. The open one is the last of them.
+    /// Number of blocks opened so far. The open block is the last of them.
     opened: usize,
     waiting: VecDeque<Waiting>,
     calls: Calls,
     kept_bytes: usize,
-    /// What the ids are made of that the vendor leaves out.
+    origin: Origin,
+    /// State for the vendor that is not in a block yet.
+    state: Kept,
+    /// Used to derive ids that the vendor omits.
     message_hash: u64,
 }
 
-/// A block that is not open yet, with all that has come of it, as it stands between quotes.
+/// A block that is not open yet, with its content so far, as written between quotes.
 #[derive(Debug)]
 struct Waiting {
     place: BlockId,
     json: String,
 }
 
-/// The tool calls of one streamed answer, whose pieces come in any order.
+/// Tool calls of one streamed answer, whose pieces arrive in any order.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Calls(Vec<Call>);
 
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Call {
-    /// As the vendor counts: from 0 or 1, or all alike.
+    /// The vendor's index: from 0, from 1, or the same for all calls.
     index: Option<u64>,
     pub(in crate::translate) id: Option<String>,
     pub(in crate::translate) name: Option<String>,
     arguments: Arguments,
+    signed: bool,
     closed: bool,
 }
 
 /// A piece of a tool call.
 #[derive(Debug)]
 pub(in crate::translate) struct CallPiece<'a> {
-    /// Which call it is of.
+    /// Number of the call.
     pub(in crate::translate) number: usize,
-    /// Arguments, as they stand between the quotes of a string.
+    /// Arguments, as written between the quotes of a string.
     pub(in crate::translate) arguments: Cow<'a, str>,
-    /// How many bytes of it are kept for good.
+    /// The call's signature, on the first piece that has one.
+    pub(in crate::translate) signature: Option<&'a RawValue>,
+    /// Bytes of the piece that are stored until the stream ends.
     kept_bytes: usize,
 }
 
 impl Blocks {
-    /// Before the first piece.
+    /// Creates the blocks of an answer of this origin.
+    pub(in crate::translate) fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            ..Self::default()
+        }
+    }
+
+    /// State for the vendor, which is written with the next block that can carry it.
+    pub(in crate::translate) fn state(&mut self) -> &mut Kept {
+        &mut self.state
+    }
+
+    /// Sets the hash from which ids are derived; called before the first piece.
     pub(in crate::translate) fn begin(&mut self, message_hash: u64) {
         self.message_hash = message_hash;
     }
@@ -97,7 +117,7 @@ impl Blocks {
         !self.calls.is_empty()
     }
 
-    /// A piece of text or thinking, as it stands between its quotes.
+    /// Adds a piece of text or thinking, as written between its quotes.
     pub(in crate::translate) fn text(
         &mut self,
         place: BlockId,
@@ -117,7 +137,7 @@ impl Blocks {
         self.advance(out)
     }
 
-    /// A piece of a tool call: its id and name, or some of its arguments, or all of it.
+    /// Adds a piece of a tool call: its id and name, a part of its arguments, or the whole call.
     pub(in crate::translate) fn call(
         &mut self,
         piece: &ToolCall<'_>,
@@ -129,6 +149,10 @@ impl Blocks {
         self.kept_bytes += piece.kept_bytes;
         let number = piece.number;
         let call = &mut self.calls.0[number];
+        if let Some(signature) = piece.signature {
+            self.state
+                .sign(&call.id(self.message_hash, number), signature);
+        }
         let arguments = call.arguments.take(&piece.arguments)?;
         let closed = call.closed;
         let place = BlockId::Call(number);
@@ -144,16 +168,19 @@ impl Blocks {
         self.advance(out)
     }
 
-    /// Whether each call has all of its arguments.
+    /// Whether every call has all of its arguments.
     pub(in crate::translate) fn whole(&self) -> bool {
         self.calls.0.iter().all(|call| call.arguments.whole())
     }
 
-    /// The answer has ended: everything that waits is written and closed.
+    /// Handles the end of the answer: writes and closes all waiting blocks.
     pub(in crate::translate) fn finish(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         loop {
             self.close(out);
             let Some(next) = self.waiting.front() else {
+                if self.called() {
+                    self.write_state(out);
+                }
                 return Ok(());
             };
             if !self.may_open(next.place) {
@@ -168,7 +195,7 @@ impl Blocks {
         self.waiting.push_back(Waiting { place, json });
     }
 
-    /// Opens what waits, as far as it need not wait any more. Only what is left then counts.
+    /// Opens waiting blocks as far as possible. Only what still waits counts against the limit.
     fn advance(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         while let Some(next) = self.waiting.front() {
             if !self.may_close() || !self.may_open(next.place) {
@@ -184,7 +211,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// More of a text may always come, but as well in a block of its own. More of a call may not.
+    /// Whether the open block may be closed. Later text can go into another block, but later arguments cannot.
     fn may_close(&self) -> bool {
         match self.open {
             Some(BlockId::Call(number)) => self.calls.0[number].arguments.complete(),
@@ -204,15 +231,11 @@ impl Blocks {
             return;
         };
         self.kept_bytes -= json.len();
-        let index = self.opened;
-        self.opened += 1;
+        if matches!(place, BlockId::Call(_)) {
+            self.write_state(out);
+        }
+        self.start(out);
         self.open = Some(place);
-        put(
-            out,
-            format_args!(
-                "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":{index},\"content_block\":"
-            ),
-        );
         match place {
             BlockId::Thinking => {
                 put(
@@ -222,12 +245,9 @@ impl Blocks {
             }
             BlockId::Text => put(out, format_args!(r#"{{"type":"text","text":""}}"#)),
             BlockId::Call(number) => {
-                let Call { id, name, .. } = &self.calls.0[number];
-                let name = name.as_deref().unwrap_or_default();
-                let id = match id {
-                    Some(id) => Cow::Borrowed(id.as_str()),
-                    None => Cow::Owned(tool_id(self.message_hash, number)),
-                };
+                let call = &self.calls.0[number];
+                let name = self.origin.name(call.name.as_deref().unwrap_or_default());
+                let id = call.id(self.message_hash, number);
                 put(
                     out,
                     format_args!(
@@ -240,7 +260,43 @@ impl Blocks {
         self.delta(place, &json, out);
     }
 
-    /// A piece of the open block.
+    /// Writes the start of the next block, up to the block itself.
+    fn start(&mut self, out: &mut BytesMut) {
+        let index = self.opened;
+        self.opened += 1;
+        put(
+            out,
+            format_args!(
+                "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":{index},\"content_block\":"
+            ),
+        );
+    }
+
+    /// Writes the end of the last block.
+    fn stop(&self, out: &mut BytesMut) {
+        let index = self.opened - 1;
+        put(
+            out,
+            format_args!(
+                "event: content_block_stop\ndata: {{\"type\":\"content_block_stop\",\"index\":{index}}}\n\n"
+            ),
+        );
+    }
+
+    /// Writes the remaining state as a block of its own.
+    fn write_state(&mut self, out: &mut BytesMut) {
+        if self.state.needs_block() {
+            let data = self.state.seal(&self.origin.vendor);
+            self.start(out);
+            put(
+                out,
+                format_args!("{{\"type\":\"redacted_thinking\",\"data\":\"{data}\"}}}}\n\n"),
+            );
+            self.stop(out);
+        }
+    }
+
+    /// Writes a piece of the open block.
     fn delta(&self, place: BlockId, piece: &str, out: &mut BytesMut) {
         if piece.is_empty() {
             return;
@@ -250,6 +306,10 @@ impl Blocks {
             BlockId::Text => ("text_delta", "text"),
             BlockId::Call(_) => ("input_json_delta", "partial_json"),
         };
+        self.piece(kind, field, piece, out);
+    }
+
+    fn piece(&self, kind: &str, field: &str, piece: &str, out: &mut BytesMut) {
         let index = self.opened - 1;
         put(
             out,
@@ -264,36 +324,47 @@ impl Blocks {
         let Some(place) = self.open else {
             return;
         };
-        if let BlockId::Call(number) = place {
-            self.calls.0[number].closed = true;
-            let arguments = &self.calls.0[number].arguments;
-            if !arguments.lead.begun() {
-                self.delta(place, arguments.lead.end(), out);
+        match place {
+            BlockId::Call(number) => {
+                self.calls.0[number].closed = true;
+                let arguments = &self.calls.0[number].arguments;
+                if !arguments.lead.begun() {
+                    self.delta(place, arguments.lead.end(), out);
+                }
             }
+            BlockId::Thinking => {
+                let signature = self.state.seal(&self.origin.vendor);
+                self.piece("signature_delta", "signature", &signature, out);
+            }
+            BlockId::Text => {}
         }
         self.open = None;
-        let index = self.opened - 1;
-        put(
-            out,
-            format_args!(
-                "event: content_block_stop\ndata: {{\"type\":\"content_block_stop\",\"index\":{index}}}\n\n"
-            ),
-        );
+        self.stop(out);
+    }
+}
+
+impl Call {
+    /// The vendor's id; if it sent none, an id derived from the message.
+    pub(in crate::translate) fn id(&self, message_hash: u64, number: usize) -> Cow<'_, str> {
+        match &self.id {
+            Some(id) => Cow::Borrowed(id),
+            None => Cow::Owned(tool_id(message_hash, number)),
+        }
     }
 }
 
 impl Calls {
-    /// Whether there is none.
+    /// Whether there are no calls.
     pub(in crate::translate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The call of this number, counted from 0 in the order of appearance.
+    /// The call of this number, counted from 0 in order of appearance.
     pub(in crate::translate) fn get(&self, number: usize) -> &Call {
         &self.0[number]
     }
 
-    /// Takes a piece in. `None` if it says nothing.
+    /// Adds a piece. `None` if it is empty.
     pub(in crate::translate) fn piece<'a>(
         &mut self,
         piece: &ToolCall<'a>,
@@ -304,7 +375,8 @@ impl Calls {
             Some(arguments) => argument_piece(arguments)?,
             None => Cow::Borrowed(""),
         };
-        if id.is_none() && name.is_none() && arguments.is_empty() {
+        let signature = piece.signature();
+        if id.is_none() && name.is_none() && arguments.is_empty() && signature.is_none() {
             return Ok(None);
         }
         let number = self.number(piece.index, id, name, &arguments)?;
@@ -317,21 +389,23 @@ impl Calls {
                 *known = Some(news.to_owned());
             }
         }
+        let signature = signature.filter(|_| !std::mem::replace(&mut call.signed, true));
         Ok(Some(CallPiece {
             number,
             arguments,
+            signature,
             kept_bytes,
         }))
     }
 
-    /// Follows a call's arguments to their end, whatever they are: a call that they are complete of goes on
-    /// with no other.
+    /// Tracks a call's arguments to detect their end, whatever they are: a later piece cannot belong to a call whose
+    /// arguments are complete.
     pub(in crate::translate) fn follow(&mut self, piece: &CallPiece<'_>) {
-        // What is no object is nobody's business here.
+        // Arguments that are not an object are not an error here.
         let _ = self.0[piece.number].arguments.take(&piece.arguments);
     }
 
-    /// Which call a piece is of; a new one where it fits none.
+    /// Number of the call to which a piece belongs; adds a call if the piece fits none.
     fn number(
         &mut self,
         index: Option<u64>,
@@ -347,9 +421,9 @@ impl Calls {
             (None, None) if name.is_some() => None,
             (None, None) => calls.len().checked_sub(1),
         };
-        // One vendor gives every call the same index, whole: another id with a name, another name, or
-        // arguments with a name behind the end of a call's arguments, are of another call. A name alone
-        // may stand in each piece, and blanks are no arguments.
+        // One vendor sends whole calls that all have the same index. A piece belongs to another call if it has a name
+        // together with another id, if it has another name, or if it has a name and arguments after the call's
+        // arguments are complete. Vendors may repeat the same name in each piece, and blanks are not arguments.
         let another = |call: &Call| match (id, &call.id, &call.name) {
             (Some(id), Some(known), _) => id != known,
             (_, _, Some(known)) if Some(known.as_str()) != name => true,
@@ -370,12 +444,13 @@ impl Calls {
     }
 }
 
-/// Writes behind what is there.
+/// Appends formatted text.
 pub(in crate::translate) fn put(out: &mut BytesMut, text: fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("memory takes it");
+    out.write_fmt(text)
+        .expect("writing to memory does not fail");
 }
 
-/// Some arguments as they stand between the quotes of a string. Some vendors write the object itself.
+/// A piece of arguments, as written between the quotes of a string. Some vendors send the object itself.
 fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     match inner(arguments) {
         Some(piece) => Ok(Cow::Borrowed(piece)),
@@ -383,17 +458,17 @@ fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
             let json = string(&compact(arguments));
             Ok(Cow::Owned(inner(&json).unwrap_or_default().to_owned()))
         }
-        None => Err(broken("tool arguments that are no text")),
+        None => Err(broken("tool arguments that are not a string")),
     }
 }
 
-/// Whether a piece, as it stands between the quotes of a string, is nothing but blanks.
+/// Whether a piece, as written between the quotes of a string, is only blanks.
 fn is_blank(piece: &str) -> bool {
     let mut bytes = piece.bytes();
     std::iter::from_fn(|| next_byte(&mut bytes)).all(|byte| byte.is_ascii_whitespace())
 }
 
-/// How far a call's arguments have come: as much of JSON as tells where their object ends.
+/// Progress of a call's arguments: just enough JSON parsing to find the end of their object.
 #[derive(Debug, Default)]
 struct Arguments {
     lead: Lead,
@@ -408,12 +483,12 @@ impl Arguments {
         self.started && self.depth == 0
     }
 
-    /// Whether nothing is missing: an object came to its end, or there is none.
+    /// Whether nothing is missing: the object is complete, or there are no arguments.
     fn whole(&self) -> bool {
         self.complete() || self.lead.is_none()
     }
 
-    /// Takes the next piece, as it stands between the quotes of a string. Gives what of it goes on.
+    /// Takes the next piece, as written between the quotes of a string. Returns the part to forward.
     fn take<'p>(&mut self, piece: &'p str) -> Result<&'p str, Error> {
         let (kept, rest) = self.lead.take(piece);
         if !kept.is_empty() {
@@ -438,7 +513,7 @@ impl Arguments {
         }
         match byte {
             b' ' | b'\t' | b'\n' | b'\r' => {}
-            _ if self.complete() => return Err(broken("tool arguments behind their end")),
+            _ if self.complete() => return Err(broken("tool arguments after their end")),
             b'{' => {
                 self.started = true;
                 self.depth += 1;
@@ -458,7 +533,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_arguments_is_seen_wherever_they_are_cut() {
+    fn the_end_of_arguments_is_found_however_they_are_split() {
         let whole = r#" {"a": [1, {"b": "}]\" \\"}], "ключ": "{", "n": null}"#;
         let written = serde_json::to_string(whole).unwrap();
         let written = &written[1..written.len() - 1];

@@ -1,10 +1,10 @@
-//! A messages caller in front of a chat vendor: requests down, answers and events up.
+//! Translates between a messages caller and a chat vendor: requests down, answers and events up.
 //!
-//! Texts, numbers and schemas go over as they were written; what is not understood is not changed.
-//! What the chat format cannot say is a 400 that names the field. What is dropped, because it cannot
-//! change the answer, is listed in `docs/translation-messages.md`.
+//! Texts, numbers and schemas are copied as written. A request with anything that the chat format cannot express gets a
+//! 400 that names the field. Fields that are dropped because they cannot change the answer are listed in
+//! [translation-messages](https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-messages.md).
 //!
-//! A stream keeps at most 4 MiB: see [`Events`].
+//! A stream stores at most 4 MiB: see [`Events`].
 
 mod answer;
 mod blocks;
@@ -25,47 +25,44 @@ pub use self::{
     stream::Events,
 };
 pub(super) use self::{
-    answer::{Answer as ChatAnswer, Kind, Said, Stop, model, stop, tool_id, vendor_error},
+    answer::{Answer as ChatAnswer, Kind, Said, Stop, model, stop, vendor_error},
     blocks::{Calls, put},
     stream::is_comment,
     usage::Tally,
 };
-use crate::call::InputSize;
+use crate::call::Call;
 
-/// What formats add around each message and each tool, as far as one can say from outside.
+/// Estimated tokens that formats add around each message and each tool.
 const MESSAGE_TOKENS: u64 = 4;
 const TOOL_TOKENS: u64 = 16;
-/// An image of full size, by the messages format's own table.
-const IMAGE_TOKENS: u64 = 1_600;
-/// A page of a document as text and as an image: nobody counts its pages here.
-const DOCUMENT_TOKENS: u64 = 3_000;
-/// Bytes of text for one token, where no vendor counts.
-const BYTES_PER_TOKEN: u64 = 4;
 
-/// How many tokens a request has, for `POST /v1/messages/count_tokens` toward a vendor whose format
-/// has no such operation. An estimate for planning a prompt; no money hangs on it.
+/// Estimates the input tokens of a request, for `POST /v1/messages/count_tokens` toward a vendor whose format has no
+/// such operation. Meant for planning prompts; nothing is charged by it.
 #[must_use]
-pub const fn estimate_input_tokens(input: &InputSize) -> u64 {
-    input.text_bytes.div_ceil(BYTES_PER_TOKEN)
-        + input.messages * MESSAGE_TOKENS
-        + input.tools * TOOL_TOKENS
-        + input.images * IMAGE_TOKENS
-        + input.documents * DOCUMENT_TOKENS
+pub fn estimate_input_tokens(call: &Call) -> u64 {
+    let input = &call.input;
+    let text = call.text_milli().div_ceil(1000);
+    let around = input.messages * MESSAGE_TOKENS + input.tools * TOOL_TOKENS;
+    (text + around + input.usual_images).saturating_add(input.usual_documents)
 }
 
 #[cfg(test)]
+#[cfg(feature = "parse")]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::{call::Operation, parse};
 
     #[test]
-    fn an_estimate_counts_text_and_what_is_around_it() {
-        let input = InputSize {
-            text_bytes: 401,
-            messages: 2,
-            tools: 1,
-            images: 1,
-            ..InputSize::default()
-        };
-        assert_eq!(estimate_input_tokens(&input), 101 + 8 + 16 + 1_600);
+    fn an_estimate_counts_text_and_the_tokens_around_messages() {
+        const BODY: &str = r#"{"model":"m","max_tokens":1,"tools":[{"name":"f","input_schema":{}}],
+            "messages":[{"role":"user","content":"Почему небо синее?"},{"role":"assistant","content":"Рассеяние."}]}"#;
+        let body = Bytes::from_static(BODY.as_bytes());
+        let mut call = parse::call(Operation::Messages, &body, 9).unwrap();
+        let text = call.text_milli().div_ceil(1000);
+        assert!((8..20).contains(&text), "{text}");
+        call.input.add_image(5_000, 1_600);
+        assert_eq!(estimate_input_tokens(&call), text + 8 + 16 + 1_600);
     }
 }

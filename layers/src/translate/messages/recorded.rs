@@ -1,5 +1,5 @@
-//! What vendors really sent, translated: the same text, calls, reasons and usage as in the source,
-//! which is read here in another way.
+//! Translates recordings of real vendors: text, calls, reasons and usage must be those of the source, which is read
+//! here by separate code.
 
 use std::{fs, path::PathBuf};
 
@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use super::{
     answer,
-    testing::{CX, heard, translated},
+    testing::{CX, heard, proofs, translated},
 };
+use crate::translate::Origin;
 
 /// Recordings of the chat format with this ending.
 fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/gateway/fixtures");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let entries = fs::read_dir(&folder).expect("the recordings");
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names
@@ -26,12 +27,12 @@ fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(read).collect()
 }
 
-/// A chat answer, put together without any of the code under test.
+/// A chat answer, assembled without the code under test.
 #[derive(Debug, Default)]
 struct Source {
     text: String,
     thinking: String,
-    /// Vendor's index, id, name, arguments.
+    /// The vendor's index, id, name, arguments.
     calls: Vec<(Value, String, String, String)>,
     finish: String,
     usage: Value,
@@ -100,7 +101,7 @@ impl Source {
         }
     }
 
-    /// The content that a messages answer must have.
+    /// The content expected of the messages answer.
     fn content(&self) -> Vec<Value> {
         let mut content = Vec::new();
         if !self.thinking.is_empty() {
@@ -125,7 +126,7 @@ impl Source {
         }
     }
 
-    /// Input, written to the cache, read from it, output.
+    /// Input, cache writes, cache reads, output.
     fn usage(&self) -> [u64; 4] {
         let usage = &self.usage;
         let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -151,16 +152,17 @@ fn classes(usage: &Value) -> [u64; 4] {
 }
 
 #[test]
-fn recorded_answers_keep_what_they_say() {
+fn recorded_answers_keep_their_content() {
     let mut answers = 0;
     for (name, bytes) in recordings(".json") {
         let source = Source::plain(&bytes);
-        let answer = answer(&bytes, &CX);
+        let answer = answer(&bytes, &Origin::default(), &CX);
         if source.error {
             assert!(answer.is_err(), "{name}");
             continue;
         }
-        let answer: Value = serde_json::from_slice(&answer.unwrap()).unwrap();
+        let mut answer: Value = serde_json::from_slice(&answer.unwrap()).unwrap();
+        proofs(&mut answer["content"]);
         assert_eq!(answer["content"], Value::Array(source.content()), "{name}");
         assert_eq!(answer["stop_reason"], source.stop_reason(), "{name}");
         assert_eq!(classes(&answer["usage"]), source.usage(), "{name}");
@@ -171,7 +173,7 @@ fn recorded_answers_keep_what_they_say() {
 }
 
 #[test]
-fn recorded_streams_keep_what_they_say() {
+fn recorded_streams_keep_their_content() {
     let mut streams = 0;
     for (name, bytes) in recordings(".sse") {
         let source = Source::stream(&bytes);
@@ -198,7 +200,7 @@ fn recorded_streams_keep_what_they_say() {
 fn recorded_streams_come_out_the_same_wherever_they_are_cut() {
     for (name, bytes) in recordings(".sse") {
         let (whole, _) = translated(CX, &[&bytes]);
-        // A stride that is no divisor of anything, so that cuts fall into every kind of place.
+        // A prime stride cuts the stream at every kind of position.
         for cut in (0..bytes.len()).step_by(89) {
             let (out, _) = translated(CX, &[&bytes[..cut], &bytes[cut..]]);
             assert!(out == whole, "{name} cut at {cut}");

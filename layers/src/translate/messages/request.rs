@@ -1,4 +1,4 @@
-//! The request's own fields: limits, tools, wishes. The conversation is in `turns`.
+//! Translates the fields of a messages request: limits, tools, settings. The conversation is translated in `turns`.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,18 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    text::{Json, literal, made, optional},
+    text::{Json, literal, made, optional, shortened},
     turns::{self, Message},
 };
 use crate::{
+    call::Format,
     error::{Error, Problem},
     model::{Dialect, OutputField},
     path::Path,
     translate::wire::{Object, RequestCx, StreamOptions, Value, write_json},
 };
 
-/// Fields that go over, or are read to say why they cannot.
+/// Fields that are translated, or read to explain why they cannot be.
 const MAPPED: [&str; 14] = [
     "model",
     "max_tokens",
@@ -35,8 +36,8 @@ const MAPPED: [&str; 14] = [
     "metadata",
 ];
 
-/// Fields that change how a messages vendor works, bills or caches, and not what is asked of it. Of
-/// those that could cost more, only the defaults come this far.
+/// Dropped fields: they affect how a messages vendor works, bills or caches, but not the answer. Of those that could
+/// raise the price, only default values reach this code.
 const DROPPED: [&str; 14] = [
     "top_k",
     "cache_control",
@@ -54,17 +55,17 @@ const DROPPED: [&str; 14] = [
     "previous_message_id",
 ];
 
-/// Chat vendors take no more.
+/// Maximum stop sequences that chat vendors accept.
 const STOPS_MAX: usize = 4;
-/// The least limit that a vendor of the family puts on `user`.
+/// Strictest limit that a chat vendor puts on the length of `user`.
 const USER_CHARS_MAX: usize = 64;
 
-/// Puts a messages request into the chat format.
+/// Messages body → chat body, for the vendor of this name. The vendor's own state, which the caller returns in
+/// capsules, is restored in the messages.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or the
-/// chat format has nothing like it.
-pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+/// [`Error::Invalid`] with the field's name: its type is wrong, or the chat format has no counterpart.
+pub fn request(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
         let place = format!("{}:{}", error.line(), error.column());
         Error::invalid("", Problem::NotJson(place))
@@ -83,7 +84,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         model: cx.model,
         max_completion_tokens: cx.ceiling(OutputField::MaxCompletionTokens),
         max_tokens: cx.ceiling(OutputField::MaxTokens),
-        messages: turns::messages(&fields, dialect.system_role)?,
+        messages: turns::messages(&fields, vendor, dialect.system_role.unwrap_or_default())?,
         stop: stop(&fields)?,
         temperature: cx.sampling(&fields, "temperature")?,
         top_p: cx.sampling(&fields, "top_p")?,
@@ -93,6 +94,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         reasoning_effort: effort(&fields)?.filter(|_| dialect.reasoning_effort),
         response_format: schema(&fields, dialect)?.map(response_format),
         user: user(&fields)?,
+        prompt_cache_key: cx.cache_key(&fields, Format::Chat)?,
         stream: stream.then_some(true),
         stream_options: StreamOptions::of(stream),
     };
@@ -101,7 +103,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// Whether a messages request wants to see thinking: it asks for it, and not for its being left out.
+/// Whether the request enables thinking and does not ask to omit it from the answer.
 #[must_use]
 pub fn thinking_asked(body: &[u8]) -> bool {
     let asked = || {
@@ -119,7 +121,7 @@ pub fn thinking_asked(body: &[u8]) -> bool {
     asked().unwrap_or(false)
 }
 
-/// A chat request as it is written.
+/// A chat request, to be serialized.
 #[derive(Debug, Serialize)]
 struct Chat<'a> {
     model: &'a str,
@@ -147,6 +149,8 @@ struct Chat<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_key: Option<Json<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_options: Option<StreamOptions>,
@@ -160,7 +164,7 @@ enum Tool<'a> {
 
 #[derive(Debug, Serialize)]
 struct Function<'a> {
-    name: &'a RawValue,
+    name: Json<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<&'a RawValue>,
     parameters: Json<'a>,
@@ -183,7 +187,7 @@ enum NamedTool<'a> {
 
 #[derive(Debug, Serialize)]
 struct Named<'a> {
-    name: &'a RawValue,
+    name: Json<'a>,
 }
 
 #[derive(Debug, Serialize)]
@@ -194,13 +198,13 @@ enum ResponseFormat<'a> {
 
 #[derive(Debug, Serialize)]
 struct Schema<'a> {
-    /// The chat format wants one; the messages format has none.
+    /// The chat format requires a name; the messages format has none.
     name: &'static str,
     strict: bool,
     schema: &'a RawValue,
 }
 
-/// A field of tomorrow may mean anything: leaving it out silently could change the answer.
+/// Rejects unknown fields: a future field may mean anything, and dropping it silently could change the answer.
 pub(in crate::translate) fn every_field_is_known(body: &Object<'_, '_>) -> Result<(), Error> {
     for (name, value) in &body.fields.0 {
         let known = MAPPED.contains(&&**name) || DROPPED.contains(&&**name);
@@ -239,8 +243,7 @@ fn tools<'a>(body: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
 }
 
 fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
-    // Only models of the other format know the typed tools (`bash_…`, `computer_…`), and what
-    // arguments to call them with.
+    // Only models of the messages format know the typed tools (`bash_…`, `computer_…`) and their arguments.
     if let Some(kind) = tool.get("type")?
         && kind.string()? != "custom"
     {
@@ -251,7 +254,7 @@ fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
         None => None,
     };
     let function = Function {
-        name: literal(&tool.need("name")?)?,
+        name: shortened(Cow::Borrowed(literal(&tool.need("name")?)?)),
         description: optional(tool, "description")?,
         parameters: parameters(tool)?,
         strict,
@@ -259,8 +262,8 @@ fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
     Ok(Tool::Function { function })
 }
 
-/// The schema as it is written. Some chat vendors refuse one that does not say that it is an object's
-/// and which properties there are, so what is missing of that is put in front.
+/// The schema as written. Some chat vendors reject a schema without `type` or `properties`, so missing ones are added
+/// at its start.
 pub(in crate::translate) fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json<'a>, Error> {
     const ASKED_FOR: [(&str, &str); 2] = [
         ("type", r#""type":"object""#),
@@ -284,8 +287,7 @@ pub(in crate::translate) fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json
     Ok(made(format!("{{{}{comma}{rest}", missing.join(","))))
 }
 
-/// Which tool is to be called, and whether several may be at once. The chat format has neither where
-/// there are no tools.
+/// Which tool must be called, and whether calls may be parallel. The chat format allows neither field without tools.
 fn tool_choice<'a>(
     body: &Object<'a, '_>,
     tools: &[Tool<'_>],
@@ -302,7 +304,7 @@ fn tool_choice<'a>(
         }
         "any" => ToolChoice::Mode("required"),
         "tool" => {
-            let name = literal(&choice.need("name")?)?;
+            let name = shortened(Cow::Borrowed(literal(&choice.need("name")?)?));
             let function = Named { name };
             ToolChoice::Named(NamedTool::Function { function })
         }
@@ -320,7 +322,7 @@ fn tool_choice<'a>(
     Ok((Some(chosen), one_at_a_time.then_some(false)))
 }
 
-/// How hard the model is to think: the wish for effort, or else what a thinking budget comes to.
+/// The reasoning effort: the requested one, or one derived from the thinking budget.
 pub(in crate::translate) fn effort(body: &Object<'_, '_>) -> Result<Option<&'static str>, Error> {
     const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
     let mut asked = None;
@@ -348,13 +350,13 @@ pub(in crate::translate) fn effort(body: &Object<'_, '_>) -> Result<Option<&'sta
             }))
         }
         "enabled" | "adaptive" | "between_tools" => Ok(asked),
-        // Few chat models take the effort `none`: the least wish is to say nothing.
+        // Few chat models accept the effort `none`; the closest is to omit the field.
         "disabled" => Ok(None),
         _ => Err(kind.refuse(Problem::NotOneOf("enabled, adaptive, disabled"))),
     }
 }
 
-/// The schema that the answer is held to.
+/// The schema that the answer must follow.
 pub(in crate::translate) fn schema<'a>(
     body: &Object<'a, '_>,
     dialect: &Dialect,
@@ -368,7 +370,7 @@ pub(in crate::translate) fn schema<'a>(
         None => None,
     };
     if format.is_none() {
-        // Its name while it was a beta.
+        // The field's name during its beta.
         format = body.get("output_format")?;
     }
     let Some(format) = format else {
@@ -399,7 +401,7 @@ fn response_format(schema: &RawValue) -> ResponseFormat<'_> {
     }
 }
 
-/// Who asks. A longer id than vendors take is left out: part of one could be somebody else's.
+/// The end user's id. An id longer than vendors accept is dropped, because a truncated one could be another user's.
 pub(in crate::translate) fn user<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     let Some(metadata) = body.get("metadata")? else {
         return Ok(None);

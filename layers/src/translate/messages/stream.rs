@@ -1,4 +1,4 @@
-//! Chat chunks as messages events.
+//! Translates chat chunks to messages events.
 
 use bytes::BytesMut;
 
@@ -10,20 +10,21 @@ use super::{
 };
 use crate::{
     error::Error,
-    json::decoded_len,
     sse::Event,
-    translate::wire::{AnswerCx, broken, write_json},
+    translate::{
+        origin::Origin,
+        wire::{AnswerCx, broken, write_json},
+    },
 };
 
 const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
-/// Turns a chat stream's events into those of a messages stream, each as it comes.
+/// Translates the events of a chat stream to those of a messages stream, each as it arrives.
 ///
-/// Only three things wait: a block behind a tool call that is not complete, because the messages
-/// format never interleaves blocks; a tool call for its name; and the stop reason for the usage, which
-/// comes last. What is kept of a stream is at most 4 MiB, and 1 024 tool calls of about 100 bytes
-/// beside their ids and names; a stream that would need more is refused as broken. An ordinary one
-/// keeps some hundred bytes.
+/// Only three things are delayed: a block after an incomplete tool call, because the messages format never interleaves
+/// blocks; a tool call until its name arrives; and the stop reason until the usage, which arrives last. A stream stores
+/// at most 4 MiB, and at most 1 024 tool calls of about 100 bytes each besides their ids and names; a stream that would
+/// need more is refused. An ordinary stream stores a few hundred bytes.
 #[derive(Debug)]
 pub struct Events {
     created: u64,
@@ -33,37 +34,35 @@ pub struct Events {
     refused: bool,
     stop: Option<Stop>,
     usage: Option<Tally>,
-    text_bytes: u64,
-    /// What the vendor said in an answer's place. An answer without a reason has ended for this one.
+    /// Message that the vendor sent instead of an answer. If the stream has no finish reason, it ended because of this.
     complaint: Option<Error>,
     done: bool,
     ended: bool,
 }
 
 impl Events {
-    /// For one stream.
+    /// Creates the state of one stream of this origin.
     #[must_use]
-    pub fn new(cx: AnswerCx) -> Self {
+    pub fn new(origin: Origin, cx: AnswerCx) -> Self {
         Self {
             created: cx.created,
             thinking_asked: cx.thinking_asked,
             begun: false,
-            blocks: Blocks::default(),
+            blocks: Blocks::new(origin),
             refused: false,
             stop: None,
             usage: None,
-            text_bytes: 0,
             complaint: None,
             done: false,
             ended: false,
         }
     }
 
-    /// Takes the next event and writes what it comes to, which may be nothing.
+    /// Writes the translation of the next event, which may be empty.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it is no chunk, or more would have to wait than may;
-    /// [`Error::VendorUnavailable`]: it is the vendor's error.
+    /// [`Error::VendorBroken`]: the event is not a chunk; [`Error::AnswerTooLong`]: too much would have to be stored;
+    /// [`Error::VendorUnavailable`]: the event is the vendor's error.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -86,10 +85,10 @@ impl Events {
         }
     }
 
-    /// The vendor's stream has ended: writes what is still owed, once.
+    /// Handles the end of the vendor's stream: writes what is missing, once.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it ended in the middle.
+    /// [`Error::VendorBroken`]: the stream was truncated.
     pub fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -110,9 +109,7 @@ impl Events {
         }
         self.ended = true;
         self.blocks.finish(out)?;
-        let usage = self
-            .usage
-            .unwrap_or_else(|| Tally::estimated(self.text_bytes));
+        let usage = self.usage.unwrap_or_default();
         let reason = stop_reason(self.stop, self.blocks.called(), self.refused);
         put(
             out,
@@ -132,7 +129,7 @@ impl Events {
         self.usage = Tally::latest(self.usage, chunk.tally());
         self.complaint = chunk.complaint(data).or(self.complaint.take());
         let choice = chunk.choice();
-        // One vendor's first chunk has neither a choice nor an id: it is about the prompt.
+        // One vendor's first chunk has neither a choice nor an id: it reports on the prompt.
         if !self.begun && (choice.is_some() || given(chunk.id).is_some()) {
             self.begin(&chunk, data, out);
         }
@@ -143,24 +140,25 @@ impl Events {
         let Self {
             blocks,
             refused,
-            text_bytes,
             thinking_asked,
             ..
         } = self;
+        said.keep(blocks.state());
         said.each_text(|kind, piece| {
-            *text_bytes += decoded_len(piece.as_bytes());
             *refused |= kind == Kind::Refusal;
             match kind {
-                Kind::Thinking if !*thinking_asked => Ok(()),
+                Kind::Thinking if !*thinking_asked => {
+                    blocks.state().hide(piece);
+                    Ok(())
+                }
                 Kind::Thinking => blocks.text(BlockId::Thinking, piece, out),
                 Kind::Text | Kind::Refusal => blocks.text(BlockId::Text, piece, out),
             }
         })?;
         for call in said.calls() {
-            *text_bytes += call.argument_bytes();
             blocks.call(&call, out)?;
         }
-        // Some vendors say it twice; the one that says more than that it is over is believed.
+        // Some vendors send two reasons; a more specific one replaces the plain end.
         let newer = stop(choice.finish_reason)?;
         if matches!(self.stop, None | Some(Stop::EndTurn)) {
             self.stop = newer.or(self.stop);
@@ -168,7 +166,7 @@ impl Events {
         Ok(())
     }
 
-    /// The input is not known yet, so it is 0 here; the last event tells.
+    /// Writes `message_start`. The input count is not known yet, so it is 0; the last event reports it.
     fn begin(&mut self, chunk: &Answer<'_>, data: &[u8], out: &mut BytesMut) {
         self.begun = true;
         let id = message_id(chunk.id, data, self.created);
@@ -186,7 +184,7 @@ impl Events {
     }
 }
 
-/// Whether an event without data says that the vendor is still there.
+/// Whether an event without data is a comment, which shows that the vendor is alive.
 pub(in crate::translate) fn is_comment(event: &Event) -> bool {
     let mut lines = event.raw().split(|byte| matches!(byte, b'\n' | b'\r'));
     lines.any(|line| line.first() == Some(&b':'))

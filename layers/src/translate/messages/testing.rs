@@ -1,13 +1,14 @@
-//! A messages stream as a strict reader hears it: what the format forbids is a failed test.
+//! Strict reader of a messages stream: the test fails on anything that the format forbids.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
 use super::Events;
 use crate::{
+    capsule,
     error::Error,
     sse::{Event, Splitter},
-    translate::wire::AnswerCx,
+    translate::{Origin, wire::AnswerCx},
 };
 
 pub(super) const CX: AnswerCx = AnswerCx {
@@ -16,22 +17,24 @@ pub(super) const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// What came of a stream.
+/// A stream as read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Heard {
     pub(super) id: String,
     pub(super) model: String,
-    /// As a plain answer has them.
+    /// As in a plain answer.
     pub(super) content: Vec<Value>,
     pub(super) stop_reason: Option<String>,
     pub(super) usage: Value,
     pub(super) pings: usize,
-    /// The names of all events but pings.
+    /// Signatures of thinking blocks, which are removed from `content`.
+    pub(super) proofs: Vec<String>,
+    /// Names of all events except pings.
     pub(super) names: Vec<String>,
     pub(super) whole: bool,
 }
 
-/// Reads events; any order that the format does not allow panics.
+/// Reads events; panics on an order that the format does not allow.
 pub(super) fn heard(bytes: &[u8]) -> Heard {
     let mut heard = Heard::default();
     let mut open: Option<(usize, String)> = None;
@@ -77,12 +80,16 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
                     "text_delta" => ("text", "text"),
                     "thinking_delta" => ("thinking", "thinking"),
                     "input_json_delta" => ("partial_json", "tool_use"),
+                    "signature_delta" => ("signature", "thinking"),
                     other => panic!("{other}"),
                 };
                 assert_eq!(block["type"], expected);
                 let piece = delta[field].as_str().unwrap();
                 if field == "partial_json" {
                     json.push_str(piece);
+                } else if field == "signature" {
+                    assert!(piece.starts_with(capsule::PREFIX), "{piece}");
+                    heard.proofs.push(piece.to_owned());
                 } else {
                     block[field] = json!(format!("{}{piece}", block[field].as_str().unwrap()));
                 }
@@ -92,7 +99,7 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
                 assert_eq!(index, Some(at));
                 if heard.content[at]["type"] == "tool_use" {
                     assert_eq!(heard.content[at]["input"], json!({}));
-                    // An answer that was cut by its ceiling may end within the arguments.
+                    // An answer cut at the token limit may end within the arguments.
                     heard.content[at]["input"] =
                         serde_json::from_str(&json).unwrap_or(Value::String(json));
                 }
@@ -114,7 +121,19 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
     heard
 }
 
-/// The events of a stream that comes in these chunks.
+/// Takes the signatures of thinking blocks out of the content.
+pub(super) fn proofs(content: &mut Value) -> Vec<String> {
+    let blocks = content.as_array_mut().into_iter().flatten();
+    let thinking = blocks.filter(|block| block["type"] == "thinking");
+    let proofs = thinking.map(|block| std::mem::replace(&mut block["signature"], json!("")));
+    let proofs: Vec<String> = proofs
+        .map(|proof| proof.as_str().expect("a signature").to_owned())
+        .collect();
+    assert!(proofs.iter().all(|it| it.starts_with(capsule::PREFIX)));
+    proofs
+}
+
+/// Events of a stream that arrives in these chunks.
 pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     let (mut splitter, mut events) = (Splitter::default(), Vec::new());
     for chunk in chunks {
@@ -125,9 +144,9 @@ pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     events
 }
 
-/// What a chat stream in these chunks comes to, and how it ended.
+/// Translation of a chat stream that arrives in these chunks, and how it ended.
 pub(super) fn translated(cx: AnswerCx, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let (mut translation, mut out) = (Events::new(cx), BytesMut::new());
+    let (mut translation, mut out) = (Events::new(Origin::default(), cx), BytesMut::new());
     for event in events(chunks) {
         if let Err(error) = translation.event(&event, &mut out) {
             return (out, Err(error));

@@ -1,4 +1,4 @@
-//! JSON strings that go from one document into another without being read: escapes stay as written.
+//! JSON strings that are copied between documents without being decoded: escapes stay as written.
 
 use std::borrow::Cow;
 
@@ -9,21 +9,21 @@ use crate::{
     translate::wire::{Object, Value},
 };
 
-/// A JSON value taken over as it stands, or made here.
+/// A JSON value, borrowed as written or built here.
 pub(in crate::translate) type Json<'a> = Cow<'a, RawValue>;
 
-/// What is between the quotes of a string; `None` for any other value.
+/// The text between the quotes of a string; `None` for any other value.
 pub(in crate::translate) fn inner(value: &RawValue) -> Option<&str> {
     value.get().strip_prefix('"')?.strip_suffix('"')
 }
 
-/// What is between the quotes of a string, if it is there and not empty: vendors write `""` and null
-/// for what they leave out.
+/// The text between the quotes of a string that is present and not empty: vendors send `""` and null for what they
+/// omit.
 pub(in crate::translate) fn given(value: Option<&RawValue>) -> Option<&str> {
     value.and_then(inner).filter(|inner| !inner.is_empty())
 }
 
-/// A field of a request that must be a string, as it stands.
+/// A field of a request that must be a string, as written.
 pub(in crate::translate) fn literal<'a>(value: &Value<'a, '_>) -> Result<&'a RawValue, Error> {
     match inner(value.raw) {
         Some(_) => Ok(value.raw),
@@ -31,7 +31,7 @@ pub(in crate::translate) fn literal<'a>(value: &Value<'a, '_>) -> Result<&'a Raw
     }
 }
 
-/// A string that may be left out; an empty one is as good as left out.
+/// An optional string; an empty one counts as missing.
 pub(in crate::translate) fn optional<'a>(
     object: &Object<'a, '_>,
     name: &str,
@@ -43,7 +43,7 @@ pub(in crate::translate) fn optional<'a>(
     Ok(given(Some(text)).map(|_| text))
 }
 
-/// A string of pieces, each as it stands between the quotes of a string.
+/// A string made of pieces, each as written between quotes.
 pub(in crate::translate) fn quoted(pieces: &[&str]) -> Json<'static> {
     let length: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut json = String::with_capacity(length + 2);
@@ -58,12 +58,12 @@ pub(in crate::translate) fn string(text: &str) -> Json<'static> {
     Cow::Owned(to_raw_value(text).expect("any text makes a JSON string"))
 }
 
-/// JSON that was put together here.
+/// JSON that was built here.
 pub(in crate::translate) fn made(json: String) -> Json<'static> {
-    Cow::Owned(RawValue::from_string(json).expect("parts of JSON were put together as JSON"))
+    Cow::Owned(RawValue::from_string(json).expect("JSON built from parts of JSON is JSON"))
 }
 
-/// Several strings as one, with `between`, escaped as JSON has it, in between.
+/// Joins strings; `between` is the separator, already escaped for JSON.
 pub(in crate::translate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) -> Json<'a> {
     if texts.len() == 1 {
         return texts.swap_remove(0);
@@ -78,7 +78,28 @@ pub(in crate::translate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) 
     quoted(&pieces)
 }
 
-/// FNV-1a, 64 bits: the same on every node and in every build, so that an id made of it is, too.
+/// Longest name of a tool, or id of a call, that vendors of the chat and the responses format accept, in characters.
+const CHARS_MAX: usize = 64;
+/// Characters kept of a longer one, followed by a dash and a hash of 16 digits.
+const CHARS_KEPT: usize = CHARS_MAX - 17;
+
+/// A name or an id, a JSON string, in at most 64 characters. A longer one is shortened the same way wherever it occurs,
+/// so that calls, results and tools still match.
+pub(in crate::translate) fn shortened(literal: Json<'_>) -> Json<'_> {
+    if literal.get().len() - 2 <= CHARS_MAX {
+        return literal;
+    }
+    let text = serde_json::from_str::<String>(literal.get());
+    match text.ok().filter(|text| text.chars().count() > CHARS_MAX) {
+        None => literal,
+        Some(text) => {
+            let kept: String = text.chars().take(CHARS_KEPT).collect();
+            string(&format!("{kept}-{:016x}", hash(text.as_bytes())))
+        }
+    }
+}
+
+/// FNV-1a, 64 bits: the same on every node and in every build, so ids derived from it are stable.
 pub(in crate::translate) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -94,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_joined_as_they_are_written() {
+    fn strings_are_joined_as_written() {
         let texts = vec![
             raw(r#""a\u00e9\n""#),
             raw(r#""""#),
@@ -106,6 +127,26 @@ mod tests {
         );
         assert_eq!(joined(vec![raw("\"x\"")], "\\n").get(), "\"x\"");
         assert_eq!(joined(Vec::new(), "\\n").get(), "\"\"");
+    }
+
+    #[test]
+    fn names_over_64_characters_are_shortened_always_alike() {
+        let long = "ж".repeat(65);
+        for (name, short) in [
+            ("get_weather".to_owned(), "get_weather".to_owned()),
+            ("n".repeat(64), "n".repeat(64)),
+            ("ж".repeat(64), "ж".repeat(64)),
+            (
+                long.clone(),
+                format!("{}-{:016x}", "ж".repeat(47), hash(long.as_bytes())),
+            ),
+        ] {
+            assert_eq!(shortened(string(&name)).get(), string(&short).get());
+        }
+        // The same name with other escapes gives the same result.
+        let escaped = raw(r#""\u0436""#).get().trim_matches('"').repeat(65);
+        let escaped = made(format!("\"{escaped}\""));
+        assert_eq!(shortened(escaped).get(), shortened(string(&long)).get());
     }
 
     #[test]

@@ -1,24 +1,23 @@
-//! The conversation: instructions, turns and their blocks, as chat messages.
+//! Translates the conversation of a messages request, its instructions, turns and blocks, to chat messages.
 
 use std::{borrow::Cow, mem};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::text::{Json, given, hash, inner, joined, literal, optional, quoted, string};
+use super::text::{Json, given, inner, joined, literal, optional, quoted, shortened, string};
 use crate::{
     error::{Error, Problem},
+    format::BILLING_LINE,
     model::SystemRole,
     path::Path,
-    translate::wire::{Object, Value, compact},
+    translate::{
+        chat_state::{Field, Reasoning, Returned},
+        wire::{Object, Value, compact},
+    },
 };
 
-/// Chat vendors refuse longer ids of tool calls.
-const TOOL_ID_CHARS_MAX: usize = 64;
-/// What is kept of a longer one, beside a dash and a hash of 16 digits.
-const TOOL_ID_CHARS_KEPT: usize = TOOL_ID_CHARS_MAX - 17;
-
-/// A line feed as JSON has it.
+/// A line feed, escaped for JSON.
 const LINE_FEED: &str = "\\n";
 
 /// A message of the chat format.
@@ -35,8 +34,14 @@ pub(in crate::translate) enum Message<'a> {
         content: Content<'a>,
     },
     Assistant {
-        /// Null beside tool calls.
+        /// Null if the message has only tool calls.
         content: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_content: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        reasoning_details: Vec<Box<RawValue>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall<'a>>,
     },
@@ -44,6 +49,25 @@ pub(in crate::translate) enum Message<'a> {
         tool_call_id: Json<'a>,
         content: Json<'a>,
     },
+}
+
+impl<'a> Message<'a> {
+    /// The assistant's text and tool calls. Reasoning is sent only together with the tool calls that followed it.
+    pub(in crate::translate) fn assistant(
+        content: Option<Json<'a>>,
+        tool_calls: Vec<ToolCall<'a>>,
+        reasoning: Reasoning<'a>,
+    ) -> Self {
+        let reasoning = Some(reasoning).filter(|_| !tool_calls.is_empty());
+        let reasoning = reasoning.unwrap_or_default();
+        Self::Assistant {
+            content,
+            reasoning_content: reasoning.text(Field::ReasoningContent),
+            reasoning: reasoning.text(Field::Reasoning),
+            reasoning_details: reasoning.details,
+            tool_calls,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -54,7 +78,7 @@ pub(in crate::translate) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// One text as a string, as every vendor takes it; anything else as parts.
+    /// A single text becomes a string, which every vendor accepts; anything else becomes parts.
     pub(in crate::translate) fn of(parts: Vec<Part<'a>>) -> Self {
         match <[Part<'a>; 1]>::try_from(parts) {
             Ok([Part::Text { text }]) => Self::Text(text),
@@ -64,7 +88,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// With more of the same message.
+    /// Appends parts of the same message.
     fn extend(&mut self, more: Vec<Part<'a>>) {
         let mut parts = match mem::replace(self, Self::Parts(Vec::new())) {
             Self::Text(text) if inner(&text) == Some("") => Vec::new(),
@@ -103,6 +127,9 @@ pub(in crate::translate) struct ToolCall<'a> {
     #[serde(rename = "type")]
     pub(in crate::translate) kind: &'static str,
     pub(in crate::translate) function: Called<'a>,
+    /// The call's signature, as its vendor wrote it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::translate) extra_content: Option<Box<RawValue>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,9 +138,10 @@ pub(in crate::translate) struct Called<'a> {
     pub(in crate::translate) arguments: Json<'a>,
 }
 
-/// The conversation of a messages request.
+/// The conversation of a messages request, for the vendor of this name.
 pub(in crate::translate) fn messages<'a>(
     body: &Object<'a, '_>,
+    vendor: &str,
     role: SystemRole,
 ) -> Result<Vec<Message<'a>>, Error> {
     let mut conversation = Conversation::default();
@@ -127,8 +155,8 @@ pub(in crate::translate) fn messages<'a>(
         let content = turn.need("content")?;
         match &*turn.need("role")?.string()? {
             "user" => conversation.user(&content)?,
-            "assistant" => conversation.assistant(&content)?,
-            // In its place: what it says holds from there on.
+            "assistant" => conversation.assistant(&content, vendor)?,
+            // Kept in its place: an instruction holds from there on.
             "system" => conversation.behind.extend(instruction(&content, role)?),
             _ => return Err(turn.refuse("role", Problem::NotOneOf("user, assistant"))),
         }
@@ -137,27 +165,33 @@ pub(in crate::translate) fn messages<'a>(
     Ok(conversation.said)
 }
 
-/// Turns as they come. Those of one role in a row are one message, as the messages format has it, and results stand
-/// right behind their calls, as the chat format wants it, whatever was said in between.
+/// Collects turns. Consecutive turns of one role become one message, as in the messages format. Tool results directly
+/// follow their calls, as the chat format requires, whatever the caller put between them.
 #[derive(Debug, Default)]
 struct Conversation<'a> {
-    /// What nothing comes to any more.
+    /// Completed messages.
     said: Vec<Message<'a>>,
-    /// The assistant's turn that goes on.
+    /// The current assistant's turn.
     texts: Vec<Json<'a>>,
     tool_calls: Vec<ToolCall<'a>>,
-    /// Results of its calls.
+    reasoning: Reasoning<'a>,
+    /// State returned for calls of a turn that is not complete yet.
+    returned: Returned<'a>,
+    /// Results of the turn's calls.
     results: Vec<Message<'a>>,
-    /// Everything else behind it: instructions, and what the user says.
+    /// Other messages after the turn: instructions, and the user's content.
     behind: Vec<Message<'a>>,
-    /// The user's turn has begun, so that the assistant's next one is another.
+    /// Whether the user's turn has begun, which separates it from the assistant's next turn.
     user_spoke: bool,
 }
 
 impl<'a> Conversation<'a> {
-    /// Results first; then everything else in one message, led by what the results could not hold.
+    /// Adds a user's turn: first the tool results; then everything else in one message, which begins with what results
+    /// cannot hold.
     fn user(&mut self, content: &Value<'a, '_>) -> Result<(), Error> {
         let (mut attached, mut parts) = (Vec::new(), Vec::new());
+        // Thinking before a user's turn had no tool call.
+        drop(self.returned.reasoning());
         let results = self.results.len();
         blocks(content, |block| match block {
             Block::Other("tool_result", block) => {
@@ -179,15 +213,26 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// What was thought stays with the model that thought it: it is never put into text, and a turn of nothing else
-    /// is none.
-    fn assistant(&mut self, content: &Value<'a, '_>) -> Result<(), Error> {
-        let (mut texts, mut tool_calls) = (Vec::new(), Vec::new());
+    /// Adds an assistant's turn. Thinking never becomes text. A turn of thinking alone becomes part of the assistant's
+    /// next turn.
+    fn assistant(&mut self, content: &Value<'a, '_>, vendor: &str) -> Result<(), Error> {
+        let (mut texts, mut tool_calls, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        let returned = &mut self.returned;
         blocks(content, |block| {
             match block {
                 Block::Text(text) => texts.push(Cow::Borrowed(text)),
-                Block::Other("tool_use", block) => tool_calls.push(tool_call(block)?),
-                Block::Other("thinking" | "redacted_thinking", _) => {}
+                Block::Other("tool_use", block) => {
+                    tool_calls.push(tool_call(block)?);
+                    ids.push(block.need("id")?.string()?.into_owned());
+                }
+                Block::Other("thinking", block) => {
+                    let text = optional(block, "thinking")?.map(Cow::Borrowed);
+                    let proof = proof(block, "signature")?;
+                    returned.take(&proof, vendor, text.into_iter().collect());
+                }
+                Block::Other("redacted_thinking", block) => {
+                    returned.take(&proof(block, "data")?, vendor, Vec::new());
+                }
                 Block::Other(_, block) => return Err(block.refuse("type", Problem::NotTranslated)),
             }
             Ok(())
@@ -195,24 +240,28 @@ impl<'a> Conversation<'a> {
         if texts.is_empty() && tool_calls.is_empty() {
             return Ok(());
         }
-        // An instruction keeps its place between two texts, but not between calls and their results.
+        // A signature may follow its call.
+        for (call, id) in tool_calls.iter_mut().zip(&ids) {
+            call.extra_content = returned.signature(id);
+        }
+        // An instruction may separate two texts, but not calls and their results.
         if self.user_spoke || (self.tool_calls.is_empty() && !self.behind.is_empty()) {
             self.flush();
         }
         self.texts.append(&mut texts);
         self.tool_calls.append(&mut tool_calls);
+        self.reasoning.append(self.returned.reasoning());
         Ok(())
     }
 
     fn flush(&mut self) {
         let (texts, tool_calls) = (mem::take(&mut self.texts), mem::take(&mut self.tool_calls));
+        let reasoning = mem::take(&mut self.reasoning);
         if !texts.is_empty() || !tool_calls.is_empty() {
-            // The blocks of one answer are one text that something came in between of.
+            // The text blocks of one answer are one text, which something interrupted.
             let content = (!texts.is_empty()).then(|| joined(texts, ""));
-            self.said.push(Message::Assistant {
-                content,
-                tool_calls,
-            });
+            self.said
+                .push(Message::assistant(content, tool_calls, reasoning));
         }
         self.said.append(&mut self.results);
         self.said.append(&mut self.behind);
@@ -227,7 +276,7 @@ pub(in crate::translate) fn instruction<'a>(
     let mut texts = Vec::new();
     blocks(content, |block| match block {
         Block::Text(text) => {
-            texts.push(Cow::Borrowed(text));
+            texts.extend(without_billing_line(text));
             Ok(())
         }
         Block::Other(_, block) => Err(block.refuse("type", Problem::NotOneOf("text"))),
@@ -235,12 +284,22 @@ pub(in crate::translate) fn instruction<'a>(
     if texts.is_empty() {
         return Ok(None);
     }
-    // One string: many vendors of the family take no parts here.
+    // As one string, because many chat vendors accept no parts here.
     let content = joined(texts, LINE_FEED);
     Ok(Some(match role {
         SystemRole::System => Message::System { content },
         SystemRole::Developer => Message::Developer { content },
     }))
+}
+
+/// Drops the billing line with which Claude Code begins its instructions; it is meant for the vendor of the messages
+/// format. It changes from call to call, so nothing after it could be found in another vendor's cache.
+fn without_billing_line(text: &RawValue) -> Option<Json<'_>> {
+    let Some(line) = inner(text).filter(|text| text.starts_with(BILLING_LINE)) else {
+        return Some(Cow::Borrowed(text));
+    };
+    let (_, rest) = line.split_once(LINE_FEED)?;
+    (!rest.is_empty()).then(|| quoted(&[rest]))
 }
 
 fn tool_call<'a>(block: &Object<'a, '_>) -> Result<ToolCall<'a>, Error> {
@@ -252,21 +311,28 @@ fn tool_call<'a>(block: &Object<'a, '_>) -> Result<ToolCall<'a>, Error> {
         id: tool_id(&block.need("id")?)?,
         kind: "function",
         function: Called {
-            name: Cow::Borrowed(literal(&block.need("name")?)?),
+            name: shortened(Cow::Borrowed(literal(&block.need("name")?)?)),
             arguments: string(&compact(input.raw)),
         },
+        extra_content: None,
     })
 }
 
-/// The text of a result; images and documents, which the chat format's tool messages cannot hold, go
-/// to `attached`.
+/// Signature of a block of thinking; empty if it has none.
+fn proof<'a>(block: &Object<'a, '_>, field: &str) -> Result<Cow<'a, str>, Error> {
+    let proof = block.get(field)?;
+    proof.map_or(Ok(Cow::Borrowed("")), |proof| proof.string())
+}
+
+/// The text of a tool result. Images and documents, which tool messages of the chat format cannot hold, are added to
+/// `attached`.
 fn tool_result<'a>(
     block: &Object<'a, '_>,
     attached: &mut Vec<Part<'a>>,
 ) -> Result<Message<'a>, Error> {
     let mut parts = Vec::new();
     if let Some(content) = block.get("content")? {
-        blocks(&content, |block| part(&block, &mut parts))?;
+        blocks(&content, |block| result_part(&block, &mut parts))?;
     }
     let failed = match block.get("is_error")? {
         Some(flag) => flag.flag()?,
@@ -293,19 +359,25 @@ fn tool_result<'a>(
     })
 }
 
-/// The id as it is, so that it comes back as it went. One that is too long is shortened, in a call
-/// and in its result alike.
+/// A part of a tool result. A tool that a search found is represented by its name, because the vendor has all tools
+/// anyway.
+pub(in crate::translate) fn result_part<'a>(
+    block: &Block<'a, '_>,
+    parts: &mut Vec<Part<'a>>,
+) -> Result<(), Error> {
+    if let Block::Other("tool_reference", block) = block {
+        let name = literal(&block.need("tool_name")?)?;
+        let text = shortened(Cow::Borrowed(name));
+        parts.push(Part::Text { text });
+        return Ok(());
+    }
+    part(block, parts)
+}
+
+/// The id as written, so that it returns unchanged. An id that is too long is shortened, in the call and in its result
+/// alike.
 pub(in crate::translate) fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, Error> {
-    let raw = literal(id)?;
-    if raw.get().len() - 2 <= TOOL_ID_CHARS_MAX {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let text = id.string()?;
-    if text.chars().count() <= TOOL_ID_CHARS_MAX {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let kept: String = text.chars().take(TOOL_ID_CHARS_KEPT).collect();
-    Ok(string(&format!("{kept}-{:016x}", hash(text.as_bytes()))))
+    Ok(shortened(Cow::Borrowed(literal(id)?)))
 }
 
 /// A block of a content.
@@ -313,11 +385,11 @@ pub(in crate::translate) fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, 
 pub(in crate::translate) enum Block<'a, 'b> {
     /// A text that is not empty.
     Text(&'a RawValue),
-    /// One of another type.
+    /// A block of another type.
     Other(&'b str, &'b Object<'a, 'b>),
 }
 
-/// Hands each block to `each`; a bare string is a text. Empty texts, which say nothing, are left out.
+/// Passes each block to `each`; a plain string counts as a text. Empty texts are dropped.
 pub(in crate::translate) fn blocks<'a>(
     content: &Value<'a, '_>,
     mut each: impl FnMut(Block<'a, '_>) -> Result<(), Error>,
@@ -346,7 +418,7 @@ pub(in crate::translate) fn blocks<'a>(
     Ok(())
 }
 
-/// Text, images, documents: what a user's message may consist of.
+/// Text, image or document of a user's message.
 pub(in crate::translate) fn part<'a>(
     block: &Block<'a, '_>,
     parts: &mut Vec<Part<'a>>,
@@ -381,7 +453,7 @@ fn image<'a>(block: &Object<'a, '_>) -> Result<Part<'a>, Error> {
             }
             data_url(&text, &source)?
         }
-        // The vendor fetches it, if anybody does.
+        // The address is forwarded; only the vendor fetches it.
         "url" => Cow::Borrowed(literal(&source.need("url")?)?),
         _ => return Err(source.refuse("type", Problem::NotOneOf("base64, url"))),
     };
@@ -430,7 +502,7 @@ fn document<'a>(block: &Object<'a, '_>, parts: &mut Vec<Part<'a>>) -> Result<(),
     Ok(())
 }
 
-/// Vendors go by the name's ending.
+/// Vendors detect the type by the extension of the file name.
 fn file_name(title: Option<&RawValue>) -> Json<'_> {
     let name = given(title).unwrap_or("document");
     let ending = if name.to_ascii_lowercase().ends_with(".pdf") {

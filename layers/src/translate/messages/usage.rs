@@ -1,5 +1,5 @@
-//! Usage: the chat format counts what was read from and written to the cache inside the prompt, the
-//! messages format beside the input.
+//! Translates usage. In the chat format the prompt includes cache reads and writes; in the messages format the input
+//! excludes them.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -10,19 +10,16 @@ use crate::{
     vendor_usage::{VendorUsage, chat_usage},
 };
 
-/// Bytes of text for one token where a vendor never says.
-const BYTES_PER_TOKEN: u64 = 4;
-
-/// What an answer used.
+/// Usage of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::translate) struct Tally {
     usage: Usage,
-    /// How much of the output was thinking, if the vendor says.
+    /// Thinking tokens within the output, if the vendor reports them.
     thinking: Option<u64>,
 }
 
 impl Tally {
-    /// Reads a chat answer's usage. `None` if it says nothing.
+    /// Reads the usage of a chat answer. `None` if it is empty.
     pub(in crate::translate) fn read(usage: &RawValue) -> Option<Self> {
         let VendorUsage {
             usage, reasoning, ..
@@ -33,33 +30,20 @@ impl Tally {
         })
     }
 
-    /// What is known behind a newer word, which counts the whole answer so far. One of nothing at all behind one of
-    /// something says nothing: the meter has it so, too.
+    /// The newest usage; each counts the whole answer so far. Zeros after real counts are ignored, as in the meter.
     pub(in crate::translate) fn latest(known: Option<Self>, newer: Option<Self>) -> Option<Self> {
         newer
             .filter(|newer| known.is_none() || !newer.usage.is_zero())
             .or(known)
     }
 
-    /// The counts, and how much of the output was thinking.
+    /// The counts, and the thinking tokens within the output.
     pub(in crate::translate) const fn parts(&self) -> (&Usage, Option<u64>) {
         (&self.usage, self.thinking)
     }
-
-    /// What an answer of so many bytes of text comes to, where the vendor never says.
-    pub(in crate::translate) fn estimated(text_bytes: u64) -> Self {
-        let output = text_bytes.div_ceil(BYTES_PER_TOKEN);
-        Self {
-            usage: Usage {
-                output,
-                ..Usage::default()
-            },
-            thinking: None,
-        }
-    }
 }
 
-/// As the messages format writes it.
+/// Serialized as the messages format's `usage`.
 impl Serialize for Tally {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -79,7 +63,7 @@ impl Serialize for Tally {
         let classes = usage.classes;
         let details = |thinking_tokens| Details { thinking_tokens };
         Written {
-            // That format tells neither sound nor images apart.
+            // The messages format distinguishes neither sound nor images.
             input_tokens: usage.input
                 + classes.get(Class::InputAudio)
                 + classes.get(Class::InputImage),
@@ -126,7 +110,7 @@ mod tests {
             ),
             (
                 r#"{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":11,"cache_write_tokens":7}}"#,
-                [0, 0, 10, 5],
+                [3, 7, 11, 5],
             ),
             (
                 r#"{"prompt_tokens":10,"completion_tokens":-3,"prompt_tokens_details":null}"#,
@@ -152,7 +136,7 @@ mod tests {
                 r#"{"prompt_tokens":18,"completion_tokens":345,"total_tokens":363,"completion_tokens_details":{"reasoning_tokens":315}}"#,
                 345,
             ),
-            // Beside the completion, as its total says.
+            // Reasoning outside the completion, as the total shows.
             (
                 r#"{"prompt_tokens":18,"completion_tokens":30,"total_tokens":363,"completion_tokens_details":{"reasoning_tokens":315}}"#,
                 345,

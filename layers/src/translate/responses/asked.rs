@@ -1,4 +1,4 @@
-//! What of a responses request its answer needs.
+//! The part of a responses request that its answer needs.
 
 use serde_json::value::RawValue;
 use uuid::fmt::Simple;
@@ -10,27 +10,27 @@ use crate::{
     translate::wire::{Object, Value},
 };
 
-/// What of a responses request its answer needs: what is shown of it again, and what is put back under the
-/// caller's names.
+/// The part of a responses request that its answer needs: the fields that the answer echoes, and the caller's names of
+/// tools.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// The request's number, which the answer's ids are made of.
+    /// The request's number, from which the answer's ids are derived.
     pub(super) number: Simple,
-    /// Now, in Unix seconds.
+    /// Current time in Unix seconds.
     pub(super) created: u64,
-    /// The request's fields in the answer, as they stand in its object.
+    /// The request's fields that the answer echoes, as JSON members.
     pub(super) echo: String,
-    /// Tools that the vendor knows by other names.
+    /// Tools that were renamed for the vendor.
     pub(super) names: Names,
-    /// Whether thinking is to be shown.
+    /// Whether a summary of the reasoning is shown.
     pub(super) summary: bool,
-    /// Whether it is to be sent back.
+    /// Whether encrypted reasoning is returned.
     pub(super) encrypted: bool,
     /// The vendor that answers.
     pub(super) vendor: String,
 }
 
-/// Fields that the answer repeats as they were asked for, and what stands there where they were not.
+/// Fields that the answer echoes, with their default values.
 const ECHOED: [(&str, &str); 8] = [
     ("tool_choice", "\"auto\""),
     ("parallel_tool_calls", "true"),
@@ -43,7 +43,7 @@ const ECHOED: [(&str, &str); 8] = [
 ];
 
 impl Asked {
-    /// Reads it off a request's body that its vendor's request was made of.
+    /// Reads the body from which the vendor's request was translated.
     ///
     /// # Errors
     /// As of [`super::to_chat`] and [`super::to_messages`].
@@ -80,7 +80,7 @@ fn echo(fields: &Object<'_, '_>, tools: &Tools<'_>) -> Result<String, Error> {
     let truncation = fields.get("truncation")?;
     let truncation = truncation.map_or("\"disabled\"", |value| value.raw.get());
     echo.push_str(&format!(",\"truncation\":{truncation}"));
-    // Line ends inside an event's data would cut it.
+    // A line end within an event's data would split the event.
     if echo.contains(['\n', '\r']) {
         echo = echo.replace(['\n', '\r'], " ");
     }

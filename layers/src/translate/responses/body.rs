@@ -1,11 +1,11 @@
-//! A responses request as it is written.
+//! The body of a responses request, to be serialized.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::translate::messages::{text::Json, turns::Part};
 
-/// What a vendor that keeps nothing must be asked for, so that its reasoning can be sent back.
+/// Must be included when nothing is stored, so that the vendor's reasoning can be returned to it.
 pub(super) const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 
 #[derive(Debug, Serialize)]
@@ -31,14 +31,14 @@ pub(super) struct Body<'a> {
     pub(super) reasoning: Option<Reasoning<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) include: Option<[&'static str; 1]>,
-    /// Nothing is kept: a stored answer could be named in another caller's request.
+    /// Always false: a stored answer could be referred to by another caller's request.
     pub(super) store: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) safety_identifier: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) prompt_cache_key: Option<&'a RawValue>,
+    pub(super) prompt_cache_key: Option<Json<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,12 +71,12 @@ pub(super) enum Item<'a> {
         call_id: Json<'a>,
         output: Output<'a>,
     },
-    /// An item as the vendor wrote it: its reasoning.
+    /// An item as the vendor wrote it: reasoning.
     #[serde(untagged)]
     Raw(Box<RawValue>),
 }
 
-/// What a tool gave.
+/// Output of a tool.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Output<'a> {
@@ -108,7 +108,7 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// A part of a chat message as one of this format.
+    /// Translates a part of a chat message.
     pub(super) fn of(part: Part<'a>) -> Self {
         match part {
             Part::Text { text } => Self::InputText { text },
@@ -132,7 +132,7 @@ pub(super) enum Tool<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         description: Option<Json<'a>>,
         parameters: Json<'a>,
-        /// Always written: without a word it is true here, and false in the other formats.
+        /// Always written: the default is true in this format, and false in the others.
         strict: bool,
     },
     Custom {

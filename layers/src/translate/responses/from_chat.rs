@@ -1,41 +1,36 @@
-//! A chat vendor's answer as a responses answer, plain and streamed.
+//! Translates a chat vendor's answer to a responses answer, plain and streamed.
 
 use bytes::{Bytes, BytesMut};
 
 use super::{asked::Asked, usage::Counts, writer::Writer};
 use crate::{
     error::Error,
-    json::decoded_len,
     sse::Event,
     stream_progress::StreamProgress,
     translate::{
         messages::{
             Calls, ChatAnswer, Kind, Said, Stop, Tally, is_comment, model, stop,
             text::{given, hash},
-            tool_id, vendor_error,
+            vendor_error,
         },
         wire::broken,
     },
 };
 
-/// Puts a chat answer into the responses format.
+/// Chat answer → responses answer.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: it is no answer; [`Error::VendorUnavailable`]: it is an error.
+/// [`Error::VendorBroken`]: the body is not a chat answer; [`Error::VendorUnavailable`]: it is an error.
 pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
-    let mut answer: ChatAnswer<'_> = serde_json::from_slice(body).map_err(broken)?;
+    let mut answer = ChatAnswer::chunk(body)?;
     answer.check(body)?;
     let tally = answer.tally();
+    let whole = answer.whole()?;
     let model = model(answer.model);
-    let choice = answer.choice().ok_or_else(|| broken("no choices"))?;
     let mut reading = Reading::new(asked, true);
     let mut out = BytesMut::with_capacity(body.len() + 512);
     reading.begin(model.get(), body, &mut out);
-    let stop = stop(choice.finish_reason)?;
-    let said = choice
-        .message
-        .or(choice.delta)
-        .ok_or_else(|| broken("a choice without a message"))?;
+    let (said, stop) = whole;
     reading.said(said, &mut out)?;
     reading.usage = tally;
     reading.stop = stop.or(Some(Stop::EndTurn));
@@ -43,23 +38,23 @@ pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// Turns a chat stream's events into those of a responses stream, each as it comes: items may be open
-/// together, so that none waits for another. The exceptions are a tool call, for its name, and the
-/// arguments of a tool that takes free text, which stands inside them.
+/// Translates the events of a chat stream to those of a responses stream, each as it arrives. Several items may be open
+/// at once, so none waits for another. Two things are delayed: a tool call until its name arrives, and the arguments of
+/// a tool with free text, which is inside them.
 ///
-/// The format repeats an answer at its end, so a stream keeps all of it, 4 MiB at most; one that would need
-/// more is refused as broken.
+/// The format repeats the answer at its end, so a stream stores all of it, at most 4 MiB; a stream that would need more
+/// is refused.
 #[derive(Debug)]
 pub struct ChatEvents {
     reading: Reading,
-    /// What the vendor said in an answer's place. An answer without a reason has ended for this one.
+    /// Message that the vendor sent instead of an answer. If the stream has no finish reason, it ended because of this.
     complaint: Option<Error>,
     done: bool,
     ended: bool,
 }
 
 impl ChatEvents {
-    /// For one stream.
+    /// Creates the state of one stream.
     #[must_use]
     pub fn new(asked: Asked) -> Self {
         Self {
@@ -70,16 +65,16 @@ impl ChatEvents {
         }
     }
 
-    /// How far it is.
+    /// Progress of the stream.
     pub(crate) fn progress(&self) -> StreamProgress {
         self.reading.writer.progress()
     }
 
-    /// Takes the next event and writes what it comes to, which may be nothing.
+    /// Writes the translation of the next event, which may be empty.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it is no chunk, or more would be kept than may;
-    /// [`Error::VendorUnavailable`]: it is the vendor's error.
+    /// [`Error::VendorBroken`]: the event is not a chunk; [`Error::AnswerTooLong`]: too much would have to be stored;
+    /// [`Error::VendorUnavailable`]: the event is the vendor's error.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -102,10 +97,10 @@ impl ChatEvents {
         }
     }
 
-    /// The vendor's stream has ended: writes what is still owed, once.
+    /// Handles the end of the vendor's stream: writes what is missing, once.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it ended in the middle.
+    /// [`Error::VendorBroken`]: the stream was truncated.
     pub fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -136,7 +131,7 @@ impl ChatEvents {
         let reading = &mut self.reading;
         reading.usage = Tally::latest(reading.usage, chunk.tally());
         let choice = chunk.choice();
-        // One vendor's first chunk has neither a choice nor an id: it is about the prompt.
+        // One vendor's first chunk has neither a choice nor an id: it reports on the prompt.
         if !reading.writer.begun() && (choice.is_some() || given(chunk.id).is_some()) {
             reading.begin(model(chunk.model).get(), data, out);
         }
@@ -144,7 +139,7 @@ impl ChatEvents {
             return Ok(());
         };
         reading.said(choice.delta.or(choice.message).unwrap_or_default(), out)?;
-        // Some vendors say it twice; the one that says more than that it is over is believed.
+        // Some vendors send two reasons; a more specific one replaces the plain end.
         let newer = stop(choice.finish_reason)?;
         if matches!(reading.stop, None | Some(Stop::EndTurn)) {
             reading.stop = newer.or(reading.stop);
@@ -153,15 +148,14 @@ impl ChatEvents {
     }
 }
 
-/// What has been read of an answer.
+/// Progress of reading an answer.
 #[derive(Debug)]
 struct Reading {
     writer: Writer,
     calls: Calls,
-    /// The items of the calls, by their numbers; and of a call that has no name yet, what came of it.
+    /// The calls' items, by call number; for a call without a name so far, its arguments.
     call_items: Vec<CallItem>,
     hash: u64,
-    text_bytes: u64,
     usage: Option<Tally>,
     stop: Option<Stop>,
 }
@@ -179,7 +173,6 @@ impl Reading {
             calls: Calls::default(),
             call_items: Vec::new(),
             hash: 0,
-            text_bytes: 0,
             usage: None,
             stop: None,
         }
@@ -191,23 +184,23 @@ impl Reading {
     }
 
     fn said(&mut self, said: Said<'_>, out: &mut BytesMut) -> Result<(), Error> {
-        let Self {
-            writer, text_bytes, ..
-        } = self;
-        said.each_text(|kind, piece| {
-            *text_bytes += decoded_len(piece.as_bytes());
-            match kind {
-                Kind::Thinking => writer.thought(piece, out),
-                Kind::Text => writer.text(false, piece, out),
-                Kind::Refusal => writer.text(true, piece, out),
-            }
+        let writer = &mut self.writer;
+        said.keep(&mut writer.state);
+        said.each_text(|kind, piece| match kind {
+            Kind::Thinking => writer.thought(piece, out),
+            Kind::Text => writer.text(false, piece, out),
+            Kind::Refusal => writer.text(true, piece, out),
         })?;
         for call in said.calls() {
-            self.text_bytes += call.argument_bytes();
             let Some(piece) = self.calls.piece(&call)? else {
                 continue;
             };
             self.calls.follow(&piece);
+            if let Some(signature) = piece.signature {
+                let call = self.calls.get(piece.number);
+                let id = call.id(self.hash, piece.number);
+                self.writer.state.sign(&id, signature);
+            }
             if piece.number == self.call_items.len() {
                 self.call_items.push(CallItem::Nameless(String::new()));
             }
@@ -225,9 +218,8 @@ impl Reading {
                 self.writer.keep(arguments.len())
             }
             (CallItem::Nameless(kept), Some(name)) => {
-                let made = tool_id(self.hash, number);
-                let id = call.id.as_deref().unwrap_or(&made);
-                let index = self.writer.begin_call(id, name, out)?;
+                let id = call.id(self.hash, number);
+                let index = self.writer.begin_call(&id, name, out)?;
                 let kept = std::mem::take(kept);
                 self.call_items[number] = CallItem::Item(index);
                 self.writer.arguments(index, &kept, out)?;
@@ -241,9 +233,10 @@ impl Reading {
         if self.call_items.iter().any(nameless) {
             return Err(broken("a tool call without a name"));
         }
-        let tally = self
-            .usage
-            .unwrap_or_else(|| Tally::estimated(self.text_bytes));
+        if !self.call_items.is_empty() {
+            self.writer.write_state(out)?;
+        }
+        let tally = self.usage.unwrap_or_default();
         let (usage, reasoning) = tally.parts();
         let counts = Counts::of_usage(usage, reasoning);
         let stop = self.stop.unwrap_or(Stop::EndTurn);

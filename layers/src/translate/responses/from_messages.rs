@@ -1,4 +1,4 @@
-//! A messages vendor's answer as a responses answer, plain and streamed.
+//! Translates a messages vendor's answer to a responses answer, plain and streamed.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::value::RawValue;
@@ -23,18 +23,18 @@ use crate::{
     },
 };
 
-/// Puts a messages answer into the responses format.
+/// Messages answer → responses answer.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: it is no answer of the messages format.
+/// [`Error::VendorBroken`]: the body is not an answer of the messages format.
 pub fn messages_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     let answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
     let mut reading = Reading::new(asked, true);
     let mut out = BytesMut::with_capacity(body.len() + 512);
     let model = serde_json::Value::from(&*answer.model).to_string();
     reading.writer.begin(&model, &mut out);
-    // As in a stream: whether the last block was cut short is told behind it.
-    for block in &answer.content {
+    // As in a stream, the last block stays open: only the stop reason after it shows whether it was truncated.
+    for block in answer.blocks()? {
         reading.close_block(&mut out)?;
         reading.open_block(block, &mut out)?;
     }
@@ -49,11 +49,11 @@ pub fn messages_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// Turns a messages stream's events into those of a responses stream, each as it comes, but for a block's
-/// end: whether it was cut short is told behind it.
+/// Translates the events of a messages stream to those of a responses stream, each as it arrives, except for the end of
+/// a block: only what follows shows whether the block was truncated.
 ///
-/// The format repeats an answer at its end, so a stream keeps all of it, 4 MiB at most; one that would need
-/// more is refused as broken.
+/// The format repeats the answer at its end, so a stream stores all of it, at most 4 MiB; a stream that would need more
+/// is refused.
 #[derive(Debug)]
 pub struct MessagesEvents {
     reading: Reading,
@@ -63,7 +63,7 @@ pub struct MessagesEvents {
 }
 
 impl MessagesEvents {
-    /// For one stream.
+    /// Creates the state of one stream.
     #[must_use]
     pub fn new(asked: Asked) -> Self {
         Self {
@@ -74,16 +74,16 @@ impl MessagesEvents {
         }
     }
 
-    /// How far it is.
+    /// Progress of the stream.
     pub(crate) fn progress(&self) -> StreamProgress {
         self.reading.writer.progress()
     }
 
-    /// Takes the next event and writes what it comes to, which may be nothing.
+    /// Writes the translation of the next event, which may be empty.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it is none of the messages format, or not in its place, or more would be
-    /// kept than may.
+    /// [`Error::VendorBroken`]: the event is not of the messages format, or out of order; [`Error::AnswerTooLong`]: too
+    /// much would have to be stored.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         let Some(data) = event.data().filter(|data| !data.trim_ascii().is_empty()) else {
             return Ok(());
@@ -120,7 +120,7 @@ impl MessagesEvents {
                 let delta = wire
                     .delta
                     .ok_or_else(|| broken("a delta without a delta"))?;
-                // Blocks never interleave. What came for another block would be put into the wrong tool.
+                // Blocks never interleave. A delta of another block would be added to the wrong tool call.
                 if matches!((self.index, wire.index), (Some(open), Some(index)) if open != index) {
                     return Err(broken("a delta for a block that is not open"));
                 }
@@ -145,7 +145,7 @@ impl MessagesEvents {
     }
 
     fn stop(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        // A reason would have to be invented: an event was lost.
+        // An event was lost; any stop reason would be invented.
         let reason = self
             .stop_reason
             .take()
@@ -156,10 +156,10 @@ impl MessagesEvents {
         Ok(())
     }
 
-    /// The vendor's stream has ended.
+    /// Handles the end of the vendor's stream.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: something is missing. A stream that was cut must not look finished.
+    /// [`Error::VendorBroken`]: the stream ended early. A truncated stream must not look complete.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         if self.stopped {
             Ok(())
@@ -176,17 +176,17 @@ struct Reading {
     counts: VendorCounts,
 }
 
-/// The block that the next deltas belong to.
+/// The block to which the next deltas belong.
 #[derive(Debug, Default)]
 enum Open {
-    /// None, or one that the responses format has no place for.
+    /// No block, or one without a counterpart in the responses format.
     #[default]
     Dropped,
     Text,
-    /// Thinking, with so much of its signature.
+    /// Thinking, with the part of its signature received so far.
     Thinking(String),
     Redacted,
-    /// A call's item, and whether its arguments came with its beginning.
+    /// A call's item, and whether its arguments arrived with its first event.
     Tool(usize, bool),
 }
 
@@ -211,7 +211,7 @@ impl Reading {
     fn open_block(&mut self, block: &Block<'_>, out: &mut BytesMut) -> Result<(), Error> {
         self.open = match &*block.kind {
             "text" => {
-                // One message for each run of text, but for what stands between.
+                // Consecutive text blocks become one message; another block between them ends it.
                 if let Some(text) = block.text {
                     self.text(Some(text), out)?;
                 }
@@ -244,7 +244,7 @@ impl Reading {
                 let name = between_quotes(json_string(block.name)?.get());
                 let index = self.writer.begin_call(id, name, out)?;
                 let whole = arguments(block.input);
-                // Some vendors send the input with the block, not in pieces.
+                // Some vendors send the whole input with the block, not in pieces.
                 if whole == "{}" {
                     Open::Tool(index, false)
                 } else {
@@ -253,7 +253,7 @@ impl Reading {
                     Open::Tool(index, true)
                 }
             }
-            // The vendor's own tools and their results, and what is not known yet.
+            // The vendor's own tools and their results, and unknown blocks.
             _ => Open::Dropped,
         };
         Ok(())
@@ -279,7 +279,7 @@ impl Reading {
             (Open::Text | Open::Thinking(_), "input_json_delta") => {
                 Err(broken("arguments outside a tool"))
             }
-            // Citations, and what is not known yet.
+            // Citations, and unknown deltas.
             _ => Ok(()),
         }
     }
@@ -291,13 +291,13 @@ impl Reading {
         }
     }
 
-    /// The block is over: another begins.
+    /// Ends the block, because another begins.
     fn close_block(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         self.end_thinking()?;
         match std::mem::take(&mut self.open) {
             Open::Thinking(_) | Open::Redacted => self.writer.close_open(out),
             Open::Tool(index, _) => self.writer.close_item(index, out),
-            // Text that goes on in another block is one message; what is dropped is nothing.
+            // Text that continues in another block is one message; dropped blocks have no item.
             Open::Text | Open::Dropped => {}
         }
         Ok(())
@@ -326,7 +326,7 @@ impl Reading {
             "max_tokens" | "model_context_window_exceeded" => Stop::MaxTokens,
             "refusal" => Stop::Refusal,
             "tool_use" => Stop::ToolUse,
-            // end_turn, stop_sequence, pause_turn
+            // `end_turn`, `stop_sequence`, `pause_turn`
             _ => Stop::EndTurn,
         };
         self.writer.finish(stop, &counts, out);

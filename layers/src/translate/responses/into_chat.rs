@@ -1,4 +1,4 @@
-//! A responses vendor's answer as a chat answer, plain and streamed.
+//! Translates a responses vendor's answer to a chat answer, plain and streamed.
 
 use std::fmt;
 
@@ -10,72 +10,70 @@ use super::{
 };
 use crate::{
     error::Error,
-    json::decoded_len,
     sse::Event,
     translate::{
         messages::{Stop, put},
+        origin::Origin,
         wire::AnswerCx,
     },
 };
 
-/// Bytes of text for one token where a vendor never says.
-const BYTES_PER_TOKEN: u64 = 4;
-
-/// Puts a responses answer into the chat format.
+/// Responses answer → chat answer.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: it is no whole answer; [`Error::VendorUnavailable`]: it is an error.
-pub fn into_chat(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
+/// [`Error::VendorBroken`]: the body is not a complete answer; [`Error::VendorUnavailable`]: it is an error.
+pub fn into_chat(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(body.len() + 256);
-    Reading::new(Plain::new(*cx)).answer(body, &mut out)?;
+    Reading::new(Plain::new(*cx), origin.clone()).answer(body, &mut out)?;
     Ok(out.freeze())
 }
 
-/// Turns a responses stream's events into those of a chat stream, each as it comes. Nothing waits, and
-/// nothing of the texts is kept.
+/// Translates the events of a responses stream to those of a chat stream, each as it arrives. Nothing is delayed, and
+/// no text is stored.
 #[derive(Debug)]
 pub struct IntoChat {
     reading: Reading<Chunks>,
 }
 
 impl IntoChat {
-    /// For one stream.
+    /// Creates the state of one stream of this origin.
     #[must_use]
-    pub fn new(cx: AnswerCx) -> Self {
+    pub fn new(origin: Origin, cx: AnswerCx) -> Self {
+        let chunks = Chunks {
+            cx,
+            ..Chunks::default()
+        };
         Self {
-            reading: Reading::new(Chunks {
-                cx,
-                ..Chunks::default()
-            }),
+            reading: Reading::new(chunks, origin),
         }
     }
 
-    /// Takes the next event and writes what it comes to, which may be nothing.
+    /// Writes the translation of the next event, which may be empty.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it is none of the responses format, or not in its place;
+    /// [`Error::VendorBroken`]: the event is not of the responses format, or out of order;
     /// [`Error::VendorUnavailable`]: it is the vendor's error.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         self.reading.event(event, out)
     }
 
-    /// The vendor's stream has ended.
+    /// Handles the end of the vendor's stream.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it ended in the middle.
+    /// [`Error::VendorBroken`]: the stream was truncated.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         self.reading.end()
     }
 }
 
-/// Several items that become one text, a blank line between them.
+/// Joins several items into one text, separated by blank lines.
 #[derive(Debug, Default)]
 struct Joined {
     last: Option<u64>,
 }
 
 impl Joined {
-    /// What stands in front of the next piece, which is of this item.
+    /// Separator before the next piece, which belongs to this item.
     fn between(&mut self, item: u64) -> &'static str {
         match self.last.replace(item) {
             Some(last) if last != item => "\\n\\n",
@@ -87,13 +85,12 @@ impl Joined {
 #[derive(Debug, Default)]
 struct Chunks {
     cx: AnswerCx,
-    /// Every chunk up to its choices.
+    /// Start of every chunk, up to its choices.
     head: String,
     messages: Joined,
     thoughts: Joined,
-    /// The items of the calls: the chat format counts them by themselves, from 0.
+    /// Items of the calls: the chat format numbers calls separately, from 0.
     calls: Vec<(u64, bool, bool)>,
-    text_bytes: u64,
 }
 
 impl Chunks {
@@ -135,7 +132,6 @@ impl Sink for Chunks {
         piece: &str,
         out: &mut BytesMut,
     ) -> Result<(), Error> {
-        self.text_bytes += decoded_len(piece.as_bytes());
         if refusal {
             self.chunk(format_args!("\"refusal\":\"{piece}\""), "null", out);
         } else {
@@ -147,7 +143,6 @@ impl Sink for Chunks {
     }
 
     fn thought(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
-        self.text_bytes += decoded_len(piece.as_bytes());
         let between = self.thoughts.between(item);
         let delta = format_args!("\"reasoning_content\":\"{between}{piece}\"");
         self.chunk(delta, "null", out);
@@ -168,7 +163,6 @@ impl Sink for Chunks {
     }
 
     fn arguments(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
-        self.text_bytes += decoded_len(piece.as_bytes());
         if let Some(number) = self.number(item) {
             self.calls[number].2 = true;
             let (kind, field) = kind(self.calls[number].1);
@@ -180,7 +174,7 @@ impl Sink for Chunks {
         Ok(())
     }
 
-    /// A tool without arguments has the empty object: callers parse what they get.
+    /// A tool call without arguments gets the empty object, because callers parse the arguments.
     fn done(&mut self, item: u64, _sealed: Option<&str>, out: &mut BytesMut) -> Result<(), Error> {
         match self.number(item) {
             Some(number) if !self.calls[number].1 && !self.calls[number].2 => {
@@ -199,7 +193,7 @@ impl Sink for Chunks {
         let reason = finish_reason(stop);
         self.chunk(format_args!(""), &format!("\"{reason}\""), out);
         if self.cx.usage_asked {
-            let usage = usage(counts, self.text_bytes);
+            let usage = usage(counts);
             put(out, format_args!("{}],\"usage\":{usage}}}\n\n", self.head));
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
@@ -211,7 +205,7 @@ impl Sink for Chunks {
     }
 }
 
-/// A plain answer, as it is put together.
+/// A plain answer under construction.
 #[derive(Debug)]
 struct Plain {
     cx: AnswerCx,
@@ -223,7 +217,6 @@ struct Plain {
     refusal: String,
     reasoning: String,
     calls: Vec<PlainCall>,
-    text_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -247,7 +240,6 @@ impl Plain {
             refusal: String::new(),
             reasoning: String::new(),
             calls: Vec::new(),
-            text_bytes: 0,
         }
     }
 
@@ -298,7 +290,6 @@ impl Sink for Plain {
         piece: &str,
         _out: &mut BytesMut,
     ) -> Result<(), Error> {
-        self.text_bytes += decoded_len(piece.as_bytes());
         if refusal {
             self.refusal.push_str(piece);
         } else {
@@ -309,7 +300,6 @@ impl Sink for Plain {
     }
 
     fn thought(&mut self, item: u64, piece: &str, _out: &mut BytesMut) -> Result<(), Error> {
-        self.text_bytes += decoded_len(piece.as_bytes());
         self.reasoning.push_str(self.thoughts.between(item));
         self.reasoning.push_str(piece);
         Ok(())
@@ -327,7 +317,6 @@ impl Sink for Plain {
     }
 
     fn arguments(&mut self, item: u64, piece: &str, _out: &mut BytesMut) -> Result<(), Error> {
-        self.text_bytes += decoded_len(piece.as_bytes());
         let call = self.calls.iter_mut().find(|call| call.item == item);
         if let Some(call) = call {
             call.arguments.push_str(piece);
@@ -383,7 +372,7 @@ impl Sink for Plain {
             put(out, format_args!(",\"reasoning_content\":\"{reasoning}\""));
         }
         self.write_calls(out);
-        let (reason, usage) = (finish_reason(stop), usage(counts, self.text_bytes));
+        let (reason, usage) = (finish_reason(stop), usage(counts));
         put(
             out,
             format_args!(
@@ -396,7 +385,7 @@ impl Sink for Plain {
     fn alive(&mut self, _out: &mut BytesMut) {}
 }
 
-/// The chat format's name for a kind of tool, and for what it is given.
+/// The chat format's type of a tool, and its field for the arguments.
 const fn kind(custom: bool) -> (&'static str, &'static str) {
     if custom {
         ("custom", "input")
@@ -414,26 +403,18 @@ const fn finish_reason(stop: Stop) -> &'static str {
     }
 }
 
-fn usage(counts: Option<Counts>, text_bytes: u64) -> String {
+fn usage(counts: Option<Counts>) -> String {
     let Counts {
         input,
         cached,
         written,
         output,
         reasoning,
-    } = counts.unwrap_or_else(|| estimated(text_bytes));
+    } = counts.unwrap_or_default();
     let total = input.saturating_add(output);
     format!(
         "{{\"prompt_tokens\":{input},\"completion_tokens\":{output},\"total_tokens\":{total},\
          \"prompt_tokens_details\":{{\"cached_tokens\":{cached},\"cache_write_tokens\":{written}}},\
          \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning}}}}}"
     )
-}
-
-/// What an answer of so many bytes of text comes to, where the vendor never says.
-pub(super) fn estimated(text_bytes: u64) -> Counts {
-    Counts {
-        output: text_bytes.div_ceil(BYTES_PER_TOKEN),
-        ..Counts::default()
-    }
 }

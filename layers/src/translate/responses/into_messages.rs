@@ -1,92 +1,92 @@
-//! A responses vendor's answer as a messages answer, plain and streamed.
+//! Translates a responses vendor's answer to a messages answer, plain and streamed.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 
 use super::{
     capsule,
-    into_chat::estimated,
     reading::{Call, Reading, Sink},
     usage::Counts,
 };
 use crate::{
     error::Error,
-    json::decoded_len,
     sse::Event,
     translate::{
         arguments::Lead,
         messages::{Stop, put},
+        origin::Origin,
         wire::{AnswerCx, too_much},
     },
 };
 
-/// Bytes that may wait behind the open block.
+/// Maximum bytes that may wait behind the open block.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
-/// Puts a responses answer into the messages format. What only the vendor of this name can read of its
-/// reasoning goes along in a capsule.
+/// Responses answer → messages answer. Reasoning that only its vendor can read is added in a capsule.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: it is no whole answer; [`Error::VendorUnavailable`]: it is an error.
-pub fn into_messages(body: &[u8], vendor: &str, cx: &AnswerCx) -> Result<Bytes, Error> {
+/// [`Error::VendorBroken`]: the body is not a complete answer; [`Error::VendorUnavailable`]: it is an error.
+pub fn into_messages(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(body.len() + 256);
-    Reading::new(Blocks::new(vendor, *cx, true)).answer(body, &mut out)?;
+    let blocks = Blocks::new(origin, *cx, true);
+    Reading::new(blocks, origin.clone()).answer(body, &mut out)?;
     Ok(out.freeze())
 }
 
-/// Turns a responses stream's events into those of a messages stream, each as it comes, but for what
-/// interleaves: the messages format has one block open at a time, so that an item waits for the one before.
-/// What waits is at most 4 MiB.
+/// Translates the events of a responses stream to those of a messages stream, each as it arrives, unless items
+/// interleave: the messages format has one block open at a time, so an item waits for the one before. At most 4 MiB may
+/// wait.
 #[derive(Debug)]
 pub struct IntoMessages {
     reading: Reading<Blocks>,
 }
 
 impl IntoMessages {
-    /// For one stream of the vendor of this name.
+    /// Creates the state of one stream of this origin.
     #[must_use]
-    pub fn new(vendor: &str, cx: AnswerCx) -> Self {
+    pub fn new(origin: Origin, cx: AnswerCx) -> Self {
         Self {
-            reading: Reading::new(Blocks::new(vendor, cx, false)),
+            reading: Reading::new(Blocks::new(&origin, cx, false), origin),
         }
     }
 
-    /// Takes the next event and writes what it comes to, which may be nothing.
+    /// Writes the translation of the next event, which may be empty.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it is none of the responses format, or more would have to wait than may;
-    /// [`Error::VendorUnavailable`]: it is the vendor's error.
+    /// [`Error::VendorBroken`]: the event is not of the responses format; [`Error::AnswerTooLong`]: too much would have
+    /// to wait; [`Error::VendorUnavailable`]: the event is the vendor's error.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         self.reading.event(event, out)
     }
 
-    /// The vendor's stream has ended.
+    /// Handles the end of the vendor's stream.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: it ended in the middle.
+    /// [`Error::VendorBroken`]: the stream was truncated.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         self.reading.end()
     }
 }
 
-/// The blocks of a messages answer: of each item one. The first of them is open.
+/// The blocks of a messages answer, one per item. The first in the queue is open.
 #[derive(Debug)]
 struct Blocks {
-    vendor: String,
+    vendor: Arc<str>,
     thinking_asked: bool,
-    /// A plain answer: the content instead of events.
+    /// For a plain answer: writes the content instead of events.
     plain: bool,
     id: String,
     model: String,
     items: VecDeque<Item>,
-    /// Blocks that have been opened.
+    /// Number of blocks opened so far.
     opened: usize,
     content: String,
     waiting_bytes: usize,
-    text_bytes: u64,
     refused: bool,
+    /// Hidden reasoning, by item, in its capsule: sent together with the tool call that follows it.
+    hidden: Vec<(u64, String)>,
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ struct Item {
     index: u64,
     kind: Kind,
     open: bool,
-    /// What has come of it and is not written.
+    /// Content received but not written.
     waiting: String,
     capsule: Option<String>,
     done: bool,
@@ -104,14 +104,14 @@ struct Item {
 enum Kind {
     Text,
     Thinking,
-    /// A call: its id and name, and how its arguments begin.
+    /// A call: its id and name, and the start of its arguments.
     Call(String, String, Lead),
 }
 
 impl Blocks {
-    fn new(vendor: &str, cx: AnswerCx, plain: bool) -> Self {
+    fn new(origin: &Origin, cx: AnswerCx, plain: bool) -> Self {
         Self {
-            vendor: vendor.to_owned(),
+            vendor: Arc::clone(&origin.vendor),
             thinking_asked: cx.thinking_asked,
             plain,
             id: String::new(),
@@ -120,14 +120,13 @@ impl Blocks {
             opened: 0,
             content: String::new(),
             waiting_bytes: 0,
-            text_bytes: 0,
             refused: false,
+            hidden: Vec::new(),
         }
     }
 
-    /// A piece of an item that is in the queue.
+    /// Adds a piece of a queued item.
     fn piece(&mut self, index: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
-        self.text_bytes += decoded_len(piece.as_bytes());
         let Some(item) = self.items.iter_mut().find(|item| item.index == index) else {
             return Ok(());
         };
@@ -139,7 +138,7 @@ impl Blocks {
         item.waiting.push_str(piece);
         self.waiting_bytes += kept.len() + piece.len();
         self.advance(out);
-        // A plain answer was bounded when it came, and nothing in it goes on before its item is whole.
+        // A plain answer was bounded when it was read, and it writes an item only when the item is complete.
         if self.waiting_bytes > WAITING_BYTES_MAX && !self.plain {
             let why = format!("more than {WAITING_BYTES_MAX} bytes would have to wait");
             return Err(too_much(why));
@@ -160,7 +159,15 @@ impl Blocks {
         }
     }
 
-    /// Writes what need not wait: of the first item all, and of the next where that is done.
+    /// Marks a queued item as complete.
+    fn end(&mut self, index: u64, capsule: Option<String>) {
+        if let Some(item) = self.items.iter_mut().find(|item| item.index == index) {
+            item.done = true;
+            item.capsule = capsule;
+        }
+    }
+
+    /// Writes all of the first item, and of the next if the first is complete.
     fn advance(&mut self, out: &mut BytesMut) {
         while let Some(mut item) = self.items.pop_front() {
             if self.plain && !item.done {
@@ -182,7 +189,7 @@ impl Blocks {
             self.write_plain(item, &waiting);
             return;
         }
-        // Reasoning that nobody but the vendor can read, if it can be.
+        // Hidden reasoning: written in its capsule, if it has one.
         let silent = matches!(item.kind, Kind::Thinking) && !item.open && waiting.is_empty();
         if silent {
             if let Some(capsule) = item.capsule.take().filter(|_| item.done) {
@@ -214,7 +221,7 @@ impl Blocks {
         match &item.kind {
             Kind::Call(_, _, lead) if !lead.begun() => self.delta(kind, field, lead.end(), out),
             Kind::Thinking => {
-                let signature = item.capsule.take().unwrap_or_default();
+                let signature = item.capsule.take().unwrap_or_else(|| self.mark());
                 self.delta("signature_delta", "signature", &signature, out);
             }
             Kind::Text | Kind::Call(..) => {}
@@ -232,7 +239,7 @@ impl Blocks {
             }
             (Kind::Thinking, capsule) => format!(
                 "{{\"type\":\"thinking\",\"thinking\":\"{waiting}\",\"signature\":\"{}\"}}",
-                capsule.unwrap_or_default()
+                capsule.unwrap_or_else(|| self.mark())
             ),
             (Kind::Call(id, name, lead), _) => {
                 let input = if lead.begun() {
@@ -249,6 +256,12 @@ impl Blocks {
             self.content.push(',');
         }
         self.content.push_str(&block);
+    }
+
+    /// Signature of thinking that its vendor did not sign: an empty capsule. Messages vendors reject such thinking, so
+    /// blocks with a capsule are removed before them.
+    fn mark(&self) -> String {
+        capsule::seal(&self.vendor, "{}")
     }
 
     fn start(&mut self, block: &str, out: &mut BytesMut) {
@@ -326,8 +339,12 @@ impl Sink for Blocks {
     }
 
     fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error> {
-        // A messages caller has no tools of free text.
+        // A messages caller has no tools with free text.
         if !call.custom {
+            for (item, capsule) in std::mem::take(&mut self.hidden) {
+                self.queue(item, Kind::Thinking);
+                self.end(item, Some(capsule));
+            }
             let kind = Kind::Call(call.id.to_owned(), call.name.to_owned(), Lead::default());
             self.queue(item, kind);
             self.advance(out);
@@ -344,9 +361,14 @@ impl Sink for Blocks {
             self.queue(item, Kind::Thinking);
         }
         let capsule = sealed.map(|item| capsule::seal(&self.vendor, item));
-        if let Some(found) = self.items.iter_mut().find(|one| one.index == item) {
-            found.done = true;
-            found.capsule = capsule;
+        match capsule {
+            Some(capsule) if !self.thinking_asked => {
+                let hidden: usize = self.hidden.iter().map(|(_, capsule)| capsule.len()).sum();
+                if hidden + capsule.len() <= WAITING_BYTES_MAX {
+                    self.hidden.push((item, capsule));
+                }
+            }
+            capsule => self.end(item, capsule),
         }
         self.advance(out);
         Ok(())
@@ -369,7 +391,7 @@ impl Sink for Blocks {
             Stop::MaxTokens => "max_tokens",
             Stop::Refusal => "refusal",
         };
-        let usage = usage(counts.unwrap_or_else(|| estimated(self.text_bytes)));
+        let usage = usage(counts.unwrap_or_default());
         if self.plain {
             let Self {
                 id, model, content, ..
@@ -400,7 +422,7 @@ impl Sink for Blocks {
     }
 }
 
-/// Arguments as an object. What a model wrote and is none, as when it was cut off, is kept in one.
+/// The arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an object.
 fn object(escaped: &str) -> String {
     let quoted = format!("\"{escaped}\"");
     let text: Option<String> = serde_json::from_str(&quoted).ok();

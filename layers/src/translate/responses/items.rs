@@ -1,4 +1,4 @@
-//! The conversation of a responses request: its items, told one by one to whoever writes another format.
+//! Reads the conversation of a responses request and passes its items to the writer of another format.
 
 use std::{borrow::Cow, cell::OnceCell, collections::HashSet};
 
@@ -15,29 +15,32 @@ use crate::{
     },
 };
 
-/// A conversation of another format, as it is put together.
+/// A conversation under construction, in another format.
 pub(super) trait Target<'a> {
-    /// A part of a content.
+    /// A part of a message's content.
     type Part;
 
-    /// A text.
+    /// Translates a text.
     fn text(&self, text: &Value<'a, '_>) -> Result<Self::Part, Error>;
-    /// An image: the part of the request.
+    /// Translates an image; `part` is the part of the request.
     fn image(&self, part: &Object<'a, '_>) -> Result<Self::Part, Error>;
-    /// A document that the request brings along.
+    /// Translates a document attached to the request.
     fn file(&self, part: &Object<'a, '_>) -> Result<Self::Part, Error>;
+    /// Marks a part up to which the vendor should cache, if its format allows that.
+    fn mark(&self, _part: &mut Self::Part) {}
 
-    /// What the model is told to do.
+    /// Adds instructions for the model.
     fn instruct(&mut self, texts: Vec<Self::Part>);
-    /// What the user says.
+    /// Adds the user's content.
     fn user(&mut self, parts: Vec<Self::Part>);
-    /// What the model said.
+    /// Adds the model's text.
     fn assistant(&mut self, texts: Vec<Self::Part>);
-    /// What it thought, as only a vendor can read it.
-    fn reasoning(&mut self, encrypted: &str);
-    /// A tool that it called.
+    /// Adds the model's reasoning: the encrypted part, which only its vendor can read and which may be empty, and the
+    /// item.
+    fn reasoning(&mut self, encrypted: &str, item: &Object<'a, '_>) -> Result<(), Error>;
+    /// Adds a tool call of the model.
     fn call(&mut self, call: &Called<'a, '_>) -> Result<(), Error>;
-    /// What the tool gave.
+    /// Adds the output of a tool.
     fn result(&mut self, id: &Value<'a, '_>, parts: Vec<Self::Part>) -> Result<(), Error>;
 }
 
@@ -45,22 +48,22 @@ pub(super) trait Target<'a> {
 #[derive(Debug)]
 pub(super) struct Called<'a, 'v> {
     pub(super) id: Value<'a, 'v>,
-    /// What the vendor knows it as.
+    /// The tool's name as sent to the vendor.
     pub(super) name: Json<'a>,
     pub(super) arguments: Arguments<'a, 'v>,
 }
 
-/// What a tool was called with.
+/// Arguments of a tool call.
 #[derive(Debug)]
 pub(super) enum Arguments<'a, 'v> {
-    /// JSON inside a string.
+    /// JSON encoded as a string.
     Json(Option<Value<'a, 'v>>),
     /// Free text, a string.
     Free(&'a RawValue),
 }
 
 impl Arguments<'_, '_> {
-    /// As a function's arguments: the JSON that free text is put into.
+    /// Free text as a function's arguments: wrapped in a JSON object.
     pub(super) fn wrapped(free: &RawValue) -> String {
         format!("{{\"input\":{}}}", free.get())
     }
@@ -105,12 +108,11 @@ fn item<'a>(
     match &*kind {
         "message" => message(item, target),
         "reasoning" => {
-            if let Some(encrypted) = item.get("encrypted_content")? {
-                target.reasoning(&encrypted.string()?);
-            }
-            Ok(())
+            let encrypted = item.get("encrypted_content")?;
+            let encrypted = encrypted.map_or(Ok(Cow::Borrowed("")), |it| it.string())?;
+            target.reasoning(&encrypted, item)
         }
-        // What it would have given, if it was run all the same, is the user's text.
+        // A truncated call is dropped. Its output, if there is one, becomes the user's text.
         "function_call" | "custom_tool_call" if outputs.lack(item)? => Ok(()),
         "function_call" => target.call(&Called {
             id: call_id(item)?,
@@ -127,13 +129,14 @@ fn item<'a>(
             let parts = parts(&output, Speaker::Tool, target)?;
             target.result(&call_id(item)?, parts)
         }
-        // Read among the tools.
+        // Read together with the tools.
         "additional_tools" => Ok(()),
         _ => Err(item.refuse("type", Problem::NotTranslated)),
     }
 }
 
-/// Which calls have an output, found out where one was cut short: an answer's items come back as they are.
+/// Ids of the calls that have an output. Computed only if a call was truncated: clients return an answer's items
+/// unchanged.
 struct Outputs<'a, 'i> {
     items: &'i [&'a RawValue],
     ids: OnceCell<HashSet<Cow<'a, str>>>,
@@ -147,7 +150,7 @@ impl<'a, 'i> Outputs<'a, 'i> {
         }
     }
 
-    /// Whether this call was cut short, so that its arguments are none or nobody has run it. Vendors refuse both.
+    /// Whether this call was truncated, so that its arguments are incomplete or it has no output. Vendors reject both.
     fn lack(&self, call: &Object<'a, '_>) -> Result<bool, Error> {
         let status = call.get("status")?;
         if status.is_none_or(|status| status.raw.get() != "\"incomplete\"") {
@@ -217,7 +220,7 @@ enum Speaker {
     Tool,
 }
 
-/// Texts that are not empty, images, documents.
+/// Texts that are not empty, images and documents.
 fn parts<'a, T: Target<'a>>(
     content: &Value<'a, '_>,
     speaker: Speaker,
@@ -258,11 +261,17 @@ fn parts<'a, T: Target<'a>>(
             }
             _ => return Err(kind.refuse(Problem::NotTranslated)),
         }
+        if part.get("prompt_cache_breakpoint")?.is_some()
+            && let Some(last) = parts.last_mut()
+        {
+            target.mark(last);
+        }
     }
     Ok(parts)
 }
 
-/// Nothing is kept here, so that an id points at nothing; and a file's address at what nobody has counted.
+/// Rejects references: the gateway stores no files, so an id refers to nothing, and a file at an address was not
+/// counted.
 fn nothing_remembered(part: &Object<'_, '_>) -> Result<(), Error> {
     for name in ["file_id", "file_url"] {
         if part.get(name)?.is_some() {

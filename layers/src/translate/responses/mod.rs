@@ -1,14 +1,15 @@
-//! The responses format on either side of the two others: a responses caller in front of a chat or messages
-//! vendor, and a chat or messages caller in front of a responses vendor.
+//! Translates between the responses format and the two others: a responses caller and a chat or messages vendor, or a
+//! chat or messages caller and a responses vendor.
 //!
-//! Pure: bytes in, bytes out. What each field becomes stands in `docs/translation-responses-pairs.md`.
+//! Pure: bytes in, bytes out. The page [translation-responses] lists what each field becomes.
 //!
-//! Nothing is kept between calls: what points at something remembered has been refused. A vendor's proof of
-//! its reasoning travels through the caller in a capsule, and comes back to that vendor alone.
+//! [translation-responses]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-responses.md
+//!
+//! Nothing is stored between calls: requests that refer to stored state were rejected earlier. A vendor's signed
+//! reasoning travels through the caller in a capsule, and returns only to that vendor.
 
 mod asked;
 mod body;
-mod capsule;
 mod from_chat;
 mod from_messages;
 mod into_chat;
@@ -38,6 +39,8 @@ mod tools_tests;
 mod vendor_request_tests;
 #[cfg(test)]
 mod vendor_tests;
+
+use super::capsule;
 
 pub use self::{
     asked::Asked,

@@ -1,4 +1,4 @@
-//! A chat request as a responses request.
+//! Translates a chat request to a responses request.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -12,18 +12,19 @@ use super::{
 };
 use crate::{
     error::{Error, Problem},
+    model::SystemRole,
     path::Path,
     translate::{
-        chat::request::{DROPPED, check_choices},
+        chat::request::{CACHE, DROPPED, check_choices},
         messages::{
-            text::{Json, literal, made, optional, string},
+            text::{Json, literal, made, optional, shortened, string},
             turns::tool_id,
         },
         wire::{Object, RequestCx, Value, write_json},
     },
 };
 
-/// Fields that are read. Any other name but those that are dropped is refused.
+/// Fields that are read. Any other field that is not dropped is rejected.
 const READ: [&str; 20] = [
     "model",
     "messages",
@@ -47,11 +48,10 @@ const READ: [&str; 20] = [
     "metadata",
 ];
 
-/// Puts a chat request into the responses format.
+/// Chat body → responses body.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or the responses
-/// format has nothing like it.
+/// [`Error::Invalid`] with the field's name: its type is wrong, or the responses format has no counterpart.
 pub fn of_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
@@ -76,7 +76,7 @@ pub fn of_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let responses = Body {
         model: cx.model,
         instructions: None,
-        input: conversation(&fields.need("messages")?)?,
+        input: conversation(&fields.need("messages")?, dialect.system_role)?,
         max_output_tokens: cx
             .output_tokens
             .max(crate::call::Format::Responses.output_tokens_min()),
@@ -94,7 +94,7 @@ pub fn of_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         store: false,
         user: wishes::text(&fields, "user")?,
         safety_identifier: wishes::text(&fields, "safety_identifier")?,
-        prompt_cache_key: wishes::text(&fields, "prompt_cache_key")?,
+        prompt_cache_key: cx.cache_key(&fields, crate::call::Format::Responses)?,
         metadata: fields.get("metadata")?.map(|metadata| metadata.raw),
         stream: wishes::stream(&fields)?.then_some(true),
     };
@@ -105,13 +105,15 @@ pub fn of_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
 
 fn check(fields: &Object<'_, '_>) -> Result<(), Error> {
     for (name, value) in &fields.fields.0 {
-        let known = READ.contains(&&**name) || DROPPED.contains(&&**name);
+        let known = [READ.as_slice(), CACHE, DROPPED]
+            .iter()
+            .any(|list| list.contains(&&**name));
         if !known && value.get() != "null" {
             return Err(fields.refuse(name, Problem::NotTranslated));
         }
     }
     check_choices(fields)?;
-    // An answer that runs on is another answer.
+    // The format has no stop sequences, and an answer that does not stop there would be another answer.
     match fields.get("stop")? {
         Some(stop) if stop.raw.get() != "\"\"" && !is_empty_array(stop.raw) => {
             Err(stop.refuse(Problem::NotTranslated))
@@ -120,20 +122,23 @@ fn check(fields: &Object<'_, '_>) -> Result<(), Error> {
     }
 }
 
-/// Whether it is an array of nothing.
+/// Whether the value is an empty array.
 pub(super) fn is_empty_array(raw: &RawValue) -> bool {
     serde_json::from_str::<[&RawValue; 0]>(raw.get()).is_ok()
 }
 
-fn conversation<'a>(messages: &Value<'a, '_>) -> Result<Vec<Item<'a>>, Error> {
+fn conversation<'a>(
+    messages: &Value<'a, '_>,
+    asked: Option<SystemRole>,
+) -> Result<Vec<Item<'a>>, Error> {
     let (mut items, mut calls) = (Vec::new(), HashMap::new());
     for (index, fields) in messages.objects()?.into_iter().enumerate() {
         let path = Path::Index(&messages.path, index);
         let message = Object { path, fields };
         let role = message.need("role")?;
         match &*role.string()? {
-            "system" => say("system", &message, &mut items)?,
-            "developer" => say("developer", &message, &mut items)?,
+            "system" => say(instructor(asked, "system"), &message, &mut items)?,
+            "developer" => say(instructor(asked, "developer"), &message, &mut items)?,
             "user" => say("user", &message, &mut items)?,
             "assistant" => {
                 say("assistant", &message, &mut items)?;
@@ -150,6 +155,15 @@ fn conversation<'a>(messages: &Value<'a, '_>) -> Result<Vec<Item<'a>>, Error> {
         return Err(messages.refuse(Problem::Empty));
     }
     Ok(items)
+}
+
+/// The role of instructions: the one that the vendor accepts, otherwise as written.
+fn instructor(asked: Option<SystemRole>, written: &'static str) -> &'static str {
+    match asked {
+        None => written,
+        Some(SystemRole::System) => "system",
+        Some(SystemRole::Developer) => "developer",
+    }
 }
 
 fn say<'a>(
@@ -175,7 +189,7 @@ fn say<'a>(
     Ok(())
 }
 
-/// A message's parts. Empty texts are left out.
+/// The parts of a message. Empty texts are dropped.
 fn content<'a>(message: &Object<'a, '_>, role: &str) -> Result<Vec<Content<'a>>, Error> {
     let (mut list, assistant) = (Vec::new(), role == "assistant");
     let Some(content) = message.get("content")? else {
@@ -219,7 +233,7 @@ fn content<'a>(message: &Object<'a, '_>, role: &str) -> Result<Vec<Content<'a>>,
 
 fn image<'a>(part: &Object<'a, '_>) -> Result<Content<'a>, Error> {
     let image = part.need("image_url")?;
-    // Some clients write the address itself in the object's place.
+    // Some clients write the address in place of the object.
     if image.raw.get().starts_with('"') {
         let image_url = Cow::Borrowed(literal(&image)?);
         return Ok(Content::InputImage {
@@ -246,7 +260,7 @@ fn file<'a>(part: &Object<'a, '_>) -> Result<Content<'a>, Error> {
     })
 }
 
-/// Calls without a result so far, by their ids, and whether they are of free text.
+/// Tool calls without a result so far, by id, and whether they take free text.
 type Calls = HashMap<String, bool>;
 
 fn call<'a>(
@@ -270,7 +284,7 @@ fn call<'a>(
             _ => return Err(call.refuse("type", Problem::NotTranslated)),
         };
         let called = call.need(&kind)?.object()?;
-        let name = Cow::Borrowed(literal(&called.need("name")?)?);
+        let name = shortened(Cow::Borrowed(literal(&called.need("name")?)?));
         items.push(if custom {
             let input = Cow::Borrowed(literal(&called.need("input")?)?);
             Item::CustomToolCall {
@@ -299,7 +313,7 @@ fn result<'a>(
     let id = message.need("tool_call_id")?;
     let found = calls.remove(&*id.string()?);
     let Some(custom) = found else {
-        // Vendors refuse a result without its call.
+        // Vendors reject a result without its call.
         let content = content(message, "tool")?;
         if !content.is_empty() {
             let role = "user";
@@ -335,7 +349,7 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
     for (index, fields) in list.objects()?.into_iter().enumerate() {
         let path = Path::Index(&list.path, index);
         let tool = Object { path, fields };
-        // Without one it is a function, as in the chat format's own calls.
+        // Without a type it is a function, as in the chat format's own calls.
         let custom = match tool.get("type")? {
             None => false,
             Some(kind) => match &*kind.string()? {
@@ -347,7 +361,7 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
         let of = tool
             .need(if custom { "custom" } else { "function" })?
             .object()?;
-        let name = Cow::Borrowed(literal(&of.need("name")?)?);
+        let name = shortened(Cow::Borrowed(literal(&of.need("name")?)?));
         let description = optional(&of, "description")?.map(Cow::Borrowed);
         tools.push(if custom {
             Tool::Custom {
@@ -372,7 +386,7 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
     Ok(tools)
 }
 
-/// The grammar is one level deeper in the chat format.
+/// The format of a custom tool. In the chat format the grammar is one level deeper.
 fn custom_format<'a>(custom: &Object<'a, '_>) -> Result<Option<Json<'a>>, Error> {
     let Some(format) = custom.get("format")? else {
         return Ok(None);
@@ -422,7 +436,7 @@ fn choice<'a>(fields: &Object<'a, '_>) -> Result<Option<Json<'a>>, Error> {
     ))))
 }
 
-/// A tool by its name, which stands one level deeper in the chat format.
+/// A tool choice by name, which is one level deeper in the chat format.
 fn named(tool: &Object<'_, '_>) -> Result<String, Error> {
     let kind = tool.need("type")?;
     let word = kind.string()?;
@@ -433,7 +447,7 @@ fn named(tool: &Object<'_, '_>) -> Result<String, Error> {
     let name = of.need("name")?;
     Ok(format!(
         "{{\"type\":\"{word}\",\"name\":{}}}",
-        literal(&name)?.get()
+        shortened(Cow::Borrowed(literal(&name)?))
     ))
 }
 

@@ -1,4 +1,4 @@
-//! A messages request as a responses request.
+//! Translates a messages request to a responses request.
 
 use std::borrow::Cow;
 
@@ -17,8 +17,8 @@ use crate::{
     translate::{
         messages::{
             request as messages,
-            text::{Json, inner, joined, literal, made, optional, quoted, string},
-            turns::{Block, Message, Part, blocks, instruction, part, tool_id},
+            text::{Json, inner, joined, literal, made, optional, quoted, shortened, string},
+            turns::{Block, Message, Part, blocks, instruction, part, result_part, tool_id},
         },
         wire::{Object, RequestCx, Value, compact, write_json},
     },
@@ -26,19 +26,18 @@ use crate::{
 
 const LINE_FEED: &str = "\\n";
 
-/// Puts a messages request into the responses format, for the vendor of this name: its own reasoning, which
-/// the caller sends back in capsules, is put in its place.
+/// Messages body → responses body, for the vendor of this name. The vendor's own reasoning, which the caller returns in
+/// capsules, is restored in the input.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or the responses
-/// format has nothing like it.
+/// [`Error::Invalid`] with the field's name: its type is wrong, or the responses format has no counterpart.
 pub fn of_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
     let path = Path::Root;
     let fields = Value { path, raw }.object()?;
     messages::every_field_is_known(&fields)?;
-    // An answer that runs on is another answer.
+    // The format has no stop sequences, and an answer that does not stop there would be another answer.
     if let Some(stop) = fields.get("stop_sequences")?
         && !is_empty_array(stop.raw)
     {
@@ -85,7 +84,7 @@ pub fn of_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
         store: false,
         user: None,
         safety_identifier: messages::user(&fields)?,
-        prompt_cache_key: None,
+        prompt_cache_key: cx.cache_key(&fields, crate::call::Format::Responses)?,
         metadata: None,
         stream: stream.then_some(true),
     };
@@ -102,7 +101,7 @@ fn told(message: Message<'_>) -> Option<Json<'_>> {
     }
 }
 
-/// Whether the model is to think.
+/// Whether the request enables thinking.
 fn thinks(fields: &Object<'_, '_>) -> Result<bool, Error> {
     let Some(thinking) = fields.get("thinking")? else {
         return Ok(false);
@@ -119,7 +118,7 @@ fn conversation<'a>(messages: &Value<'a, '_>, vendor: &str) -> Result<Vec<Item<'
         match &*turn.need("role")?.string()? {
             "user" => user(&content, &mut items)?,
             "assistant" => assistant(&content, vendor, &mut items)?,
-            // In its place: what it says holds from there on.
+            // Kept in its place: an instruction holds from there on.
             "system" => {
                 if let Some(text) = instruction(&content, SystemRole::System)?.and_then(told) {
                     items.push(Item::Message {
@@ -137,7 +136,7 @@ fn conversation<'a>(messages: &Value<'a, '_>, vendor: &str) -> Result<Vec<Item<'
     Ok(items)
 }
 
-/// Results first, right behind the calls; then everything else in one message.
+/// Adds a user's turn: first the tool results, directly after the calls; then everything else in one message.
 fn user<'a>(content: &Value<'a, '_>, items: &mut Vec<Item<'a>>) -> Result<(), Error> {
     let mut parts = Vec::new();
     blocks(content, |block| match block {
@@ -159,7 +158,7 @@ fn user<'a>(content: &Value<'a, '_>, items: &mut Vec<Item<'a>>) -> Result<(), Er
 fn result<'a>(block: &Object<'a, '_>) -> Result<Item<'a>, Error> {
     let mut parts = Vec::new();
     if let Some(content) = block.get("content")? {
-        blocks(&content, |block| part(&block, &mut parts))?;
+        blocks(&content, |block| result_part(&block, &mut parts))?;
     }
     let failed = block
         .get("is_error")?
@@ -191,7 +190,7 @@ fn result<'a>(block: &Object<'a, '_>) -> Result<Item<'a>, Error> {
     })
 }
 
-/// Texts, calls, and the vendor's own reasoning, in their order. Texts in a row are one message.
+/// Adds an assistant's turn: texts, calls, and the vendor's own reasoning, in order. Consecutive texts are one message.
 fn assistant<'a>(
     content: &Value<'a, '_>,
     vendor: &str,
@@ -239,12 +238,13 @@ fn call<'a>(block: &Object<'a, '_>) -> Result<Item<'a>, Error> {
     }
     Ok(Item::FunctionCall {
         call_id: tool_id(&block.need("id")?)?,
-        name: Cow::Borrowed(literal(&block.need("name")?)?),
+        name: shortened(Cow::Borrowed(literal(&block.need("name")?)?)),
         arguments: string(&compact(input.raw)),
     })
 }
 
-/// What is this vendor's goes back byte for byte; whose it is not, or that is not of ours, is left out.
+/// The vendor's own reasoning item, byte for byte. Another vendor's capsule, or a signature that is not a capsule, is
+/// dropped.
 fn reasoning<'a>(
     block: &Object<'_, '_>,
     field: &str,
@@ -273,7 +273,7 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
             return Err(kind.refuse(Problem::NotTranslated));
         }
         tools.push(Tool::Function {
-            name: Cow::Borrowed(literal(&tool.need("name")?)?),
+            name: shortened(Cow::Borrowed(literal(&tool.need("name")?)?)),
             description: optional(&tool, "description")?.map(Cow::Borrowed),
             parameters: messages::parameters(&tool)?,
             strict: tool.get("strict")?.map_or(Ok(false), |flag| flag.flag())?,
@@ -299,7 +299,7 @@ fn choice<'a>(
         "any" => string("required"),
         "tool" => {
             let name = choice.need("name")?;
-            let name = literal(&name)?.get();
+            let name = shortened(Cow::Borrowed(literal(&name)?));
             made(format!("{{\"type\":\"function\",\"name\":{name}}}"))
         }
         _ => {

@@ -1,8 +1,8 @@
-//! A responses vendor's answer, plain or streamed, told piece by piece to whoever writes another format.
+//! Reads a responses vendor's answer, plain or streamed, and passes its pieces to the writer of another format.
 //!
-//! Vendors differ in what they send: no deltas but a `.done`, another id of an item in each event, items
-//! that interleave, a last event without items. An item is known by its `output_index` alone, and each
-//! text of it is told once, by whatever brings it first.
+//! Vendors differ in what they send: only `.done` events without deltas, a different item id in each event, interleaved
+//! items, a last event without items. So an item is identified only by its `output_index`, and each of its texts is
+//! passed on once, by the first event that carries it.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -19,19 +19,20 @@ use crate::{
             Stop, is_comment,
             text::{given, inner},
         },
+        origin::Origin,
         wire::{broken, too_much},
     },
     vendor_usage::is_error,
 };
 
-/// Items of one answer.
+/// Maximum items of one answer.
 const ITEMS_MAX: usize = 4_096;
-/// Characters of a vendor's error that go to the log.
+/// Longest part of a vendor's error message that is logged, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// Who is told. Texts come as they stand between the quotes of a JSON string.
+/// Receives the pieces of an answer. Texts are passed as written between the quotes of a JSON string.
 pub(super) trait Sink {
-    /// The answer has begun: its id and model, JSON strings.
+    /// The answer begins; `id` and `model` are JSON strings.
     fn begin(&mut self, id: &str, model: &str, out: &mut BytesMut);
     /// A piece of a message's text, or of its refusal.
     fn text(
@@ -41,50 +42,52 @@ pub(super) trait Sink {
         piece: &str,
         out: &mut BytesMut,
     ) -> Result<(), Error>;
-    /// A piece of reasoning that can be read.
+    /// A piece of readable reasoning.
     fn thought(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error>;
-    /// A tool is called.
+    /// A tool call begins.
     fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error>;
-    /// A piece of its arguments, or of its free text.
+    /// A piece of the call's arguments, or of its free text.
     fn arguments(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error>;
-    /// An item is done; of reasoning that only the vendor can read, the item as it is sent back.
+    /// An item is complete. `sealed` is the item to return to the vendor, if it is reasoning that only the vendor can
+    /// read.
     fn done(&mut self, item: u64, sealed: Option<&str>, out: &mut BytesMut) -> Result<(), Error>;
-    /// The answer has ended.
+    /// The answer ends.
     fn finish(
         &mut self,
         stop: Stop,
         counts: Option<Counts>,
         out: &mut BytesMut,
     ) -> Result<(), Error>;
-    /// The vendor is still there.
+    /// The vendor sent a keep-alive.
     fn alive(&mut self, out: &mut BytesMut);
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub(super) id: &'a str,
     pub(super) name: &'a str,
-    /// With free text.
+    /// Whether the tool takes free text.
     pub(super) custom: bool,
 }
 
-/// Reads an answer.
+/// State of reading one answer.
 #[derive(Debug)]
 pub(super) struct Reading<S> {
     sink: S,
+    origin: Origin,
     items: HashMap<u64, Item>,
     begun: bool,
     called: bool,
     ended: bool,
 }
 
-/// What has been told of an item.
+/// The parts of an item that have been passed on.
 #[derive(Debug, Default)]
 struct Item {
-    /// Parts that a text has come of.
+    /// Indices of the parts whose text was passed on.
     said: Vec<u64>,
-    /// Which of its thoughts are told: the summary, or else the thoughts themselves.
+    /// Whether the summary or the reasoning itself is passed on: whichever arrives first.
     summary: Option<bool>,
     last_part: u64,
     called: bool,
@@ -93,9 +96,10 @@ struct Item {
 }
 
 impl<S: Sink> Reading<S> {
-    pub(super) fn new(sink: S) -> Self {
+    pub(super) fn new(sink: S, origin: Origin) -> Self {
         Self {
             sink,
+            origin,
             items: HashMap::new(),
             begun: false,
             called: false,
@@ -103,7 +107,7 @@ impl<S: Sink> Reading<S> {
         }
     }
 
-    /// Takes a plain answer in.
+    /// Reads a plain answer.
     pub(super) fn answer(mut self, body: &[u8], out: &mut BytesMut) -> Result<(), Error> {
         let response: Response<'_> = serde_json::from_slice(body).map_err(broken)?;
         response.check()?;
@@ -111,7 +115,7 @@ impl<S: Sink> Reading<S> {
         self.finish(&response, out)
     }
 
-    /// Takes the next event of a stream.
+    /// Reads the next event of a stream.
     pub(super) fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -129,7 +133,7 @@ impl<S: Sink> Reading<S> {
         match serde_json::from_slice::<Wire<'_>>(data) {
             Ok(wire) => self.wire(&wire, out),
             Err(error) => {
-                // What is not known yet may have any shape.
+                // Unknown events may have any shape.
                 let odd: Odd<'_> = serde_json::from_slice(data).map_err(broken)?;
                 if KNOWN.contains(&&*odd.kind) {
                     return Err(broken(error));
@@ -139,7 +143,7 @@ impl<S: Sink> Reading<S> {
         }
     }
 
-    /// The vendor's stream has ended.
+    /// Handles the end of the vendor's stream.
     pub(super) fn end(&self) -> Result<(), Error> {
         if self.ended {
             Ok(())
@@ -199,7 +203,7 @@ impl<S: Sink> Reading<S> {
                 let response = wire
                     .response
                     .as_ref()
-                    .ok_or_else(|| broken("an end without a response"))?;
+                    .ok_or_else(|| broken("a last event without a response"))?;
                 self.begin(response, out);
                 self.finish(response, out)
             }
@@ -237,7 +241,7 @@ impl<S: Sink> Reading<S> {
         Ok(self.items.entry(index).or_default())
     }
 
-    /// A text: a delta, or the whole, which counts where no delta came.
+    /// Passes on a text: a delta, or the whole text if no delta arrived.
     fn text(
         &mut self,
         wire: &Wire<'_>,
@@ -277,7 +281,7 @@ impl<S: Sink> Reading<S> {
         self.sink.text(index, refusal, piece, out)
     }
 
-    /// A piece of reasoning. Where both its text and a summary come, the first of them is told.
+    /// Passes on a piece of reasoning. If both the text and a summary arrive, only the first kind is passed on.
     fn thought(
         &mut self,
         index: u64,
@@ -311,6 +315,7 @@ impl<S: Sink> Reading<S> {
             return Err(broken("a call without an id or a name"));
         };
         self.called = true;
+        let name = self.origin.name(name);
         self.sink.call(index, Call { id, name, custom }, out)
     }
 
@@ -329,7 +334,7 @@ impl<S: Sink> Reading<S> {
         self.sink.arguments(index, piece, out)
     }
 
-    /// A whole item: what of it has not come yet is told now.
+    /// Handles a complete item: passes on the parts that have not arrived yet.
     fn item(&mut self, index: u64, raw: &RawValue, out: &mut BytesMut) -> Result<(), Error> {
         if self.state(index)?.done {
             return Ok(());
@@ -371,7 +376,7 @@ impl<S: Sink> Reading<S> {
                 let whole = given(item.arguments).or_else(|| given(item.input));
                 self.arguments(index, whole.unwrap_or_default(), false, out)?;
             }
-            // The vendor's own tools, and what is not known yet.
+            // The vendor's own tools, and unknown items.
             _ => {}
         }
         self.state(index)?.done = true;
@@ -382,7 +387,7 @@ impl<S: Sink> Reading<S> {
         let stop = response.stop()?;
         let output = response.output.as_deref().unwrap_or_default();
         for (index, item) in (0..).zip(output) {
-            // Items that nothing announced, or that nothing has ended.
+            // Items that no event announced, or that no event completed.
             let missing = self.items.len() < output.len() || self.items.contains_key(&index);
             if missing {
                 self.item(index, item, out)?;
@@ -398,7 +403,7 @@ impl<S: Sink> Reading<S> {
     }
 }
 
-/// Why a vendor gave up, in its words.
+/// The vendor's error, with the vendor's own message.
 fn failed(wire: &Wire<'_>) -> Error {
     let of_response = wire.response.as_ref().and_then(|response| response.error);
     let text = wire.error.or(of_response).or(wire.message);
@@ -419,14 +424,14 @@ const KNOWN: [&str; 6] = [
     "response.incomplete",
 ];
 
-/// An event that cannot be read as one.
+/// Fallback for an event that does not parse as [`Wire`].
 #[derive(Deserialize)]
 struct Odd<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Cow<'a, str>,
 }
 
-/// Any event.
+/// Any event of a responses stream.
 #[derive(Deserialize)]
 struct Wire<'a> {
     #[serde(borrow, rename = "type")]
@@ -457,7 +462,7 @@ struct Wire<'a> {
 impl<'a> Wire<'a> {
     fn item(&self) -> Result<&'a RawValue, Error> {
         self.item
-            .ok_or_else(|| broken("an item's event without it"))
+            .ok_or_else(|| broken("an item's event without the item"))
     }
 }
 
@@ -486,7 +491,7 @@ struct Details<'a> {
 }
 
 impl Response<'_> {
-    /// An error in the clothes of an answer is an error; one that is not over is no answer.
+    /// Rejects an error in the form of an answer, and an answer without output.
     fn check(&self) -> Result<(), Error> {
         if let Some(error) = self.error.filter(|error| is_error(error.get())) {
             let text: String = error.get().chars().take(ERROR_CHARS_MAX).collect();
@@ -494,7 +499,8 @@ impl Response<'_> {
                 crate::scrub::scrubbed(&text).into(),
             ));
         }
-        if self.output.is_none() {
+        // With usage it is an empty answer.
+        if self.output.is_none() && self.usage.is_none() {
             return Err(broken("an answer without output"));
         }
         Ok(())
@@ -511,7 +517,7 @@ impl Response<'_> {
                     _ => Stop::MaxTokens,
                 })
             }
-            Some(status) => Err(broken(format!("an answer that is {status}"))),
+            Some(status) => Err(broken(format!("an answer with the status {status}"))),
         }
     }
 }
@@ -539,7 +545,7 @@ struct OutputItem<'a> {
 }
 
 impl OutputItem<'_> {
-    /// The item as it is sent back: vendors insist on a summary.
+    /// The item to return to the vendor. Vendors require a summary in it.
     fn sealed(&self) -> Option<String> {
         given(self.encrypted_content)?;
         let encrypted = self.encrypted_content?.get();

@@ -19,7 +19,7 @@ fn with(fields: Value) -> Value {
 }
 
 fn chat_as(body: &Value, dialect: Dialect) -> Value {
-    let bytes = to_chat(body.to_string().as_bytes(), &cx(&dialect)).unwrap();
+    let bytes = to_chat(body.to_string().as_bytes(), "deep", &cx(&dialect)).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
@@ -36,7 +36,7 @@ pub(super) fn messages(fields: Value) -> Value {
     messages_as(&with(fields), Dialect::default())
 }
 
-/// The field that both refuse.
+/// The field that both translations reject.
 pub(super) fn both_refuse(fields: Value) -> String {
     let chat = chat_refuses(fields.clone());
     assert_eq!(chat, messages_refuses(fields));
@@ -46,6 +46,7 @@ pub(super) fn both_refuse(fields: Value) -> String {
 fn chat_refuses(fields: Value) -> String {
     refused(to_chat(
         with(fields).to_string().as_bytes(),
+        "deep",
         &cx(&Dialect::default()),
     ))
 }
@@ -63,7 +64,7 @@ fn call(id: &str, arguments: &str) -> Value {
     json!({"type": "function_call", "id": "fc_1", "call_id": id, "name": "f", "arguments": arguments, "status": "completed"})
 }
 
-/// A call that was cut short, as the answer had it.
+/// A truncated call, as it was in the answer.
 fn cut(id: &str, arguments: &str) -> Value {
     let mut call = call(id, arguments);
     call["status"] = json!("incomplete");
@@ -83,7 +84,7 @@ fn r16_instructions_come_first_and_all_in_order() {
         json!([{"role": "system", "content": "a"}, {"role": "system", "content": "b"},
                {"role": "user", "content": "c"}])
     );
-    let newer = Dialect::default().system_role(SystemRole::Developer);
+    let newer = Dialect::default().system_role(Some(SystemRole::Developer));
     let roles = chat_as(&body, newer);
     assert_eq!(roles["messages"][1]["role"], "developer");
     let sent = messages_as(&body, Dialect::default());
@@ -99,12 +100,12 @@ fn r16_instructions_come_first_and_all_in_order() {
 }
 
 #[test]
-fn r55_a_call_that_was_cut_is_left_out_and_its_output_is_the_users_text() {
+fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
     let user = json!({"role": "user", "content": "q"});
     let told = |role: &str, text: &str| json!({"role": role, "content": text});
     for items in [
         json!([user, call("a", "{}"), cut("b", "{\"a\":"), output("a", "x")]),
-        // Whole, but nobody ran it.
+        // Complete, but without an output.
         json!([user, call("a", "{}"), cut("b", "{}"), output("a", "x")]),
         json!([user, call("a", "{}"), {"type": "custom_tool_call", "call_id": "b", "name": "p", "input": "te",
             "status": "incomplete"}, output("a", "x")]),
@@ -125,7 +126,7 @@ fn r55_a_call_that_was_cut_is_left_out_and_its_output_is_the_users_text() {
     );
     let sent = messages(json!({"input": run}));
     assert_eq!(sent["messages"].as_array().unwrap().len(), 1);
-    // One that is whole and was run is a call like any other.
+    // A call that is complete and has an output is an ordinary call.
     for arguments in ["{\"a\":1}", ""] {
         let whole = json!([user, cut("b", arguments), output("b", "x")]);
         let sent = chat(json!({"input": whole}));
@@ -155,7 +156,7 @@ fn r17_r18_texts_keep_their_bytes_and_their_order() {
 }
 
 #[test]
-fn r19_r20_images_and_documents() {
+fn r19_r20_images_and_documents_are_translated() {
     let input = json!([{"role": "user", "content": [
         {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "original"},
         {"type": "input_image", "image_url": "https://x.example/a.png", "detail": "low"},
@@ -186,7 +187,7 @@ fn r19_r20_images_and_documents() {
 }
 
 #[test]
-fn r21_what_the_model_said_is_text() {
+fn r21_output_of_the_model_is_text() {
     let input = json!([{"role": "user", "content": "q"}, {"type": "message", "id": "msg_1", "status": "completed",
         "role": "assistant", "phase": "commentary", "content": [
         {"type": "output_text", "text": "a", "annotations": [], "logprobs": []},
@@ -254,7 +255,7 @@ fn r24_outputs_find_their_calls_in_any_order() {
 }
 
 #[test]
-fn r25_an_image_of_a_tool() {
+fn r25_image_in_a_tool_output_is_translated() {
     let input = json!([{"role": "user", "content": "q"}, call("a", "{}"), output("a", json!([
         {"type": "input_text", "text": "t"}, {"type": "input_text", "text": "u"},
         {"type": "input_image", "image_url": "https://x.example/a.png"}])), {"role": "user", "content": "n"}]);
@@ -273,7 +274,7 @@ fn r25_an_image_of_a_tool() {
         json!([{"type": "text", "text": "t"}, {"type": "text", "text": "u"},
                {"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}}])
     );
-    // At the end, and with nothing but the image.
+    // At the end, and an image alone.
     let input = json!([
         call("a", "{}"),
         output(
@@ -326,7 +327,60 @@ fn r27_arguments_are_an_object_toward_messages() {
 }
 
 #[test]
-fn r28_r29_thinking_goes_back_to_its_vendor_alone() {
+fn reasoning_returns_to_its_chat_vendor_with_the_calls_after_it() {
+    let reasoning = |fields: Value| {
+        let mut item = json!({"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "secret"}]});
+        item.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        item
+    };
+    let content =
+        json!([{"type": "reasoning_text", "text": "h"}, {"type": "reasoning_text", "text": "m"}]);
+    let shown = |sealed: &str| reasoning(json!({"content": content, "encrypted_content": sealed}));
+    let state = r#"{"type":"chat_state","field":"reasoning","calls":{"a":{"s":1}}}"#;
+    let ours = shown(&capsule::seal("deep", state));
+    let unmarked = reasoning(json!({"content": content}));
+    let said = json!({"role": "assistant", "content": "so"});
+    let call = |id: &str| call(id, "{}");
+    let none = json!([null, null, null]);
+    for (items, expected) in [
+        (json!([unmarked, call("a")]), json!(["hm", null, null])),
+        (
+            json!([unmarked, said, call("a")]),
+            json!(["hm", null, null]),
+        ),
+        (json!([ours, call("a")]), json!([null, "hm", {"s": 1}])),
+        (json!([call("a"), ours]), json!([null, null, {"s": 1}])),
+        (json!([shown("gAAAA"), call("a")]), none.clone()),
+        (
+            json!([shown(&capsule::seal("other", state)), call("a")]),
+            none.clone(),
+        ),
+        (
+            json!([unmarked, {"role": "user", "content": "n"}, call("a")]),
+            none.clone(),
+        ),
+        (json!([unmarked, said]), none.clone()),
+    ] {
+        let sent = chat(json!({"input": items}));
+        assert!(!sent.to_string().contains("secret"), "{sent}");
+        let messages = sent["messages"].as_array().unwrap();
+        let message = messages
+            .iter()
+            .rfind(|it| it["role"] == "assistant")
+            .unwrap();
+        let back = [
+            &message["reasoning_content"],
+            &message["reasoning"],
+            &message["tool_calls"][0]["extra_content"],
+        ];
+        assert_eq!(json!(back), expected, "{items}");
+    }
+}
+
+#[test]
+fn r28_r29_thinking_returns_only_to_its_vendor() {
     let blocks = r#"[{"type":"thinking","thinking":"hm \u0436","signature":"EqQB+/="}]"#;
     let reasoning = |sealed: &str| {
         json!({"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "secret"}],
@@ -365,7 +419,7 @@ fn r28_r29_thinking_goes_back_to_its_vendor_alone() {
             .to_string()
             .contains("secret")
     );
-    // Thinking that came back may be gone on with.
+    // A turn with returned thinking may be continued with thinking.
     let mut ours = ours;
     ours["reasoning"] = json!({"effort": "low"});
     let budget = Dialect::default().thinking(Thinking::Budget);
@@ -383,7 +437,7 @@ fn r28_r29_thinking_goes_back_to_its_vendor_alone() {
 }
 
 #[test]
-fn thinking_that_led_to_nothing_does_not_end_a_turn() {
+fn thinking_without_a_call_does_not_end_a_turn() {
     let block = json!({"type": "thinking", "thinking": "t", "signature": "s"});
     let thought = json!({"type": "reasoning", "summary": [],
         "encrypted_content": capsule::seal("claude", &json!([block]).to_string())});
@@ -392,7 +446,7 @@ fn thinking_that_led_to_nothing_does_not_end_a_turn() {
     for (items, turns) in [
         (json!([user, thought]), json!([["text"]])),
         (json!([user, said, thought]), json!([["text"], ["text"]])),
-        // The call was cut, and is left out.
+        // The call was truncated, and is dropped.
         (json!([user, thought, cut("c", "{")]), json!([["text"]])),
         (json!([user, thought, user]), json!([["text", "text"]])),
         (
@@ -413,7 +467,7 @@ fn thinking_that_led_to_nothing_does_not_end_a_turn() {
         ),
         (
             json!([user, thought, {"role": "developer", "content": "d"}, call("c", "{}"), output("c", "x")]),
-            json!([["text"], ["thinking", "tool_use"], ["tool_result"]]),
+            json!([["text", "text"], ["thinking", "tool_use"], ["tool_result"]]),
         ),
     ] {
         let sent = messages(json!({"input": items}));
@@ -432,7 +486,7 @@ fn thinking_that_led_to_nothing_does_not_end_a_turn() {
 }
 
 #[test]
-fn r38_answers_that_are_json() {
+fn r38_json_answer_formats_are_translated() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "number", "maximum": 9_007_199_254_740_993_u64}}});
     let body = json!({"text": {"format": {"type": "json_schema", "name": "out", "schema": schema, "strict": true}}});
     assert_eq!(
@@ -445,7 +499,11 @@ fn r38_answers_that_are_json() {
     );
     let without = Dialect::default().json_schema(false);
     assert_eq!(
-        refused(to_chat(with(body).to_string().as_bytes(), &cx(&without))),
+        refused(to_chat(
+            with(body).to_string().as_bytes(),
+            "deep",
+            &cx(&without)
+        )),
         "text.format.type"
     );
     let object = json!({"text": {"format": {"type": "json_object"}}});
@@ -465,7 +523,7 @@ fn r38_answers_that_are_json() {
 }
 
 #[test]
-fn r39_efforts() {
+fn r39_efforts_are_translated() {
     for (word, effort) in [
         ("minimal", "low"),
         ("low", "low"),
@@ -489,7 +547,7 @@ fn r39_efforts() {
 }
 
 #[test]
-fn r40_r43_fields_of_this_format_alone_reach_no_vendor() {
+fn r40_r43_fields_only_of_this_format_reach_no_vendor() {
     let body = json!({"text": {"verbosity": "low"}, "truncation": "auto", "prompt_cache_key": "k",
         "prompt_cache_retention": "24h", "client_metadata": {"a": "b"}, "metadata": {"c": "d"}, "moderation": {},
         "store": false, "background": false, "service_tier": "auto", "include": ["reasoning.encrypted_content"],
@@ -517,7 +575,7 @@ fn r40_r43_fields_of_this_format_alone_reach_no_vendor() {
 }
 
 #[test]
-fn r41_r42_r44_what_the_others_have_not_is_refused() {
+fn r41_r42_r44_settings_without_a_counterpart_are_refused() {
     assert_eq!(both_refuse(json!({"top_logprobs": 3})), "top_logprobs");
     assert_eq!(
         both_refuse(json!({"include": ["x", "message.output_text.logprobs"]})),
@@ -556,7 +614,7 @@ fn r41_r42_r44_what_the_others_have_not_is_refused() {
 }
 
 #[test]
-fn r45_instructions_alone_are_no_conversation() {
+fn r45_only_instructions_are_not_a_conversation() {
     let body = json!({"input": [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]});
     let bytes = with(body).to_string();
     let sent = to_messages(bytes.as_bytes(), "claude", &cx(&Dialect::default()));
@@ -570,7 +628,7 @@ fn r45_instructions_alone_are_no_conversation() {
 }
 
 #[test]
-fn a_stream_asks_for_its_usage() {
+fn a_stream_requests_its_usage() {
     let sent = chat(json!({"stream": true}));
     assert_eq!(
         (&sent["stream"], &sent["stream_options"]),

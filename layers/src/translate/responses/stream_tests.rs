@@ -55,7 +55,7 @@ fn tools() -> Value {
 }
 
 #[test]
-fn r78_r79_r80_a_chat_stream_is_told_item_by_item() {
+fn r78_r79_r80_a_chat_stream_is_translated_item_by_item() {
     let response = chat_heard(
         &curious(),
         &[
@@ -86,7 +86,7 @@ fn r78_r79_r80_a_chat_stream_is_told_item_by_item() {
 }
 
 #[test]
-fn a_first_chunk_about_the_prompt_alone_starts_nothing() {
+fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
     let about = json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []});
     let about = format!("data: {about}\n\n").into_bytes();
     let said = chat_stream(&[json!({"content": "a"})], "stop");
@@ -156,7 +156,7 @@ fn calls_without_names_or_arguments() {
 }
 
 #[test]
-fn a_tool_of_free_text_comes_in_one_piece() {
+fn the_input_of_a_free_text_tool_is_sent_in_one_piece() {
     let deltas = [
         piece(0, Some("a"), Some("patch"), "{\"inp"),
         piece(0, None, None, "ut\":\"l1\\nl2\"}"),
@@ -287,7 +287,7 @@ fn thinking_and_a_call(reason: &str) -> Vec<u8> {
 }
 
 #[test]
-fn r78_r80_a_messages_stream_is_told_item_by_item() {
+fn r78_r80_a_messages_stream_is_translated_item_by_item() {
     let (out, end) = messages_run(&curious(), &[&thinking_and_a_call("tool_use")]);
     end.unwrap();
     let response = heard(&out);
@@ -333,7 +333,7 @@ fn r78_r80_a_messages_stream_is_told_item_by_item() {
 }
 
 #[test]
-fn r77_a_stream_comes_to_what_the_plain_answer_is() {
+fn r77_a_stream_adds_up_to_the_plain_answer() {
     let (out, _) = messages_run(&curious(), &[&thinking_and_a_call("tool_use")]);
     let body = json!({"id": "m", "model": "opus", "stop_reason": "tool_use", "usage": {"input_tokens": 5, "output_tokens": 9},
         "content": [{"type": "thinking", "thinking": "hm\"", "signature": "s="}, {"type": "redacted_thinking", "data": "dd"},
@@ -364,7 +364,7 @@ fn r77_a_stream_comes_to_what_the_plain_answer_is() {
 }
 
 fn recordings(beginning: &str, ending: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/gateway/fixtures");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let entries = fs::read_dir(&folder).expect("the recordings");
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names
@@ -412,7 +412,7 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
             .replace('\n', "\r\n");
         let (crlf, _) = run(&[crlf.as_bytes()]);
         assert_eq!(heard(&crlf)["output"], response["output"], "{name}");
-        // Its own text, read in another way.
+        // The source's text, read by separate code.
         let said: String = String::from_utf8(bytes)
             .unwrap()
             .lines()
@@ -493,7 +493,7 @@ fn r89_a_vendor_that_breaks_never_completes() {
 }
 
 #[test]
-fn a_chat_vendors_words_in_the_place_of_an_answer_are_its_error() {
+fn a_message_in_place_of_a_chat_answer_is_the_vendors_error() {
     let text = b"data: {\"id\":\"c\",\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let done = b"data: [DONE]\n\n";
     for error in [
@@ -516,7 +516,7 @@ fn a_chat_vendors_words_in_the_place_of_an_answer_are_its_error() {
 }
 
 #[test]
-fn arguments_that_end_in_the_middle_are_a_broken_stream_unless_a_reason_says_that_they_were_cut() {
+fn truncated_arguments_break_the_stream_unless_the_finish_reason_explains_them() {
     let half = || [piece(0, Some("a"), Some("f"), "{\"path\":\"/a")];
     for reason in ["tool_calls", "stop"] {
         let (out, end) = chat_run(&curious(), &[&chat_stream(&half(), reason)]);
@@ -527,7 +527,7 @@ fn arguments_that_end_in_the_middle_are_a_broken_stream_unless_a_reason_says_tha
         chat_heard(&curious(), &half(), "length")["status"],
         "incomplete"
     );
-    // What is whole and no JSON is the model's own, as it is without a translation.
+    // Complete arguments that are not JSON are the model's mistake; they are forwarded as without a translation.
     let odd = [piece(0, Some("a"), Some("f"), "{'a': 1}")];
     assert_eq!(
         chat_heard(&curious(), &odd, "tool_calls")["status"],
@@ -536,7 +536,7 @@ fn arguments_that_end_in_the_middle_are_a_broken_stream_unless_a_reason_says_tha
 }
 
 #[test]
-fn usage_in_the_choice_that_ends_is_told() {
+fn usage_in_the_last_choice_is_reported() {
     let chunk = json!({"id": "c", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop",
         "usage": {"prompt_tokens": 100, "completion_tokens": 20}}]});
     let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
@@ -550,7 +550,7 @@ fn usage_in_the_choice_that_ends_is_told() {
 }
 
 #[test]
-fn a_count_of_nothing_behind_one_of_something_says_nothing() {
+fn a_usage_of_zeros_after_a_real_one_is_ignored() {
     let mut stream = chat_stream(&[json!({"content": "a"})], "stop");
     let done = stream.len() - b"data: [DONE]\n\n".len();
     stream.truncate(done);
@@ -562,7 +562,7 @@ fn a_count_of_nothing_behind_one_of_something_says_nothing() {
 }
 
 #[test]
-fn r91_signs_of_life_have_numbers_behind_the_beginning() {
+fn r91_keep_alives_are_numbered_after_the_first_event() {
     let stream = chat_stream(&[json!({"content": "a"}), json!({"content": "b"})], "stop");
     let first = stream.windows(2).position(|pair| pair == b"\n\n").unwrap() + 2;
     let comment = b": keep-alive\n\n";

@@ -1,5 +1,4 @@
-//! A responses stream as a strict reader hears it: what the official clients would stumble over is a failed
-//! test.
+//! Strict reader of a responses stream: the test fails on anything that would break the official clients.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +11,19 @@ use crate::{
     error::Error,
     model::Dialect,
     sse::{Event, Splitter},
-    translate::wire::RequestCx,
+    translate::wire::{CacheCx, RequestCx},
 };
 
 pub(super) const NUMBER: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001);
 pub(super) const CREATED: u64 = 1_790_000_000;
 
-/// What a request's answer is told of it, where `claude` answers.
+/// Context for translating the answer of the vendor `claude` to this request.
 pub(super) fn asked(request: &Value) -> Asked {
     let body = request.to_string();
     Asked::read(body.as_bytes(), NUMBER.simple(), CREATED, "claude").unwrap()
 }
 
-/// The request of a caller that wants to see everything.
+/// A request for an answer with all reasoning.
 pub(super) fn curious() -> Value {
     json!({"model": "m", "input": "x", "include": ["reasoning.encrypted_content"],
            "reasoning": {"summary": "auto"}})
@@ -35,10 +34,11 @@ pub(super) fn cx(dialect: &Dialect) -> RequestCx<'_> {
         model: "vendor-model",
         output_tokens: 500,
         dialect,
+        cache: CacheCx::default(),
     }
 }
 
-/// A 400's field.
+/// The field that a 400 names.
 pub(super) fn refused(result: Result<Bytes, Error>) -> String {
     match result {
         Err(Error::Invalid { field, .. }) => field.into_owned(),
@@ -46,7 +46,7 @@ pub(super) fn refused(result: Result<Bytes, Error>) -> String {
     }
 }
 
-/// The events of a stream that comes in these chunks.
+/// Events of a stream that arrives in these chunks.
 pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     let (mut splitter, mut events) = (Splitter::default(), Vec::new());
     for chunk in chunks {
@@ -57,7 +57,7 @@ pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     events
 }
 
-/// What a stream in these chunks comes to, and how it ended.
+/// Translation of a stream that arrives in these chunks, and how it ended.
 pub(super) fn run(
     chunks: &[&[u8]],
     mut each: impl FnMut(Option<&Event>, &mut BytesMut) -> Result<(), Error>,
@@ -72,12 +72,12 @@ pub(super) fn run(
     (out, end)
 }
 
-/// Reads a whole stream: the response of its last event. Panics where an event is not in its place.
+/// Reads a complete stream: the response of its last event. Panics if an event is out of order.
 pub(super) fn heard(bytes: &[u8]) -> Value {
     let mut items: BTreeMap<u64, Heard> = BTreeMap::new();
     let (mut first, mut last) = (None, None);
     let events = events(&[bytes]).into_iter();
-    // Before the beginning, life is told by comments.
+    // Before the first event, keep-alives are comments.
     let told = events.filter(|event| event.data().is_some());
     for (number, event) in told.enumerate() {
         let data: Value = serde_json::from_slice(&event.data().expect("data")).expect("JSON");
@@ -135,11 +135,11 @@ pub(super) fn heard(bytes: &[u8]) -> Value {
     last
 }
 
-/// What has been heard of an item.
+/// An item as read so far.
 #[derive(Default)]
 struct Heard {
     item: Value,
-    /// By part.
+    /// Deltas by part.
     deltas: BTreeMap<u64, String>,
     closed: usize,
     done: Option<Value>,

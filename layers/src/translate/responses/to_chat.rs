@@ -1,4 +1,4 @@
-//! A responses request as a chat request.
+//! Translates a responses request to a chat request.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -14,7 +14,9 @@ use super::{
 use crate::{
     error::{Error, Problem},
     model::{OutputField, SystemRole},
+    path::Path,
     translate::{
+        chat_state::{Reasoning, Returned},
         messages::{
             text::{Json, inner, joined, literal, made, optional, quoted, string},
             turns::{
@@ -27,18 +29,19 @@ use crate::{
 
 const LINE_FEED: &str = "\\n";
 
-/// Puts a responses request into the chat format.
+/// Responses body → chat body, for the vendor of this name. The vendor's own state, which the caller returns in
+/// capsules, is restored in the messages.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or the chat
-/// format has nothing like it.
-pub fn to_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+/// [`Error::Invalid`] with the field's name: its type is wrong, or the chat format has no counterpart.
+pub fn to_chat(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
     let fields = wishes::body(raw)?;
     let dialect = cx.dialect;
     let tools = Tools::read(&fields)?;
-    let mut conversation = Conversation::new(dialect.system_role);
+    let role = dialect.system_role.unwrap_or_default();
+    let mut conversation = Conversation::new(role, vendor);
     items::read(&fields, &mut conversation)?;
     let messages = conversation.finish();
     if messages.is_empty() {
@@ -60,7 +63,7 @@ pub fn to_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         response_format: wishes::format(&fields, dialect)?.map(response_format),
         user: wishes::text(&fields, "user")?,
         safety_identifier: wishes::text(&fields, "safety_identifier")?,
-        prompt_cache_key: wishes::text(&fields, "prompt_cache_key")?,
+        prompt_cache_key: cx.cache_key(&fields, crate::call::Format::Chat)?,
         metadata: fields.get("metadata")?.map(|metadata| metadata.raw),
         stream: stream.then_some(true),
         stream_options: StreamOptions::of(stream),
@@ -70,7 +73,7 @@ pub fn to_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// A chat request as it is written.
+/// A chat request, to be serialized.
 #[derive(Debug, Serialize)]
 struct Chat<'a> {
     model: &'a str,
@@ -100,7 +103,7 @@ struct Chat<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     safety_identifier: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_cache_key: Option<&'a RawValue>,
+    prompt_cache_key: Option<Json<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,47 +187,100 @@ fn choice(choice: &Choice<'_>) -> Json<'static> {
     }
 }
 
-/// The messages, each with the results that stand right behind it.
-struct Conversation<'a> {
+/// Collects the messages. The results of the assistant's calls directly follow them.
+struct Conversation<'a, 'v> {
     role: SystemRole,
-    turns: Vec<(Message<'a>, Vec<Message<'a>>)>,
-    /// Calls without a result so far, and their messages.
+    vendor: &'v str,
+    turns: Vec<Turn<'a>>,
+    /// Tool calls without a result so far, and the index of their message.
     open_calls: HashMap<String, usize>,
-    /// What results hold that tool messages cannot: it leads the next user's message.
+    /// Parts of results that tool messages cannot hold; they begin the user's next message.
     attached: Vec<Part<'a>>,
+    /// State for the calls that follow.
+    returned: Returned<'a>,
 }
 
-impl<'a> Conversation<'a> {
-    fn new(role: SystemRole) -> Self {
+enum Turn<'a> {
+    Said(Message<'a>),
+    Assistant(Assistant<'a>),
+}
+
+/// A turn of the assistant: its text, calls and their results.
+#[derive(Default)]
+struct Assistant<'a> {
+    content: Option<Json<'a>>,
+    reasoning: Reasoning<'a>,
+    tool_calls: Vec<ToolCall<'a>>,
+    /// The caller's ids of the calls.
+    ids: Vec<String>,
+    results: Vec<Message<'a>>,
+}
+
+impl<'a, 'v> Conversation<'a, 'v> {
+    fn new(role: SystemRole, vendor: &'v str) -> Self {
         Self {
             role,
+            vendor,
             turns: Vec::new(),
             open_calls: HashMap::new(),
             attached: Vec::new(),
+            returned: Returned::default(),
         }
     }
 
     fn push(&mut self, message: Message<'a>) {
-        self.turns.push((message, Vec::new()));
+        self.turns.push(Turn::Said(message));
     }
 
-    /// Before the model speaks again.
+    /// Adds the attached parts as a user's message; called before the model's next turn.
     fn say_attached(&mut self) {
         if !self.attached.is_empty() {
-            self.user(Vec::new());
+            self.say(Vec::new());
         }
+    }
+
+    fn say(&mut self, mut parts: Vec<Part<'a>>) {
+        if !self.attached.is_empty() {
+            let mut attached = std::mem::take(&mut self.attached);
+            attached.append(&mut parts);
+            parts = attached;
+        }
+        self.push(Message::User {
+            content: Content::of(parts),
+        });
     }
 
     fn finish(mut self) -> Vec<Message<'a>> {
         self.say_attached();
-        let turns = self.turns.into_iter();
-        turns
-            .flat_map(|(message, results)| std::iter::once(message).chain(results))
-            .collect()
+        let mut messages = Vec::with_capacity(self.turns.len());
+        for turn in self.turns {
+            match turn {
+                Turn::Said(message) => messages.push(message),
+                Turn::Assistant(Assistant {
+                    content,
+                    reasoning,
+                    tool_calls,
+                    results,
+                    ..
+                }) => {
+                    messages.push(Message::assistant(content, tool_calls, reasoning));
+                    messages.extend(results);
+                }
+            }
+        }
+        messages
+    }
+
+    /// The assistant's current turn, if it has no results yet.
+    fn going_on(&mut self) -> Option<&mut Assistant<'a>> {
+        match self.turns.last_mut() {
+            Some(Turn::Assistant(turn)) if turn.results.is_empty() => Some(turn),
+            _ => None,
+        }
     }
 }
 
-impl<'a> Target<'a> for Conversation<'a> {
+impl<'a> Target<'a> for Conversation<'a, '_> {
     type Part = Part<'a>;
 
     fn text(&self, text: &Value<'a, '_>) -> Result<Part<'a>, Error> {
@@ -258,7 +314,7 @@ impl<'a> Target<'a> for Conversation<'a> {
         if texts.is_empty() {
             return;
         }
-        // One string: many vendors of the family take no parts here, and no other role than one.
+        // As one string, because many chat vendors accept no parts here, and only one role.
         let content = joined(texts_of(texts), LINE_FEED);
         self.push(match self.role {
             SystemRole::Developer => Message::Developer { content },
@@ -266,15 +322,10 @@ impl<'a> Target<'a> for Conversation<'a> {
         });
     }
 
-    fn user(&mut self, mut parts: Vec<Part<'a>>) {
-        if !self.attached.is_empty() {
-            let mut attached = std::mem::take(&mut self.attached);
-            attached.append(&mut parts);
-            parts = attached;
-        }
-        self.push(Message::User {
-            content: Content::of(parts),
-        });
+    fn user(&mut self, parts: Vec<Part<'a>>) {
+        // Reasoning before a user's message had no tool call.
+        drop(self.returned.reasoning());
+        self.say(parts);
     }
 
     fn assistant(&mut self, texts: Vec<Part<'a>>) {
@@ -282,14 +333,33 @@ impl<'a> Target<'a> for Conversation<'a> {
             return;
         }
         self.say_attached();
-        self.push(Message::Assistant {
+        self.turns.push(Turn::Assistant(Assistant {
             content: Some(joined(texts_of(texts), "")),
-            tool_calls: Vec::new(),
-        });
+            ..Assistant::default()
+        }));
     }
 
-    /// What was thought stays with the model that thought it.
-    fn reasoning(&mut self, _encrypted: &str) {}
+    fn reasoning(&mut self, encrypted: &str, item: &Object<'a, '_>) -> Result<(), Error> {
+        let mut texts = Vec::new();
+        if let Some(content) = item.get("content")? {
+            let list = content.objects()?.into_iter();
+            for (index, fields) in list.enumerate() {
+                let path = Path::Index(&content.path, index);
+                let part = Object { path, fields };
+                texts.extend(optional(&part, "text")?.map(Cow::Borrowed));
+            }
+        }
+        self.returned.take(encrypted, self.vendor, texts);
+        // A signature may follow its call.
+        if let Some(Turn::Assistant(turn)) = self.turns.last_mut() {
+            for (call, id) in turn.tool_calls.iter_mut().zip(&turn.ids) {
+                if call.extra_content.is_none() {
+                    call.extra_content = self.returned.signature(id);
+                }
+            }
+        }
+        Ok(())
+    }
 
     fn call(&mut self, call: &Called<'a, '_>) -> Result<(), Error> {
         self.say_attached();
@@ -298,36 +368,32 @@ impl<'a> Target<'a> for Conversation<'a> {
             Arguments::Json(Some(arguments)) => Cow::Borrowed(literal(arguments)?),
             Arguments::Free(text) => string(&Arguments::wrapped(text)),
         };
+        let id = call.id.string()?.into_owned();
         let written = ToolCall {
             id: tool_id(&call.id)?,
+            extra_content: self.returned.signature(&id),
             kind: "function",
             function: CalledFunction {
                 name: call.name.clone(),
                 arguments,
             },
         };
-        let going_on = match self.turns.last_mut() {
-            Some((Message::Assistant { tool_calls, .. }, results)) if results.is_empty() => {
-                Some(tool_calls)
-            }
-            _ => None,
-        };
-        match going_on {
-            Some(tool_calls) => tool_calls.push(written),
-            None => self.push(Message::Assistant {
-                content: None,
-                tool_calls: vec![written],
-            }),
+        let reasoning = self.returned.reasoning();
+        if self.going_on().is_none() {
+            self.turns.push(Turn::Assistant(Assistant::default()));
         }
-        let message = self.turns.len() - 1;
-        let id = call.id.string()?.into_owned();
-        self.open_calls.insert(id, message);
+        if let Some(turn) = self.going_on() {
+            turn.reasoning.append(reasoning);
+            turn.tool_calls.push(written);
+            turn.ids.push(id.clone());
+        }
+        self.open_calls.insert(id, self.turns.len() - 1);
         Ok(())
     }
 
     fn result(&mut self, id: &Value<'a, '_>, parts: Vec<Part<'a>>) -> Result<(), Error> {
         let Some(message) = self.open_calls.remove(&*id.string()?) else {
-            // Vendors refuse a result without its call.
+            // Vendors reject a result without its call.
             self.user(parts);
             return Ok(());
         };
@@ -342,10 +408,12 @@ impl<'a> Target<'a> for Conversation<'a> {
         if inner(&content) == Some("") && self.attached.len() > before {
             content = quoted(&["See the next message."]);
         }
-        self.turns[message].1.push(Message::Tool {
-            tool_call_id: tool_id(id)?,
-            content,
-        });
+        if let Turn::Assistant(turn) = &mut self.turns[message] {
+            turn.results.push(Message::Tool {
+                tool_call_id: tool_id(id)?,
+                content,
+            });
+        }
         Ok(())
     }
 }

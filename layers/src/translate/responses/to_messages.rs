@@ -1,4 +1,4 @@
-//! A responses request as a messages request.
+//! Translates a responses request to a messages request.
 
 use std::borrow::Cow;
 
@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Problem},
     translate::{
         chat::{
+            marks::{CacheWishes, Mark, Markable},
             request::{
                 JSON_OBJECT, Metadata, OutputConfig, OutputFormat, Reasoning, Sampling,
                 ThinkingField, user_id,
@@ -27,12 +28,11 @@ use crate::{
     },
 };
 
-/// Puts a responses request into the messages format, for the vendor of this name: its own thinking, which
-/// the caller sends back in capsules, is put in its place.
+/// Responses body → messages body, for the vendor of this name. The vendor's own thinking, which the caller returns in
+/// capsules, is restored in the turns.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or the
-/// messages format has nothing like it.
+/// [`Error::Invalid`] with the field's name: its type is wrong, or the messages format has no counterpart.
 pub fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
@@ -67,13 +67,17 @@ pub fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
         effort: reasoning.effort,
         format,
     };
+    let tool_choice = tool_choice(&tools);
+    let mut tools: Vec<_> = tools.list.into_iter().map(Tool::of).collect();
+    let wishes = CacheWishes::read(&fields)?;
+    wishes.place(&mut tools, &mut conversation, body.len(), cx);
     let messages = Body {
         model: cx.model,
         max_tokens,
         system: conversation.system,
         messages: conversation.turns,
-        tool_choice: tool_choice(&tools),
-        tools: tools.list.into_iter().map(Tool::of).collect(),
+        tools,
+        tool_choice,
         thinking: reasoning.thinking,
         output_config: (!output_config.is_empty()).then_some(output_config),
         temperature: sampling.temperature,
@@ -86,7 +90,7 @@ pub fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
     Ok(out.freeze())
 }
 
-/// A messages request as it is written.
+/// A messages request, to be serialized.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -120,6 +124,18 @@ struct Tool<'a> {
     input_schema: Json<'a>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     strict: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_control: Option<Mark>,
+}
+
+impl Markable for Tool<'_> {
+    fn mark(&self) -> Option<Mark> {
+        self.cache_control
+    }
+
+    fn set_mark(&mut self, mark: Option<Mark>) {
+        self.cache_control = mark;
+    }
 }
 
 impl<'a> Tool<'a> {
@@ -129,6 +145,7 @@ impl<'a> Tool<'a> {
             description: tool.description,
             input_schema: tool.parameters,
             strict: tool.strict,
+            cache_control: None,
         }
     }
 }
@@ -159,14 +176,14 @@ fn tool_choice(tools: &Tools<'_>) -> Option<ToolChoice> {
     Some(ToolChoice {
         kind,
         name,
-        // Where no tool may be called, vendors refuse the word.
+        // Vendors reject the field if tool calls are forbidden.
         disable_parallel_tool_use: one_at_a_time && kind != "none",
     })
 }
 
 struct Turns<'a, 'v> {
     conversation: Conversation<'a>,
-    /// Thinking until it is known what it led to: vendors refuse a turn that ends in it.
+    /// Thinking until its turn continues: vendors reject a turn that ends in thinking.
     thoughts: Vec<Block<'a>>,
     vendor: &'v str,
 }
@@ -197,8 +214,12 @@ impl<'a> Target<'a> for Turns<'a, '_> {
         pdf(part)
     }
 
+    fn mark(&self, part: &mut Block<'a>) {
+        part.set_mark(Some(Mark::BREAKPOINT));
+    }
+
     fn instruct(&mut self, texts: Vec<Block<'a>>) {
-        self.conversation.system.extend(said(texts));
+        self.conversation.instruct(said(texts));
     }
 
     fn user(&mut self, parts: Vec<Block<'a>>) {
@@ -210,8 +231,9 @@ impl<'a> Target<'a> for Turns<'a, '_> {
         self.answered(said(texts), Vec::new());
     }
 
-    /// Its own thinking goes back byte for byte; whose it is not, or that is not of ours, is left out.
-    fn reasoning(&mut self, encrypted: &str) {
+    /// The vendor's own thinking returns byte for byte. Another vendor's capsule, or content that is not a capsule, is
+    /// dropped.
+    fn reasoning(&mut self, encrypted: &str, _item: &Object<'a, '_>) -> Result<(), Error> {
         let blocks = capsule::open(encrypted, self.vendor)
             .and_then(|json| serde_json::from_str::<Vec<Box<RawValue>>>(&json).ok());
         let thinking = blocks
@@ -219,6 +241,7 @@ impl<'a> Target<'a> for Turns<'a, '_> {
             .into_iter()
             .filter(|block| capsule::is_of(block.get(), &["thinking", "redacted_thinking"]));
         self.thoughts.extend(thinking.map(Block::Raw));
+        Ok(())
     }
 
     fn call(&mut self, call: &Called<'a, '_>) -> Result<(), Error> {
@@ -251,8 +274,8 @@ impl<'a> Target<'a> for Turns<'a, '_> {
     }
 }
 
-/// Without texts of blanks alone: vendors refuse them.
+/// The blocks without texts of blanks, which vendors reject.
 fn said(mut blocks: Vec<Block<'_>>) -> Vec<Block<'_>> {
-    blocks.retain(|block| !matches!(block, Block::Text { text } if text.trim().is_empty()));
+    blocks.retain(|block| !block.is_blank());
     blocks
 }

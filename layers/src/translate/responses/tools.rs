@@ -1,5 +1,5 @@
-//! The tools of a responses request, one list under flat names, as the two other formats know tools: a
-//! tool of free text is a function with one string, and what a namespace holds has its name in front.
+//! Reads the tools of a responses request as one list with flat names, as the two other formats define tools: a tool
+//! with free text becomes a function with one string, and a tool in a namespace gets the namespace as a prefix.
 
 use std::{
     borrow::Cow,
@@ -12,51 +12,47 @@ use crate::{
     error::{Error, Problem},
     path::Path,
     translate::{
-        messages::text::{Json, hash, inner, joined, literal, made, optional, string},
+        messages::text::{Json, inner, joined, literal, made, optional, quoted, shortened, string},
         wire::{Object, Value},
     },
 };
 
-/// Vendors take no longer names.
-const NAME_CHARS_MAX: usize = 64;
-/// What is kept of a longer one, beside a dash and a hash of 16 digits.
-const NAME_CHARS_KEPT: usize = NAME_CHARS_MAX - 17;
-/// Arguments of a tool of free text.
+/// Parameters of a tool with free text.
 const FREE_TEXT: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 pub(super) const NO_PARAMETERS: &str = r#"{"type":"object","properties":{}}"#;
 
-/// Tools in force, and which of them is to be called.
+/// Tools in effect, and the choice of the one to be called.
 #[derive(Debug, Default)]
 pub(super) struct Tools<'a> {
     pub(super) list: Vec<Tool<'a>>,
     pub(super) choice: Option<Choice<'a>>,
-    /// Whether several may be called at once, if the request says.
+    /// Whether calls may be parallel, if the request states it.
     pub(super) parallel: Option<bool>,
-    /// The elements of `tools` that are in force, as they are written.
+    /// The elements of `tools` that are in effect, as written.
     pub(super) echo: Vec<&'a RawValue>,
-    /// Where in the list a flat name stands last.
+    /// Index in the list of the last tool with this flat name.
     last: HashMap<String, usize>,
 }
 
-/// A tool.
+/// A tool of the request.
 #[derive(Debug)]
 pub(super) struct Tool<'a> {
-    /// What the vendor knows it as.
+    /// The name sent to the vendor.
     pub(super) flat: Json<'a>,
-    /// The caller's names for it.
+    /// The caller's name for the tool, and its namespace.
     pub(super) name: &'a RawValue,
     pub(super) namespace: Option<&'a RawValue>,
-    /// What is said of it, with the namespace in front where it is the first of its namespace.
+    /// The description. The first tool of a namespace gets the namespace's description as a prefix.
     pub(super) description: Option<Json<'a>>,
-    /// What is said of its namespace.
+    /// The description of the namespace.
     about: Option<&'a RawValue>,
     pub(super) parameters: Json<'a>,
     pub(super) strict: bool,
-    /// It takes free text.
+    /// Whether the tool takes free text.
     pub(super) custom: bool,
 }
 
-/// What is to be called.
+/// Which tool must be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice<'a> {
     Auto,
@@ -66,16 +62,16 @@ pub(super) enum Choice<'a> {
     Named(Cow<'a, str>),
 }
 
-/// The caller's names for a tool whose flat name is another, or that takes free text.
+/// The caller's names for a tool whose flat name differs, or that takes free text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// JSON strings.
+    /// Names as JSON strings.
     pub(super) name: String,
     pub(super) namespace: Option<String>,
     pub(super) custom: bool,
 }
 
-/// By the flat name, as it stands between quotes.
+/// Tools by flat name, as written between quotes.
 pub(super) type Names = HashMap<String, Known>;
 
 impl<'a> Tools<'a> {
@@ -89,7 +85,7 @@ impl<'a> Tools<'a> {
                 let tool = Value { path, raw }.object()?;
                 match &*tool.need("type")?.string()? {
                     kind if is_web_search(kind) => offered = offered.or(Some(index)),
-                    // What it would find stays unfound.
+                    // Dropped, because the tools that a search would find are not available.
                     "tool_search" => {}
                     _ => {
                         tools.add(&tool, None)?;
@@ -102,7 +98,8 @@ impl<'a> Tools<'a> {
         tools.drop_overridden();
         let choice = body.get("tool_choice")?;
         if let Some(index) = offered {
-            // Merely offered, beside tools that the caller runs, it is taken out; else the caller means it.
+            // A search that is only offered, next to tools that the caller runs, is dropped; otherwise the caller needs
+            // it, and the request is rejected.
             let asked = choice.map_or(Ok(false), |choice| asks_for_search(&choice))?;
             if asked || tools.list.is_empty() {
                 let list = Path::Key(&body.path, "tools");
@@ -121,12 +118,11 @@ impl<'a> Tools<'a> {
         Ok(tools)
     }
 
-    /// The names that a caller knows otherwise.
+    /// The caller's names, for tools whose flat name is not enough to restore them.
     pub(super) fn names(&self) -> Names {
-        let known = self
-            .list
-            .iter()
-            .filter(|tool| tool.custom || tool.namespace.is_some());
+        let known = self.list.iter().filter(|tool| {
+            tool.custom || tool.namespace.is_some() || tool.flat.get() != tool.name.get()
+        });
         known
             .map(|tool| {
                 let flat = inner(&tool.flat).unwrap_or_default().to_owned();
@@ -145,7 +141,7 @@ impl<'a> Tools<'a> {
         matches!(self.choice, Some(Choice::Required | Choice::Named(_)))
     }
 
-    /// Tools told in the conversation instead.
+    /// Adds tools that are listed in the conversation.
     fn add_from_input(&mut self, body: &Object<'a, '_>) -> Result<(), Error> {
         let Some(input) = body
             .get("input")?
@@ -154,7 +150,7 @@ impl<'a> Tools<'a> {
             return Ok(());
         };
         for (index, raw) in input.array()?.into_iter().enumerate() {
-            // Cheaper than to read every item twice.
+            // A text search, because parsing every item twice costs more.
             if !raw.get().contains("additional_tools") {
                 continue;
             }
@@ -203,7 +199,7 @@ impl<'a> Tools<'a> {
         let before = self
             .last
             .insert(read.flat.get().to_owned(), self.list.len());
-        // The vendor's calls would be those of either.
+        // A call from the vendor could mean either tool.
         if before.is_some_and(|before| !self.list[before].has_names_of(&read)) {
             return Err(tool.refuse("name", Problem::Duplicate));
         }
@@ -211,7 +207,7 @@ impl<'a> Tools<'a> {
         Ok(())
     }
 
-    /// The same name twice: the later wins.
+    /// If a name occurs twice, the later tool replaces the earlier.
     fn drop_overridden(&mut self) {
         let (last, mut index) = (&self.last, 0);
         self.list.retain(|tool| {
@@ -221,10 +217,10 @@ impl<'a> Tools<'a> {
         });
     }
 
-    /// Says what a namespace is about once, with the first of its tools that is left: it was weighed once, and said
-    /// with each of them it would be any number of times as long.
+    /// Adds a namespace's description to the first remaining tool of the namespace only. The description was counted
+    /// once for the hold; repeated with each tool, it could make the request many times as long.
     fn introduce(&mut self) {
-        // The tools of one namespace stand side by side.
+        // The tools of one namespace are adjacent.
         let mut said: Option<&RawValue> = None;
         for tool in &mut self.list {
             let Some(about) = tool.about else { continue };
@@ -272,7 +268,7 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Leaves the allowed tools: the other formats have no list beside the list.
+    /// Removes all tools but the allowed ones: the other formats have no separate list of allowed tools.
     fn allow(&mut self, allowed: &Object<'a, '_>, choice: &Value<'a, '_>) -> Result<(), Error> {
         let mode = allowed.need("mode")?;
         let chosen = match &*mode.string()? {
@@ -292,10 +288,10 @@ impl<'a> Tools<'a> {
     }
 }
 
-/// Where the tools stand that a request may name: it may name as many as there are.
+/// Index of the tools by name: a request may name as many tools as it has.
 struct Index<'t, 'a> {
     list: &'t [Tool<'a>],
-    /// By the caller's name with the namespace, and without: the first.
+    /// By the caller's name, with and without the namespace; the first tool wins.
     by_name: HashMap<(&'t str, Option<&'t str>), usize>,
     by_flat: HashMap<&'t str, usize>,
 }
@@ -334,12 +330,12 @@ impl<'t, 'a> Index<'t, 'a> {
     }
 }
 
-/// Web search that the vendor would run, under any of its names.
+/// Whether the tool is a web search run by the vendor, under any of its names.
 pub(super) fn is_web_search(kind: &str) -> bool {
     kind.starts_with("web_search")
 }
 
-/// Whether a choice may come to a search: it must be some tool, or it names one, or has one in its list.
+/// Whether the choice may result in a search: it requires some tool, names a search, or lists one.
 fn asks_for_search(choice: &Value<'_, '_>) -> Result<bool, Error> {
     if choice.raw.get().starts_with('"') {
         return Ok(choice.string()? == "required");
@@ -400,13 +396,13 @@ impl<'a> Tool<'a> {
         })
     }
 
-    /// Whether the caller knows both by one name.
+    /// Whether both tools have the same name for the caller.
     fn has_names_of(&self, other: &Self) -> bool {
         let names = |tool: &Self| (tool.name.get(), tool.namespace.map(RawValue::get));
         names(self) == names(other)
     }
 
-    /// A tool's names and what is said of it.
+    /// A tool with its names and description.
     fn named(
         tool: &Object<'a, '_>,
         space: Option<&Space<'a>>,
@@ -431,23 +427,15 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// A tool's name with its namespace in front.
+/// The name of a tool sent to the vendor: prefixed with its namespace, in at most 64 characters.
 pub(super) fn flat_name<'a>(namespace: Option<&RawValue>, name: &'a RawValue) -> Json<'a> {
-    let Some(namespace) = namespace.and_then(inner).filter(|space| !space.is_empty()) else {
-        return Cow::Borrowed(name);
-    };
-    let flat = format!("{namespace}__{}", inner(name).unwrap_or_default());
-    if flat.chars().count() <= NAME_CHARS_MAX {
-        return made(format!("\"{flat}\""));
-    }
-    let kept: String = flat.chars().take(NAME_CHARS_KEPT).collect();
-    // What is cut could be half an escape: names that vendors take have none.
-    let kept = kept.replace('\\', "_");
-    made(format!("\"{kept}-{:016x}\"", hash(flat.as_bytes())))
+    shortened(match namespace.and_then(inner) {
+        None | Some("") => Cow::Borrowed(name),
+        Some(space) => quoted(&[space, "__", inner(name).unwrap_or_default()]),
+    })
 }
 
-/// The schema as it is written, but for what vendors insist on: that it is an object's, and which
-/// properties there are.
+/// The schema as written, with `type` and `properties` added if they are missing, because vendors require them.
 fn schema<'a>(parameters: &Value<'a, '_>) -> Result<Json<'a>, Error> {
     const ASKED_FOR: [(&str, &str); 2] = [
         ("type", r#""type":"object""#),

@@ -47,7 +47,7 @@ fn r30_a_tool_of_free_text_is_a_function() {
 }
 
 #[test]
-fn r31_a_namespace_stands_in_front_of_its_functions() {
+fn r31_a_namespace_prefixes_the_names_of_its_functions() {
     let space = |name: &str| json!({"type": "namespace", "name": name, "description": "About.", "tools": [function("a"), function("b")]});
     let body = json!({"tools": [space("ns"), space("other")], "input": [{"role": "user", "content": "q"},
         {"type": "function_call", "call_id": "c", "namespace": "ns", "name": "a", "arguments": "{}"}]});
@@ -79,7 +79,7 @@ fn r31_a_namespace_stands_in_front_of_its_functions() {
 }
 
 #[test]
-fn r31_what_a_namespace_is_about_is_said_once() {
+fn r31_the_description_of_a_namespace_is_sent_once() {
     let about = "About.".repeat(500);
     let tools: Vec<Value> = (0..50).map(|at| function(&format!("f{at}"))).collect();
     let body = json!({"tools": [
@@ -97,7 +97,7 @@ fn r31_what_a_namespace_is_about_is_said_once() {
         assert_eq!(sent["tools"].as_array().unwrap().len(), 52);
         assert_eq!(sent.to_string().matches(&about).count(), 1);
     }
-    // With the first that is left, wherever that stands.
+    // With the first remaining tool, wherever it is in the list.
     let mut allowed = body;
     allowed["tool_choice"] = json!({"type": "allowed_tools", "mode": "auto",
         "tools": [{"type": "function", "namespace": "ns", "name": "f7"}]});
@@ -107,7 +107,7 @@ fn r31_what_a_namespace_is_about_is_said_once() {
 }
 
 #[test]
-fn r32_of_many_tools_of_the_same_names_the_later_win() {
+fn r32_later_tools_of_the_same_name_win() {
     let of = |said: &str| -> Vec<Value> {
         let tool =
             |at: u32| json!({"type": "custom", "name": format!("f{at}"), "description": said});
@@ -125,7 +125,7 @@ fn r32_of_many_tools_of_the_same_names_the_later_win() {
 }
 
 #[test]
-fn r32_r33_tools_told_in_the_conversation_and_tools_that_search() {
+fn r32_r33_tools_listed_in_the_conversation_are_added_and_search_tools_dropped() {
     let body = json!({"tools": [function("a"), {"type": "tool_search", "execution": "client"}], "input": [
         {"type": "additional_tools", "role": "developer", "tools": [
             {"type": "function", "name": "a", "description": "later"}, {"type": "custom", "name": "c"}]},
@@ -140,7 +140,7 @@ fn r32_r33_tools_told_in_the_conversation_and_tools_that_search() {
 }
 
 #[test]
-fn two_tools_that_come_to_one_name_are_refused() {
+fn two_tools_with_the_same_flat_name_are_refused() {
     let space = json!({"type": "namespace", "name": "n", "tools": [function("a"), function("b")]});
     assert_eq!(
         both_refuse(json!({"tools": [space, function("n__a")]})),
@@ -150,7 +150,7 @@ fn two_tools_that_come_to_one_name_are_refused() {
         both_refuse(json!({"tools": [function("n__b"), space]})),
         "tools[1].tools[1].name"
     );
-    // Told again, it is the same tool.
+    // A tool that is listed again counts once.
     let mut again = function("a");
     again["description"] = json!("again");
     let body = json!({"tools": [space, function("a"), again]});
@@ -164,7 +164,7 @@ fn two_tools_that_come_to_one_name_are_refused() {
 }
 
 #[test]
-fn r13_web_search_is_taken_out_where_it_is_merely_offered() {
+fn r13_web_search_is_removed_if_it_is_only_offered() {
     let both = json!({"tools": [{"type": "web_search"}, function("a")], "tool_choice": "auto"});
     assert_eq!(chat(both.clone())["tools"].as_array().unwrap().len(), 1);
     assert_eq!(messages(both)["tools"].as_array().unwrap().len(), 1);
@@ -193,7 +193,7 @@ fn r13_web_search_is_taken_out_where_it_is_merely_offered() {
 }
 
 #[test]
-fn r34_no_tools_are_no_field() {
+fn r34_without_tools_the_field_is_omitted() {
     let body = json!({"tools": [], "tool_choice": "auto", "parallel_tool_calls": true});
     for sent in [chat(body.clone()), messages(body)] {
         for field in ["tools", "tool_choice", "parallel_tool_calls"] {
@@ -207,7 +207,7 @@ fn r34_no_tools_are_no_field() {
 }
 
 #[test]
-fn r35_which_tool_is_to_be_called() {
+fn r35_tool_choice_is_translated() {
     let tools = json!([function("a"), {"type": "custom", "name": "c"}, {"type": "namespace", "name": "n", "tools": [function("x")]}]);
     let named = |name: &str| json!({"type": "function", "function": {"name": name}});
     for (choice, to_chat, to_messages) in [
@@ -249,7 +249,7 @@ fn r35_which_tool_is_to_be_called() {
 }
 
 #[test]
-fn r36_r37_strict_and_schemas() {
+fn r36_r37_strict_and_schemas_are_translated() {
     for (strict, kept) in [
         (Value::Null, false),
         (json!(false), false),

@@ -1,4 +1,4 @@
-//! Token counts as the responses format has them: the cache inside the input, reasoning inside the output.
+//! Token counts of the responses format: the input includes the cache, the output includes reasoning.
 
 use serde_json::value::RawValue;
 
@@ -8,20 +8,20 @@ use crate::{
     vendor_usage::{counts, responses_usage},
 };
 
-/// What an answer used.
+/// Usage of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// All of the input, cached and written too.
+    /// All input, including cache reads and writes.
     pub(super) input: u64,
     pub(super) cached: u64,
     pub(super) written: u64,
-    /// All of the output, reasoning too.
+    /// All output, including reasoning.
     pub(super) output: u64,
     pub(super) reasoning: u64,
 }
 
 impl Counts {
-    /// Reads a responses answer's usage, as whoever charges for it does. `None` if it counts nothing.
+    /// Reads the usage of a responses answer, with the same reader as the charge. `None` if it counts nothing.
     pub(super) fn read(usage: &RawValue) -> Option<Self> {
         let counted = responses_usage(usage.get())?;
         let [details] = crate::json::members(usage.get(), &["output_tokens_details"]).ok()?;
@@ -31,7 +31,7 @@ impl Counts {
         Some(Self::of_usage(&counted.usage, reasoning))
     }
 
-    /// What stands in a chat answer.
+    /// Usage read from a chat answer.
     pub(super) fn of_usage(usage: &Usage, reasoning: Option<u64>) -> Self {
         let classes = usage.classes;
         let written = usage
@@ -54,7 +54,7 @@ impl Counts {
         }
     }
 
-    /// As the responses format writes them.
+    /// `usage` of the responses format.
     pub(super) fn json(&self) -> String {
         let Self {
             input,
@@ -71,7 +71,7 @@ impl Counts {
         )
     }
 
-    /// What is neither cached nor written.
+    /// Input that was neither read from nor written to the cache.
     pub(super) const fn fresh(&self) -> u64 {
         self.input - self.cached - self.written
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_shown_what_is_charged() {
+    fn callers_see_the_charged_usage() {
         let usual = r#"{"input_tokens":100,"input_tokens_details":{"cached_tokens":40,"cache_write_tokens":10},
             "output_tokens":30,"output_tokens_details":{"reasoning_tokens":20},"total_tokens":130}"#;
         let counts = read(usual);
@@ -95,7 +95,7 @@ mod tests {
             (100, 40, 10, 50)
         );
         assert_eq!((counts.output, counts.reasoning), (30, 20));
-        // Some have reasoning beside the output.
+        // Some vendors report reasoning outside the output.
         let beside = r#"{"input_tokens":10,"output_tokens":5,"total_tokens":115,
             "output_tokens_details":{"reasoning_tokens":100}}"#;
         let counts = read(beside);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_an_hour_is_a_part_of_the_input() {
+    fn one_hour_cache_writes_are_part_of_the_input() {
         let mut usage = Usage {
             input: 1000,
             ..Usage::default()

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::model::Dialect;
 
-fn sent_by_chat(fields: Value) -> Value {
+pub(super) fn sent_by_chat(fields: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
@@ -194,7 +194,7 @@ fn r65_tools_of_free_text_are_native_both_ways() {
 }
 
 #[test]
-fn r66_r67_r68_a_messages_conversation() {
+fn r66_r67_r68_messages_conversation_becomes_items() {
     let sent = sent_by_messages(
         json!({"system": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
         "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
@@ -237,7 +237,7 @@ fn r66_r67_r68_a_messages_conversation() {
 }
 
 #[test]
-fn r66_a_failed_result_without_text_says_so() {
+fn r66_failed_result_without_text_is_marked_as_an_error() {
     let result = |content: Value| {
         let sent = sent_by_messages(json!({"messages": [{"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "t", "is_error": true, "content": content}]}]}));

@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 use super::{
     IntoChat, IntoMessages, capsule, into_chat, into_messages,
     testing::{events, run},
-    vendor_request_tests::sent_by_messages,
+    vendor_request_tests::{sent_by_chat, sent_by_messages},
 };
-use crate::{error::Error, translate::wire::AnswerCx};
+use crate::{
+    error::Error,
+    translate::{Origin, wire::AnswerCx},
+};
 
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,
@@ -27,12 +30,20 @@ fn message(text: &str) -> Value {
 }
 
 fn to_chat_caller(answer: &Value) -> Value {
-    serde_json::from_slice(&into_chat(answer.to_string().as_bytes(), &CX).unwrap()).unwrap()
+    serde_json::from_slice(
+        &into_chat(answer.to_string().as_bytes(), &Origin::default(), &CX).unwrap(),
+    )
+    .unwrap()
 }
 
 fn to_messages_caller(answer: &Value) -> Value {
-    serde_json::from_slice(&into_messages(answer.to_string().as_bytes(), "open", &CX).unwrap())
+    serde_json::from_slice(&into_messages(answer.to_string().as_bytes(), &open(), &CX).unwrap())
         .unwrap()
+}
+
+/// The vendor of this name, called without tools.
+fn open() -> Origin {
+    Origin::new(&"open".into(), b"{}")
 }
 
 fn reasoning() -> Value {
@@ -84,7 +95,7 @@ fn r69_r70_reasoning_goes_through_a_messages_caller_and_back() {
         response(json!([reasoning(), message("a")]))
             .to_string()
             .as_bytes(),
-        "open",
+        &open(),
         &silent,
     )
     .unwrap();
@@ -93,7 +104,60 @@ fn r69_r70_reasoning_goes_through_a_messages_caller_and_back() {
 }
 
 #[test]
-fn r71_r73_r75_several_messages_and_what_has_no_counterpart() {
+fn hidden_reasoning_is_sent_with_the_call_after_it() {
+    let omitted = AnswerCx {
+        thinking_asked: false,
+        ..CX
+    };
+    let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+    let answer = response(json!([reasoning(), message("a"), call]));
+    let bytes = into_messages(answer.to_string().as_bytes(), &open(), &omitted).unwrap();
+    let answer: Value = serde_json::from_slice(&bytes).unwrap();
+    let content = answer["content"].as_array().unwrap();
+    let kinds: Vec<&Value> = content.iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["text", "redacted_thinking", "tool_use"]);
+    let sent = sent_by_messages(json!({"messages": [{"role": "assistant", "content": content}]}));
+    assert_eq!(sent["input"][1], reasoning());
+}
+
+#[test]
+fn names_of_tools_over_64_characters_come_back_as_the_caller_wrote_them() {
+    let (long, schema) = ("n".repeat(65), json!({"type": "object", "properties": {}}));
+    let custom = json!({"type": "custom", "custom": {"name": "c"}});
+    let chat = json!({"tools": [custom, {"type": "function", "function": {"name": long, "parameters": schema}}],
+        "tool_choice": {"type": "function", "function": {"name": long}}});
+    let messages = json!({"tools": [{"name": long, "input_schema": schema}],
+        "tool_choice": {"type": "tool", "name": long},
+        "messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
+            {"type": "tool_reference", "tool_name": "f"}]}]}]});
+    for (sent, body) in [
+        (sent_by_chat(chat.clone()), chat),
+        (sent_by_messages(messages.clone()), messages),
+    ] {
+        let short = sent["tool_choice"]["name"].as_str().unwrap().to_owned();
+        assert_eq!(short.len(), 64);
+        let tools = sent["tools"].as_array().unwrap();
+        assert_eq!(tools.last().unwrap()["name"], short);
+        let call =
+            json!({"type": "function_call", "call_id": "c", "name": short, "arguments": "{}"});
+        let answer = response(json!([call])).to_string();
+        let origin = Origin::new(&"open".into(), body.to_string().as_bytes());
+        let answered = if body.get("messages").is_none() {
+            let bytes = into_chat(answer.as_bytes(), &origin, &CX).unwrap();
+            let answer: Value = serde_json::from_slice(&bytes).unwrap();
+            answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"].clone()
+        } else {
+            assert_eq!(sent["input"][0]["output"], "f");
+            let bytes = into_messages(answer.as_bytes(), &origin, &CX).unwrap();
+            let answer: Value = serde_json::from_slice(&bytes).unwrap();
+            answer["content"][0]["name"].clone()
+        };
+        assert_eq!(answered, long);
+    }
+}
+
+#[test]
+fn r71_r73_r75_several_messages_and_items_without_a_counterpart() {
     let both = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "sum"}], "content": [{"type": "reasoning_text", "text": "raw"}]});
     let answer = response(
         json!([both, message("one"), {"type": "web_search_call", "id": "ws", "status": "completed"}, message("two")]),
@@ -108,13 +172,13 @@ fn r71_r73_r75_several_messages_and_what_has_no_counterpart() {
     let messages = to_messages_caller(&answer);
     assert_eq!(
         messages["content"],
-        json!([{"type": "thinking", "thinking": "raw", "signature": ""},
+        json!([{"type": "thinking", "thinking": "raw", "signature": capsule::seal("open", "{}")},
         {"type": "text", "text": "one"}, {"type": "text", "text": "two"}])
     );
 }
 
 #[test]
-fn r72_r74_r76_stops_arguments_and_usage() {
+fn r72_r74_r76_stops_arguments_and_usage_are_translated() {
     let call =
         json!({"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": ""});
     let mut answer = response(json!([call]));
@@ -174,7 +238,7 @@ fn r72_r74_r76_stops_arguments_and_usage() {
 }
 
 #[test]
-fn a_plain_answer_may_be_longer_than_what_may_wait_of_a_stream() {
+fn a_plain_answer_may_exceed_the_limit_of_bytes_that_wait_in_a_stream() {
     let long = "x".repeat((4 << 20) + 1);
     let answer = response(json!([message(&long)]));
     let heard = to_messages_caller(&answer)["content"][0]["text"].clone();
@@ -184,7 +248,7 @@ fn a_plain_answer_may_be_longer_than_what_may_wait_of_a_stream() {
 }
 
 #[test]
-fn refusals_and_answers_that_are_none() {
+fn refusals_and_bodies_that_are_not_answers() {
     let refusal =
         response(json!([{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]));
     let chat = to_chat_caller(&refusal);
@@ -204,12 +268,15 @@ fn refusals_and_answers_that_are_none() {
         r#"{"output":[{"type":"function_call"}]}"#,
     ] {
         assert!(
-            matches!(into_chat(body.as_bytes(), &CX), Err(Error::VendorBroken(_))),
+            matches!(
+                into_chat(body.as_bytes(), &Origin::default(), &CX),
+                Err(Error::VendorBroken(_))
+            ),
             "{body}"
         );
         assert!(
             matches!(
-                into_messages(body.as_bytes(), "v", &CX),
+                into_messages(body.as_bytes(), &open(), &CX),
                 Err(Error::VendorBroken(_))
             ),
             "{body}"
@@ -218,13 +285,13 @@ fn refusals_and_answers_that_are_none() {
     let failed =
         br#"{"output":[],"status":"failed","error":{"code":"server_error","message":"x"}}"#;
     assert!(matches!(
-        into_chat(failed, &CX),
+        into_chat(failed, &Origin::default(), &CX),
         Err(Error::VendorUnavailable(_))
     ));
 }
 
 fn chat_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = IntoChat::new(CX);
+    let mut stream = IntoChat::new(Origin::default(), CX);
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
@@ -232,14 +299,14 @@ fn chat_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
 }
 
 fn messages_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = IntoMessages::new("open", CX);
+    let mut stream = IntoMessages::new(open(), CX);
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
     })
 }
 
-/// A chat stream put together: the message and why it ended.
+/// Accumulates a chat stream: the message, and why it ended.
 fn chat_heard(bytes: &[u8]) -> (Value, Value) {
     let (mut said, mut finish, mut usage, mut done) = (json!({}), Value::Null, Value::Null, false);
     for event in events(&[bytes]) {
@@ -303,7 +370,7 @@ fn chat_heard(bytes: &[u8]) -> (Value, Value) {
     (said, finish)
 }
 
-/// A messages stream put together: its content, stop reason and usage. Blocks that interleave panic.
+/// Accumulates a messages stream: its content, stop reason and usage. Panics if blocks interleave.
 fn messages_heard(bytes: &[u8]) -> Value {
     let (mut content, mut open, mut end) = (Vec::<Value>::new(), false, Value::Null);
     for event in events(&[bytes]) {
@@ -346,7 +413,7 @@ fn messages_heard(bytes: &[u8]) -> Value {
 }
 
 fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/gateway/fixtures");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let entries = fs::read_dir(&folder).expect("the recordings");
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names
@@ -359,7 +426,7 @@ fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// The response that a recorded stream ends with, or, where that has no items, those of its `done` events.
+/// The response at the end of a recorded stream. If it has no items, they are taken from the `done` events.
 fn source(bytes: &[u8]) -> Option<Value> {
     let (mut items, mut last) = (Vec::new(), None);
     for event in events(&[bytes]) {
@@ -384,7 +451,7 @@ fn source(bytes: &[u8]) -> Option<Value> {
 }
 
 #[test]
-fn r82_r84_r85_recorded_streams_come_to_what_their_last_event_says() {
+fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
     let mut whole = 0;
     for (name, bytes) in recordings(".sse") {
         let Some(source) = source(&bytes) else {
@@ -408,7 +475,7 @@ fn r82_r84_r85_recorded_streams_come_to_what_their_last_event_says() {
         let plain = to_chat_caller(&source);
         let message = &plain["choices"][0]["message"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        // Some of this one's deltas have been left out of the recording.
+        // This recording lacks some of the deltas.
         let shortened = name.contains("-phase-");
         let whole_text = if shortened {
             "Got it\n\nHere are a few **AI".to_owned()
@@ -472,7 +539,8 @@ fn recorded_answers_are_answers_in_both_formats() {
     for (name, bytes) in recordings(".json") {
         if name.contains("-error-") {
             assert!(
-                into_chat(&bytes, &CX).is_err() && into_messages(&bytes, "v", &CX).is_err(),
+                into_chat(&bytes, &open(), &CX).is_err()
+                    && into_messages(&bytes, &open(), &CX).is_err(),
                 "{name}"
             );
             continue;
@@ -543,7 +611,7 @@ fn call(arguments: &str) -> Value {
 }
 
 #[test]
-fn r83_arguments_come_once_wherever_they_stand() {
+fn r83_arguments_are_written_once_from_any_event() {
     let delta = |piece: &str| json!({"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "y", "delta": piece});
     let said = json!({"type": "response.function_call_arguments.done", "output_index": 0, "arguments": "{\"n\":1}"});
     let full = call("{\"n\":1}");
@@ -606,7 +674,7 @@ fn r83_arguments_come_once_wherever_they_stand() {
     );
 }
 
-/// What a stream of these events comes to: a chat message, and the content of a messages answer.
+/// Translation of a stream of these events: a chat message, and the content of a messages answer.
 fn both_heard(events: &[Value]) -> (Value, Value) {
     let bytes = stream(events);
     let ((chat, chat_end), (messages, messages_end)) =
@@ -621,7 +689,7 @@ fn delta(kind: &str, index: u64, piece: &str) -> Value {
 }
 
 #[test]
-fn thoughts_are_apart_by_a_blank_line_wherever_they_come_from() {
+fn parts_of_reasoning_are_separated_by_a_blank_line() {
     let texts = |kind: &str, texts: &[&str]| -> Value {
         let texts = texts.iter();
         texts
@@ -662,7 +730,7 @@ fn thoughts_are_apart_by_a_blank_line_wherever_they_come_from() {
 }
 
 #[test]
-fn r85_what_interleaves_waits_toward_messages_alone() {
+fn r85_interleaved_items_wait_only_toward_messages() {
     let text = |piece: &str| json!({"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": piece});
     let thought = |piece: &str| json!({"type": "response.reasoning_text.delta", "output_index": 0, "content_index": 0, "delta": piece});
     let sealed = json!({"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "h1h2"}], "encrypted_content": "e"});
@@ -697,7 +765,7 @@ fn r85_what_interleaves_waits_toward_messages_alone() {
 }
 
 #[test]
-fn r86_r87_how_a_stream_ends() {
+fn r86_r87_end_of_a_stream_is_translated() {
     let mut cut = completed(json!([message("a")]));
     cut["type"] = json!("response.incomplete");
     cut["response"]["status"] = json!("incomplete");

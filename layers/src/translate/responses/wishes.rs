@@ -1,4 +1,4 @@
-//! What a responses request asks for beside its conversation and its tools.
+//! Reads the settings of a responses request: everything besides its conversation and its tools.
 
 use std::borrow::Cow;
 
@@ -14,9 +14,8 @@ use crate::{
     },
 };
 
-/// Fields that are read. Any other name but those of [`DROPPED`] is refused: what it wishes for would be
-/// lost silently.
-const READ: [&str; 20] = [
+/// Fields that are read. Any other field that is not in [`DROPPED`] is rejected; otherwise it would be lost silently.
+const READ: [&str; 22] = [
     "model",
     "input",
     "instructions",
@@ -35,19 +34,20 @@ const READ: [&str; 20] = [
     "safety_identifier",
     "metadata",
     "prompt_cache_key",
+    "prompt_cache_options",
+    "cache_control",
     "max_tool_calls",
     "truncation",
 ];
 
-/// Fields without a counterpart, and without a loss that the caller would see. Of those that would keep
-/// something, or cost more, only the values that change nothing come this far.
-const DROPPED: [&str; 15] = [
+/// Fields without a counterpart, whose loss the caller would not notice. Of those that store something or raise the
+/// price, only values without an effect reach this code.
+const DROPPED: [&str; 14] = [
     "stream_options",
     "image",
     "access_programs",
     "client_metadata",
     "prompt_cache_retention",
-    "prompt_cache_options",
     "moderation",
     "service_tier",
     "store",
@@ -62,7 +62,7 @@ const DROPPED: [&str; 15] = [
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
 
-/// The request's fields, each of a known name.
+/// The request's fields; rejects unknown names.
 pub(super) fn body(raw: &RawValue) -> Result<Object<'_, 'static>, Error> {
     let path = Path::Root;
     let fields = Value { path, raw }.object()?;
@@ -76,7 +76,7 @@ pub(super) fn body(raw: &RawValue) -> Result<Object<'_, 'static>, Error> {
     Ok(fields)
 }
 
-/// The caller would miss the tokens' probabilities.
+/// Rejects a request for log probabilities, which the caller would wait for in vain.
 fn check_logprobs(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(top) = fields.get("top_logprobs")?
         && top.count()? > 0
@@ -94,7 +94,7 @@ fn check_logprobs(fields: &Object<'_, '_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `reasoning.effort`, one of its words.
+/// `reasoning.effort`, if it is a known value.
 pub(super) fn effort<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>, Error> {
     let Some(reasoning) = fields.get("reasoning")? else {
         return Ok(None);
@@ -110,7 +110,7 @@ pub(super) fn effort<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>
     Ok(Some(word))
 }
 
-/// What `text.format` holds the answer to.
+/// The format that `text.format` requires of the answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Format<'a> {
     Object,
@@ -158,7 +158,7 @@ pub(super) fn format<'a>(
     }
 }
 
-/// `text.verbosity`, as it is written.
+/// `text.verbosity`, as written.
 pub(super) fn verbosity<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     match fields.get("text")? {
         None => Ok(None),
@@ -166,7 +166,7 @@ pub(super) fn verbosity<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawVal
     }
 }
 
-/// A string, as it is written.
+/// A string, as written.
 pub(super) fn text<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<&'a RawValue>, Error> {
     let value = fields.get(name)?;
     value.map(|value| literal(&value)).transpose()

@@ -1,8 +1,8 @@
-//! A responses answer as it grows: its items, their parts and deltas, and the events that tell them.
+//! Writes a responses answer as it grows: its items, their parts and deltas, and the events for them.
 //!
-//! Texts are kept and written as they stand between the quotes of a JSON string. Items may be open
-//! together, so that nothing waits for another; `.done` and the last event repeat what the deltas brought,
-//! so all of it is kept, of a stream up to [`KEPT_BYTES_MAX`].
+//! Texts are stored and written as they are between the quotes of a JSON string. Several items may be open at once, so
+//! nothing waits for another item. `.done` events and the last event repeat all deltas, so all of them are stored; of a
+//! stream, at most [`KEPT_BYTES_MAX`].
 
 mod close;
 mod item;
@@ -21,17 +21,18 @@ use crate::{
     error::Error,
     stream_progress::{Created, StreamProgress},
     translate::{
+        chat_state::Kept,
         messages::{Stop, put},
         wire::too_much,
     },
 };
 
-/// Bytes of text, arguments and thinking of one stream.
+/// Maximum bytes of text, arguments and thinking that a stream may store.
 pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
-/// Items of one answer.
+/// Maximum items of one answer.
 const ITEMS_MAX: usize = 4_096;
 
-/// Writes one answer.
+/// Writer of one answer.
 #[derive(Debug)]
 pub(super) struct Writer {
     asked: Asked,
@@ -39,26 +40,28 @@ pub(super) struct Writer {
     model: String,
     sequence: u64,
     items: Vec<Item>,
-    /// The message or the reasoning that goes on.
+    /// Index of the open message or reasoning.
     open: Option<usize>,
     kept_bytes: usize,
-    /// A plain answer has no events.
+    /// Whether to write no events, for a plain answer.
     silent: bool,
     begun: bool,
     progress: StreamProgress,
+    /// State for a chat vendor that is not in an item yet.
+    pub(super) state: Kept,
 }
 
-/// What a vendor's thinking is kept in, so that it can be sent back.
+/// A messages vendor's thinking, in the form that can be returned to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Thought<'t> {
-    /// Its signature.
+    /// The signature of readable thinking.
     Signed(&'t str),
-    /// What nobody but the vendor can read.
+    /// Data that only the vendor can read.
     Redacted(&'t str),
 }
 
 impl Writer {
-    /// For one answer, plain or not.
+    /// Creates the writer of one answer; `silent` for a plain one.
     pub(super) fn new(asked: Asked, silent: bool) -> Self {
         Self {
             asked,
@@ -70,15 +73,16 @@ impl Writer {
             silent,
             begun: false,
             progress: StreamProgress::default(),
+            state: Kept::default(),
         }
     }
 
-    /// How far the stream is, for whoever has to end it in the middle.
+    /// Progress of the stream, for code that must end it early.
     pub(super) fn progress(&self) -> StreamProgress {
         self.progress.clone()
     }
 
-    /// The vendor is still there.
+    /// Writes a keep-alive.
     pub(super) fn alive(&mut self, out: &mut BytesMut) {
         if self.begun {
             self.event("keepalive", format_args!(""), out);
@@ -92,7 +96,7 @@ impl Writer {
         self.begun
     }
 
-    /// The first two events, by the vendor's name of the model: a JSON string.
+    /// Writes the first two events; `model` is the vendor's name of the model, a JSON string.
     pub(super) fn begin(&mut self, model: &str, out: &mut BytesMut) {
         if std::mem::replace(&mut self.begun, true) {
             return;
@@ -115,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// A piece of text, or of a refusal: of the message that goes on, or of a new one.
+    /// Adds a piece of text, or of a refusal, to the open message or a new one.
     pub(super) fn text(
         &mut self,
         refusal: bool,
@@ -171,7 +175,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A piece of the thoughts of a vendor that shows them: always shown, never sent back.
+    /// Adds a piece of unencrypted reasoning, which is always shown.
     pub(super) fn thought(&mut self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         let going_on = self.open.filter(
             |open| matches!(&self.items[*open], Item::Reasoning(reasoning) if !reasoning.summary),
@@ -183,8 +187,8 @@ impl Writer {
         self.reasoning_piece(index, piece, out)
     }
 
-    /// Thinking of a messages vendor begins. The caller gets an item of it if it asked to see it, or to be
-    /// able to send it back.
+    /// Begins the thinking of a messages vendor. The caller gets an item if it requested a summary or encrypted
+    /// reasoning.
     pub(super) fn begin_thinking(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.asked.summary || self.asked.encrypted {
             self.begin_reasoning(true, self.asked.summary, out)?;
@@ -194,7 +198,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Thinking that nobody but the vendor can read: an item of it only if it is to be sent back.
+    /// Begins thinking that only the vendor can read. The caller gets an item only if it requested encrypted reasoning.
     pub(super) fn begin_redacted(&mut self, out: &mut BytesMut) -> Result<bool, Error> {
         if self.asked.encrypted {
             self.begin_reasoning(true, false, out)?;
@@ -204,7 +208,7 @@ impl Writer {
         Ok(self.asked.encrypted)
     }
 
-    /// A piece of it.
+    /// Adds a piece of thinking.
     pub(super) fn thinking(&mut self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         match self.open {
             Some(index) if matches!(self.items[index], Item::Reasoning(_)) => {
@@ -214,7 +218,7 @@ impl Writer {
         }
     }
 
-    /// Its end, with what proves it.
+    /// Ends the thinking, with its signature or data.
     pub(super) fn end_thinking(&mut self, thought: Thought<'_>) -> Result<(), Error> {
         let asked = self.asked.encrypted;
         let Some(index) = self.open.filter(|_| asked) else {
@@ -239,7 +243,7 @@ impl Writer {
         self.keep(bytes)
     }
 
-    /// A call of the tool that the vendor knows by this name. What goes on before it is done.
+    /// Begins a call of the tool with this vendor's name. Ends the open item.
     pub(super) fn begin_call(
         &mut self,
         call_id: &str,
@@ -247,6 +251,7 @@ impl Writer {
         out: &mut BytesMut,
     ) -> Result<usize, Error> {
         self.close_open(out);
+        self.write_state(out)?;
         self.keep(call_id.len() + name.len())?;
         let mut head = format!("\"call_id\":\"{call_id}\",");
         let known = self.asked.names.get(name);
@@ -259,7 +264,7 @@ impl Writer {
                 }
             },
         };
-        written.expect("memory takes it");
+        written.expect("writing to memory does not fail");
         let custom = known.is_some_and(|tool| tool.custom);
         self.add(
             Item::Call(Call {
@@ -271,7 +276,7 @@ impl Writer {
         )
     }
 
-    /// A piece of its arguments.
+    /// Adds a piece of the call's arguments.
     pub(super) fn arguments(
         &mut self,
         index: usize,
@@ -285,7 +290,7 @@ impl Writer {
         let (kept, rest) = call.lead.take(piece);
         call.arguments.push_str(kept);
         call.arguments.push_str(rest);
-        // Free text stands inside the arguments: it is known when they are whole.
+        // Free text is a string within the arguments, so it is written when they are complete.
         if call.custom || (kept.is_empty() && rest.is_empty()) {
             return Ok(());
         }
@@ -298,7 +303,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether a call that is open has arguments of which something is missing.
+    /// Whether an open call has truncated arguments.
     pub(super) fn has_cut_arguments(&self) -> bool {
         self.items.iter().any(|item| match item {
             Item::Call(call) if call.lead.begun() => {
@@ -312,7 +317,7 @@ impl Writer {
         })
     }
 
-    /// Ends what goes on, if anything does.
+    /// Ends the open item, if there is one.
     pub(super) fn close_open(&mut self, out: &mut BytesMut) {
         if let Some(index) = self.open.take() {
             self.close(index, "completed", out);
@@ -327,7 +332,7 @@ impl Writer {
         self.close(index, "completed", out);
     }
 
-    /// The last event, or the plain answer.
+    /// Writes the last event, or the plain answer.
     pub(super) fn finish(&mut self, stop: Stop, counts: &Counts, out: &mut BytesMut) {
         let (status, reason) = match stop {
             Stop::EndTurn | Stop::ToolUse => ("completed", None),
@@ -337,7 +342,7 @@ impl Writer {
         self.open = None;
         let last = self.items.len();
         for index in 0..last {
-            // What was cut is the last of them.
+            // Only the last item can be truncated.
             let status = if index + 1 == last {
                 status
             } else {
@@ -365,6 +370,21 @@ impl Writer {
             "response.incomplete"
         };
         self.event(kind, format_args!(",\"response\":{response}"), out);
+    }
+
+    /// Writes the remaining state for a chat vendor as an item of its own.
+    pub(super) fn write_state(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+        if !self.state.needs_block() {
+            return Ok(());
+        }
+        let capsule = self.state.seal(&self.asked.vendor);
+        self.keep(capsule.len())?;
+        let index = self.begin_reasoning(true, false, out)?;
+        if let Item::Reasoning(reasoning) = &mut self.items[index] {
+            reasoning.capsule = Some(capsule);
+        }
+        self.close_item(index, out);
+        Ok(())
     }
 
     fn begin_reasoning(
@@ -420,7 +440,7 @@ impl Writer {
         Ok(())
     }
 
-    /// An item that takes the place of what went on.
+    /// Closes the open item, then adds a new one and makes it the open item.
     fn add_text(&mut self, item: Item, out: &mut BytesMut) -> Result<usize, Error> {
         self.close_open(out);
         let index = self.add(item, out)?;
@@ -453,7 +473,7 @@ impl Writer {
         }
     }
 
-    /// An event about an item.
+    /// Writes an event about an item.
     fn of_item(&mut self, kind: &str, index: usize, rest: fmt::Arguments<'_>, out: &mut BytesMut) {
         if self.silent {
             return;
@@ -509,7 +529,7 @@ impl Writer {
 
     pub(super) fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.kept_bytes += bytes;
-        // A plain answer was bounded when it came.
+        // A plain answer was bounded when it was read.
         if self.kept_bytes > KEPT_BYTES_MAX && !self.silent {
             return Err(too_much(format!(
                 "more than {KEPT_BYTES_MAX} bytes of answer"

@@ -1,4 +1,4 @@
-//! One timer for many waits.
+//! One timer for many successive waits.
 
 use std::{
     pin::{Pin, pin},
@@ -10,17 +10,17 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A timer that a connection keeps from wait to wait: to set and to cancel one takes a lock of the runtime each
-/// time. It is moved for a wait that ends sooner, and when it goes off too early for the one that is on then.
+/// A timer that a connection keeps from wait to wait, because setting and cancelling a timer each take a lock of the
+/// runtime. It is reset for a wait that ends sooner, and when it fires too early for the current wait.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Whom it wakes.
+    /// The task to wake.
     task: Option<Waker>,
 }
 
 impl Alarm {
-    /// Whether the wait that ends at `due` has ended. The task is woken when it does.
+    /// Whether the wait until `due` has ended. Otherwise the task is woken when it ends.
     pub(in crate::upstream) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let is_set = |sleep: &Pin<Box<Sleep>>| sleep.deadline() <= due && !sleep.is_elapsed();
         let is_mine = |task: &Waker| task.will_wake(cx.waker());
@@ -31,7 +31,7 @@ impl Alarm {
         if sleep.deadline() > due {
             sleep.as_mut().reset(due);
         }
-        // Out of its budget, a task would not be known to it.
+        // `unconstrained`: without a task's budget the sleep would not register the task.
         while pin!(unconstrained(sleep.as_mut())).poll(cx).is_ready() {
             if Instant::now() >= due {
                 return Poll::Ready(());
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    /// When this wait ended, in seconds since `began`.
+    /// Waits until `due`, and returns the time when the wait ended, in seconds since `began`.
     async fn waited(alarm: &mut Alarm, began: Instant, due: u64) -> u64 {
         let due = began + Duration::from_secs(due);
         poll_fn(|cx| alarm.poll(due, cx)).await;
@@ -61,10 +61,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_wait_ends_in_its_time_whatever_the_one_before_was_for() {
+    async fn each_wait_ends_on_time_whatever_the_previous_one() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
         let second = Duration::from_secs(1);
-        // Each is given up after a second.
+        // Each wait is abandoned after a second.
         for due in [10, 20, 5, 900, 30, 31] {
             let wait = waited(&mut alarm, began, due);
             assert!(timeout(second, wait).await.is_err(), "{due}");
@@ -75,9 +75,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_now_is_woken() {
+    async fn current_waiter_is_woken() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
-        // The call before, which had the connection.
+        // The earlier call, which had the connection.
         let gone = &mut Context::from_waker(Waker::noop());
         let due = began + Duration::from_secs(5);
         assert!(alarm.poll(due, gone).is_pending());

@@ -1,4 +1,4 @@
-//! A body that drives the connection which brings it.
+//! A body that drives the connection it arrives on.
 
 use std::{
     fmt,
@@ -13,25 +13,25 @@ use hyper::body::Incoming;
 use super::{alarm::Alarm, pool::PooledConnection};
 use crate::self_wake::suppress_wakes;
 
-/// Frames that are there go on as one while they have no more bytes than this in all: what stands above, and whoever
-/// writes them to the caller, has work for each frame.
+/// Frames that are ready are joined up to this many bytes: the layers above, and the writer to the caller, have work
+/// for each frame.
 const JOINED_BYTES_MAX: usize = 16 * 1024;
 
-/// What asking for a frame comes to.
+/// Result of polling for a frame.
 type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
-/// A body, and the connection that brings it.
+/// A body, and the connection it arrives on.
 pub(in crate::upstream) struct DrivenBody {
     incoming: Incoming,
-    /// The connection's.
+    /// The connection's timer.
     alarm: Alarm,
-    /// `None` once the connection has gone back to its pool, or is closed.
+    /// `None` once the connection is back in its pool, or is closed.
     pooled: Option<Box<PooledConnection>>,
-    /// Nobody has looked yet for what came with the head.
+    /// Data that arrived with the head has not been checked for yet.
     unread: bool,
-    /// The connection has work that nobody wakes it for: a frame was taken, and it may bring the next one.
+    /// The connection must be driven without a wake-up: a frame was taken, and it may have another one.
     needs_poll: bool,
-    /// What came behind frames that went on as one.
+    /// The item after frames that were joined.
     next: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
 }
 
@@ -47,8 +47,8 @@ impl DrivenBody {
         }
     }
 
-    /// What the connection has brought. It is driven by whoever asks for more, so neither of the two has to
-    /// wake the other.
+    /// Takes a frame that the connection has received. The reader drives the connection, so neither has to wake the
+    /// other.
     fn take(&mut self) -> Polled {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
@@ -57,15 +57,15 @@ impl DrivenBody {
         frame
     }
 
-    /// The next frame as it comes.
+    /// Polls for the next frame, without joining.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
-        // What the connection brings is taken at once, so nothing is there before it is driven again: but for
-        // what came with the head, and the end.
+        // A frame is taken as soon as the connection receives it, so none is ready before the connection is driven
+        // again, except data that came with the head, and the end.
         let looks = std::mem::take(&mut self.unread)
             || self.pooled.is_none()
             || self.incoming.is_end_stream();
         let mut frame = if looks { self.take() } else { Poll::Pending };
-        // hyper asks once more behind each write, when nothing can have changed.
+        // hyper polls once more after each write, when nothing can have changed.
         if frame.is_pending()
             && let Some(pooled) = self.pooled.as_deref_mut()
             && (std::mem::take(&mut self.needs_poll) | pooled.connection.was_woken(cx.waker()))
@@ -79,7 +79,7 @@ impl DrivenBody {
         frame
     }
 
-    /// Data with all that is there behind it. Nothing is waited for.
+    /// Joins data with all frames that are ready. Does not wait.
     fn join(&mut self, first: Bytes, cx: &mut Context<'_>) -> Bytes {
         let mut joined = BytesMut::new();
         let mut length = first.len();
@@ -117,13 +117,13 @@ impl DrivenBody {
         }
     }
 
-    /// For whoever waits for it.
+    /// Timer of the task that reads the body.
     pub(in crate::upstream) fn alarm(&mut self) -> &mut Alarm {
         &mut self.alarm
     }
 
     fn return_to_pool(&mut self) {
-        // A pool that is gone was left out of the config, and its connections go with it.
+        // A pool that was dropped is no longer configured, and its connections are closed.
         if let Some(mut pooled) = self.pooled.take()
             && let Some(pool) = pooled.pool.upgrade()
         {
@@ -160,7 +160,7 @@ impl Body for DrivenBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.next {
-            // Of a body of known length it does not count what was taken.
+            // The inner hint does not subtract frames that were already taken.
             Some(_) => SizeHint::default(),
             None => self.incoming.size_hint(),
         }
@@ -169,7 +169,7 @@ impl Body for DrivenBody {
 
 impl Drop for DrivenBody {
     fn drop(&mut self) {
-        // Readers of a body of known length stop before they are told that it has ended.
+        // Readers of a body of known length stop before they poll its end.
         if self.incoming.is_end_stream() {
             self.return_to_pool();
         }

@@ -1,4 +1,4 @@
-//! One connection, at both ends of which is the task of its call.
+//! An HTTP/1.1 connection polled by the task that uses it; there is no driver task.
 
 use std::{
     future::poll_fn,
@@ -22,25 +22,27 @@ use crate::{
     },
 };
 
-/// What is read from a connection ahead of whoever takes it.
+/// Maximum bytes read from a connection ahead of its reader.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A connection between two calls, or in one.
+/// A connection, idle or in use by a call.
 pub(super) struct Connection {
     requests: SendRequest<RequestBody>,
     /// `None` once it is closed.
     open: Option<http1::Connection<Stream, RequestBody>>,
-    /// Of the task of its call.
+    /// Whether the connection was closed in the middle of a head.
+    cut_in_head: bool,
+    /// Filters wake-ups that the call's own task causes.
     self_wake: SelfWake,
-    /// A body that is read has it.
+    /// Timer for the call; a body uses it while it is read.
     pub(super) alarm: Alarm,
 }
 
 /// Why there is no head of an answer.
 pub(super) enum NoHead {
-    /// It took too long.
+    /// The head did not arrive before the deadline.
     Late,
-    /// With the request, if no byte of that was written.
+    /// The connection failed. Has the request if no byte of it was written.
     Broken(hyper::Error, Option<BoxRequest>),
 }
 
@@ -53,25 +55,31 @@ impl Connection {
         Ok(Self {
             requests,
             open: Some(connection),
+            cut_in_head: false,
             self_wake: SelfWake::default(),
             alarm: Alarm::default(),
         })
     }
 
-    /// An answer's head, if it comes before `until`. What the peer did while the connection waited is seen before
-    /// a byte is written: it is read first.
+    /// Sends a request and returns the answer's head, if it arrives before `until`. It reads before it writes, so it
+    /// notices what the peer did while the connection was idle.
     pub(super) async fn exchange(
         &mut self,
         req: BoxRequest,
         until: Instant,
     ) -> Result<Response<Incoming>, NoHead> {
-        // The connection knows the task of its last call, and that has nothing to do with this one.
+        // The connection still has the waker of its last call's task, which must not be woken for this one.
         let (answer, _) = suppress_wakes(|| self.requests.try_send_request(*req));
-        // Nobody else brings the answer, so nobody has to wake this task for it.
+        // Only this task delivers the answer, so no wake-up is needed for it.
         let mut answer = pin!(unconstrained(answer));
-        let (open, self_wake, alarm) = (&mut self.open, &mut self.self_wake, &mut self.alarm);
+        let (open, cut, self_wake, alarm) = (
+            &mut self.open,
+            &mut self.cut_in_head,
+            &mut self.self_wake,
+            &mut self.alarm,
+        );
         poll_fn(|cx| {
-            drive(open, self_wake.waker(cx.waker()));
+            drive(open, cut, self_wake.waker(cx.waker()));
             let answer = answer
                 .as_mut()
                 .poll(&mut Context::from_waker(Waker::noop()));
@@ -86,19 +94,29 @@ impl Connection {
         .await
     }
 
-    /// Moves bytes in both directions, for the task of its call.
-    pub(super) fn drive(&mut self, task: &Waker) {
-        drive(&mut self.open, self.self_wake.waker(task));
+    /// Whether an [`exchange`](Self::exchange) that failed with this error has received no byte of an answer. Interim
+    /// answers (1xx) do not count.
+    pub(super) fn got_nothing(&mut self, error: &hyper::Error) -> bool {
+        if let Some(open) = self.open.take() {
+            self.cut_in_head = has_unread(open);
+        }
+        !error.is_parse() && !self.cut_in_head
     }
 
-    /// Whether its task was woken for it since this was asked last.
+    /// Moves bytes in both directions, on behalf of the call's task.
+    pub(super) fn drive(&mut self, task: &Waker) {
+        let waker = self.self_wake.waker(task);
+        drive(&mut self.open, &mut self.cut_in_head, waker);
+    }
+
+    /// Whether the task was woken for this connection since the last query.
     pub(super) fn was_woken(&self, task: &Waker) -> bool {
         self.self_wake.was_woken(task)
     }
 
-    /// Whether it can be given to the next call, which then does not wake the task of the last one.
+    /// Whether it can be given to the next call. If so, it no longer wakes the task of the last call.
     pub(super) fn is_free(&mut self) -> bool {
-        // What the peer does to one that waits for work already is seen when it is used.
+        // A peer's close of a connection that is already idle is noticed when it is next used.
         let free = self.requests.is_ready() || self.is_idle();
         if free {
             self.self_wake = SelfWake::default();
@@ -106,21 +124,30 @@ impl Connection {
         free
     }
 
-    /// Whether it is open, and done with the last call.
+    /// Whether the connection is open, and done with its last call.
     pub(super) fn is_idle(&mut self) -> bool {
-        // Nobody waits for it: what the peer did in the meantime is seen here.
-        drive(&mut self.open, Waker::noop());
+        // No task waits for the connection, so a close by the peer is noticed here.
+        drive(&mut self.open, &mut self.cut_in_head, Waker::noop());
         self.open.is_some() && self.requests.is_ready()
     }
 }
 
-/// Moves bytes in both directions. What a connection fails with is told to its call.
-fn drive(connection: &mut Option<http1::Connection<Stream, RequestBody>>, waker: &Waker) {
+/// Moves bytes in both directions. The connection's error is returned to its call.
+fn drive(
+    connection: &mut Option<http1::Connection<Stream, RequestBody>>,
+    cut_in_head: &mut bool,
+    waker: &Waker,
+) {
     if let Some(open) = connection
         && Pin::new(open)
             .poll(&mut Context::from_waker(waker))
             .is_ready()
     {
-        *connection = None;
+        *cut_in_head = connection.take().is_some_and(has_unread);
     }
+}
+
+/// Whether bytes were received that are not a complete head.
+fn has_unread(closed: http1::Connection<Stream, RequestBody>) -> bool {
+    !closed.into_parts().read_buf.is_empty()
 }

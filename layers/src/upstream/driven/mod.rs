@@ -1,9 +1,9 @@
-//! Connections of HTTP/1.1, each driven by the call that has it.
+//! HTTP/1.1 connections, each driven by the call that uses it.
 //!
-//! hyper-util's client spawns a task for each connection, and a body comes over from it frame by frame:
-//! a switch of tasks, and a write to the caller, for each. Here whoever reads the body drives the
-//! connection too, so that all frames that have come are there at once, and a call waits for no other task.
-//! A connection whose call is dropped is closed; one whose answer has ended waits for the next call.
+//! hyper-util's client spawns a task for each connection, and a body arrives from that task frame by frame: a task
+//! switch, and a write to the caller, for each frame. Here the reader of the body also drives the connection, so that
+//! all received frames are available at once, and a call waits for no other task. A connection whose call is dropped is
+//! closed; one whose answer has ended waits for the next call.
 //!
 //! From the top: this client → [`body`] → [`pool`] → [`connection`] → [`alarm`] and [`crate::self_wake`].
 
@@ -20,17 +20,20 @@ use http::{
     uri::{Authority, PathAndQuery, Scheme},
 };
 use tokio::time::{Instant, timeout_at};
-use tower::Service;
+use tower_service::Service;
 
 pub(super) use self::{alarm::Alarm, body::DrivenBody};
 use self::{
     connection::{Connection, NoHead},
     pool::{Origin, Pool, PooledConnection},
 };
-use super::{connect::Connector, request::BoxRequest};
+use super::{
+    connect::Connector,
+    request::{BoxRequest, copy},
+};
 use crate::error::BoxError;
 
-/// A pool of connections, and the way to open more.
+/// A pool of connections, and the connector that opens more.
 pub(super) struct Http1Client {
     connector: Connector,
     pool: Arc<Pool>,
@@ -42,11 +45,13 @@ impl Http1Client {
         Self { connector, pool }
     }
 
-    /// Sends a request to an absolute address, `now`; `None` if no head of an answer has come by `until`. One
-    /// that no byte of was written, as its connection turned out to be closed, goes over another one.
+    /// Sends a request to an absolute address; `None` if no head of an answer has arrived by `until`. `now` is the
+    /// current time. A request that was not written, because its connection was closed meanwhile, is sent over another
+    /// one. A peer may close a reused connection while the request is on its way: if it sent no byte of an answer, the
+    /// request is sent once more, over a new connection.
     ///
     /// # Errors
-    /// There is no connection, or it broke before the head of an answer.
+    /// If no connection could be made, or if it broke before the head of an answer.
     pub(super) async fn send(
         &self,
         address: &Uri,
@@ -59,13 +64,16 @@ impl Http1Client {
         };
         let path = address.path_and_query().cloned();
         *req.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let mut is_second = false;
         loop {
-            let idle = self.pool.take(scheme, authority, now);
-            let reused = idle.is_some();
+            let idle = (!is_second)
+                .then(|| self.pool.take(scheme, authority, now))
+                .flatten();
+            let spare = idle.is_some().then(|| copy(&req));
             let mut pooled = match idle {
                 Some(pooled) => pooled,
                 None => {
-                    // Boxed: each call has room for this future, which has a stream in it.
+                    // Boxed: otherwise every call's future would contain this one, with a stream inside.
                     let connecting =
                         Box::pin(timeout_at(until, self.connect(address, scheme, authority)));
                     match connecting.await {
@@ -80,8 +88,13 @@ impl Http1Client {
                     return Ok(Some(res.map(|incoming| DrivenBody::new(incoming, pooled))));
                 }
                 Err(NoHead::Late) => return Ok(None),
-                Err(NoHead::Broken(_, Some(unsent))) if reused => req = unsent,
-                Err(NoHead::Broken(error, _)) => return Err(error.into()),
+                Err(NoHead::Broken(_, Some(unsent))) if spare.is_some() => req = unsent,
+                Err(NoHead::Broken(error, _)) => match spare {
+                    Some(spare) if pooled.connection.got_nothing(&error) => {
+                        (req, is_second) = (spare, true);
+                    }
+                    _ => return Err(error.into()),
+                },
             }
         }
     }
@@ -116,7 +129,7 @@ mod tests {
             Barrier,
             atomic::{AtomicUsize, Ordering},
         },
-        task::{Context, Wake, Waker},
+        task::{Context, Poll, Wake, Waker},
         thread,
     };
 
@@ -129,13 +142,14 @@ mod tests {
     use super::*;
     use crate::{
         call::{Format, Outbound},
+        error::Error,
         model::{ModelKind, Route, Vendor},
         upstream::{ResponseBody, Upstream},
         usage::Meter,
     };
 
-    /// A vendor that answers a call on each of two connections. Between two waits of the barrier it takes its
-    /// leave of the first one and closes it.
+    /// A vendor that answers one call on each of two connections. Between two waits of the barrier it sends `farewell`
+    /// on the first one and closes it.
     fn vendor(farewell: &'static str) -> (SocketAddr, Arc<Barrier>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -164,7 +178,7 @@ mod tests {
         (address, leaves)
     }
 
-    /// A way to that vendor, with connections of its own.
+    /// An upstream with its own connections, and a route to that vendor.
     fn way(address: SocketAddr) -> (Upstream, Arc<Route>) {
         let endpoint = format!("http://{address}/v1/chat/completions");
         let key = Format::Chat.credential("k").unwrap();
@@ -173,29 +187,40 @@ mod tests {
         (upstream, Arc::new(Route::new(vendor, "m")))
     }
 
-    /// The whole answer to a ping.
+    /// The complete answer to a ping.
     async fn pong(way: &(Upstream, Arc<Route>)) -> Bytes {
         answer(way).await.collect().await.unwrap().to_bytes()
     }
 
     /// The body of the answer to a ping.
-    async fn answer((upstream, route): &(Upstream, Arc<Route>)) -> ResponseBody {
+    async fn answer(way: &(Upstream, Arc<Route>)) -> ResponseBody {
+        ask(way).await.unwrap().into_body()
+    }
+
+    /// Sends a ping.
+    async fn ask(way: &(Upstream, Arc<Route>)) -> Result<Response<ResponseBody>, Error> {
+        send(way, Bytes::from_static(b"ping")).await
+    }
+
+    async fn send(
+        (upstream, route): &(Upstream, Arc<Route>),
+        body: Bytes,
+    ) -> Result<Response<ResponseBody>, Error> {
         let outbound = Outbound {
             route: Arc::clone(route),
             credential: 0,
-            body: "ping".into(),
+            body: body.into(),
             stream: false,
             choices: 1,
             kind: ModelKind::Chat,
             strip_usage: false,
             meter: Meter::default(),
         };
-        let answer = upstream.clone().oneshot(Request::new(outbound));
-        answer.await.unwrap().into_body()
+        upstream.clone().oneshot(Request::new(outbound)).await
     }
 
     #[tokio::test]
-    async fn a_connection_that_was_closed_while_it_waited_costs_no_call() {
+    async fn connection_closed_while_idle_costs_no_call() {
         for farewell in [
             "",
             "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n",
@@ -205,7 +230,7 @@ mod tests {
             assert_eq!(pong(&way).await, "pong");
             leaves.wait();
             leaves.wait();
-            // The runtime learns of it.
+            // Lets the runtime notice it.
             for _ in 0..3 {
                 yield_now().await;
             }
@@ -213,8 +238,96 @@ mod tests {
         }
     }
 
+    /// A vendor that answers the first request of its first connection, and sends `last` and closes when the second
+    /// request arrives. It counts requests, and answers all later ones.
+    fn vendor_that_hangs_up(last: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&requests);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, mut seen, mut buffer) = (stream.unwrap(), Vec::new(), [0; 1024]);
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    seen.extend_from_slice(&buffer[..count]);
+                    if !seen.ends_with(b"ping") {
+                        continue;
+                    }
+                    seen.clear();
+                    if counted.fetch_add(1, Ordering::SeqCst) == 1 {
+                        stream.write_all(last).unwrap();
+                        break;
+                    }
+                    let pong = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npong";
+                    stream.write_all(pong).unwrap();
+                }
+            }
+        });
+        (address, requests)
+    }
+
     #[tokio::test]
-    async fn frames_that_are_there_go_on_as_one_and_what_comes_behind_them_is_not_lost() {
+    async fn a_reused_connection_that_ends_without_a_byte_is_replaced_once() {
+        for (last, sent) in [(&b""[..], 3), (b"HTTP/1.1 2", 2), (b"nonsense\r\n\r\n", 2)] {
+            let (address, requests) = vendor_that_hangs_up(last);
+            let way = way(address);
+            assert_eq!(pong(&way).await, "pong");
+            let second = ask(&way).await.map(drop);
+            assert_eq!(second.is_ok(), sent == 3, "{last:?}: {second:?}");
+            assert_eq!(requests.load(Ordering::SeqCst), sent, "{last:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_while_it_is_sent_again_is_not_kept() {
+        /// A ping that shows whether it is still in memory.
+        struct Ping {
+            _kept: Arc<()>,
+        }
+
+        impl AsRef<[u8]> for Ping {
+            fn as_ref(&self) -> &[u8] {
+                b"ping"
+            }
+        }
+
+        let mut has_ended = false;
+        for polls in 0..1000 {
+            let (address, _) = vendor_that_hangs_up(b"");
+            let way = way(address);
+            assert_eq!(pong(&way).await, "pong");
+            let kept = Arc::new(());
+            let body = Bytes::from_owner(Ping {
+                _kept: Arc::clone(&kept),
+            });
+            let mut call = Box::pin(send(&way, body));
+            for _ in 0..polls {
+                if poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await {
+                    has_ended = true;
+                    break;
+                }
+                thread::sleep(Duration::from_millis(1));
+                yield_now().await;
+            }
+            drop(call);
+            assert_eq!(Arc::strong_count(&kept), 1, "{polls}");
+            if has_ended {
+                break;
+            }
+        }
+        assert!(has_ended);
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_that_ends_without_a_byte_is_not_replaced() {
+        let (address, requests) = vendor_that_hangs_up(b"");
+        requests.store(1, Ordering::SeqCst);
+        ask(&way(address)).await.map(drop).unwrap_err();
+        assert_eq!(requests.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn ready_frames_are_joined_and_later_ones_are_kept() {
         for (rest, is_whole) in [("0\r\n\r\n", true), ("nonsense\r\n", false), ("", false)] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let way = way(listener.local_addr().unwrap());
@@ -249,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Counts what wakes a task.
+    /// Counts wake-ups of a task.
     struct Counted {
         task: Waker,
         wakes: AtomicUsize,
@@ -263,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_does_not_wake_the_task_that_had_its_connection_before() {
+    async fn call_does_not_wake_the_connections_previous_task() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let way = way(listener.local_addr().unwrap());
         thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Connections that wait for their next call, by where they lead to.
+//! Idle connections, by origin.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -17,16 +17,16 @@ use super::connection::Connection;
 
 /// Connections that wait for their next call.
 pub(super) struct Pool {
-    /// By where they lead to: the few hosts that vendors have, so that looking through them costs less than a hash.
+    /// Idle connections by origin. Vendors have few hosts, so a linear search is cheaper than a hash.
     idle: Mutex<Vec<(Origin, Vec<Idle>)>>,
     idle_timeout: Duration,
 }
 
-/// A connection, and what is known of it from call to call. It is large, and goes from hand to hand in its box.
+/// A connection with its state that survives calls. Boxed, because it is large and is moved often.
 pub(super) struct PooledConnection {
     pub(super) connection: Connection,
     pub(super) retires: Instant,
-    /// Where it goes when its call is done.
+    /// The pool that it returns to when its call is done.
     pub(super) pool: Weak<Pool>,
     pub(super) origin: Origin,
 }
@@ -37,7 +37,7 @@ struct Idle {
 }
 
 impl Pool {
-    /// An empty one. A task of it closes what idles for so long, until its last user is gone.
+    /// Creates an empty pool. A task closes connections that were idle for `idle_timeout`, until the pool is dropped.
     pub(super) fn new(idle_timeout: Duration) -> Arc<Self> {
         let pool = Arc::new(Self {
             idle: Mutex::default(),
@@ -47,7 +47,7 @@ impl Pool {
         pool
     }
 
-    /// The one that was used last: the others may then be closed for want of work. Its peer may have closed it.
+    /// Takes the connection that was used last, so that the others can time out. Its peer may have closed it.
     pub(super) fn take(
         &self,
         scheme: &Scheme,
@@ -78,7 +78,7 @@ impl Pool {
         }
     }
 
-    /// Closes what has waited too long, or was closed by its peer.
+    /// Closes connections that were idle too long, or that the peer closed.
     fn tidy(&self) {
         let now = Instant::now();
         let mut closed = Vec::new();
@@ -88,27 +88,27 @@ impl Pool {
             }));
             !waiting.is_empty()
         });
-        // Outside the lock: closing is a call to the system.
+        // Outside the lock, because closing is a system call.
         drop(closed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Origin, Vec<Idle>)>> {
-        // A connection is either in it or not.
+        // Every update is complete or absent, so a poisoned lock is safe to use.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a connection leads to.
+/// The origin that a connection leads to.
 #[derive(Clone)]
 pub(super) struct Origin {
     scheme: Scheme,
     authority: Authority,
-    /// What requests say of it.
+    /// Value of the `host` header.
     pub(super) host: HeaderValue,
 }
 
 impl Origin {
-    /// `None` for a host that no header can name.
+    /// `None` for a host that is not a valid header value.
     pub(super) fn new(scheme: &Scheme, authority: &Authority) -> Option<Self> {
         let is_default = match authority.port_u16() {
             None => true,
@@ -129,13 +129,13 @@ impl Origin {
     }
 
     fn is(&self, scheme: &Scheme, authority: &Authority) -> bool {
-        // Mostly they are the same bytes of one config.
+        // Authorities usually share the bytes of one configuration.
         let is_same = std::ptr::eq(self.authority.as_str(), authority.as_str());
         (is_same || self.authority == *authority) && self.scheme == *scheme
     }
 }
 
-/// Those that lead there.
+/// Idle connections to this origin.
 fn of<'a>(
     idle: &'a mut [(Origin, Vec<Idle>)],
     scheme: &Scheme,
@@ -147,7 +147,7 @@ fn of<'a>(
     found.map(|(_, waiting)| waiting)
 }
 
-/// Until the pool's last user is gone.
+/// Runs until the pool is dropped.
 async fn tidy(pool: Weak<Pool>, idle_timeout: Duration) {
     let often = (idle_timeout / 2).clamp(Duration::from_millis(100), Duration::from_secs(5));
     loop {

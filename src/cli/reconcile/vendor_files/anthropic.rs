@@ -3,7 +3,7 @@
 //!
 //! The fields are those of <https://platform.claude.com/docs/en/api/admin/usage_report/retrieve_messages> and
 //! <https://platform.claude.com/docs/en/api/admin/cost_report/retrieve>, read on 2026-11-23. Amounts are decimal text
-//! in cents: `"123.45"` is $1.2345. Priority Tier stands in the usage and not in the costs.
+//! in cents: `"123.45"` is $1.2345. Priority Tier is part of the usage and not of the costs.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const KNOWN: &[&str] = &[
 const KNOWN_WRITES: &[&str] = &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"];
 const KNOWN_TOOLS: &[&str] = &["web_search_requests"];
 
-/// When a bucket begins and ends, in milliseconds.
+/// The begin and end of a bucket, in Unix milliseconds.
 pub(super) fn bucket(bucket: &Object<'_>) -> Result<Range<u64>, String> {
     let ms = |field: &str| {
         bucket.required(field)?;
@@ -89,11 +89,14 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         (Some("output_tokens"), _) => "output",
         (None, Some("web_search")) => "web_search_call",
         (None, None) => {
-            return Err(result.wrong("cost_type", "it is missing; ask for group_by[]=description"));
+            return Err(result.wrong(
+                "cost_type",
+                "it is missing; request the report with group_by[]=description",
+            ));
         }
         _ => OTHER,
     };
-    // What is not of tokens is of no model: what it is for stands in its place.
+    // A cost that is not for tokens has no model; its description is used instead.
     let model = match result.text("model")? {
         Some(model) => model,
         None => result.text("description")?.or(kind).unwrap_or(OTHER),
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn usage_is_read_by_class() {
-        // Two of the same model, as by another tier, are added up.
+        // Two results for the same model, for example of two tiers, are added up.
         let vendor = read(&page(&json!([usage(), usage()]))).unwrap();
         let expected = [
             ("input", 3000),
@@ -213,7 +216,7 @@ mod tests {
             ),
             (
                 |result| result["model"] = Value::Null,
-                "data[0].results[0].model: it is missing; ask for",
+                "data[0].results[0].model: it is missing; request the report with",
             ),
             (
                 |result| *result = json!({"amount": "12,5", "currency": "USD"}),
@@ -221,7 +224,7 @@ mod tests {
             ),
             (
                 |result| *result = json!({"amount": "12.5", "currency": "USD"}),
-                "data[0].results[0].cost_type: it is missing; ask for group_by[]=description",
+                "data[0].results[0].cost_type: it is missing; request the report with group_by[]=description",
             ),
         ];
         for (edit, says) in cases {

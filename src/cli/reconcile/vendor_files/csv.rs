@@ -1,5 +1,5 @@
-//! A CSV file with the columns `day,model,class,count,cost`, for vendors without an API of their own for it: what a
-//! console shows can be brought into this form by hand.
+//! A CSV file with the columns `day,model,class,count,cost`, for vendors without a usage API: what a console shows can
+//! be brought into this form by hand.
 
 use tollgate_layers::calendar::day_of;
 
@@ -26,7 +26,7 @@ fn at(line: u64, problem: impl std::fmt::Display) -> String {
     format!("line {line}: {problem}")
 }
 
-/// Where each of [`COLUMNS`] stands.
+/// The index of each of [`COLUMNS`] in the file.
 fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
     for (index, name) in names.cells.iter().enumerate() {
         if !COLUMNS.contains(&name.as_str()) {
@@ -37,7 +37,7 @@ fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
             ));
         }
         if names.cells[..index].contains(name) {
-            return Err(format!("{name}: stands there twice"));
+            return Err(format!("{name}: occurs twice"));
         }
     }
     let columns: Vec<Option<usize>> = COLUMNS
@@ -96,7 +96,7 @@ fn line(
     if count.is_empty() && cost.is_empty() {
         return Err("count: it is missing, and so is the cost".into());
     }
-    // Without the column the whole file tells none.
+    // Without the column, the whole file has no such numbers; an empty cell then means nothing.
     let (has_counts, has_costs) = (columns[3].is_some(), columns[4].is_some());
     if count.is_empty() && has_counts {
         vendor.cost_alone(day, model, class)?;
@@ -107,7 +107,7 @@ fn line(
     if !count.is_empty() {
         let count = count
             .parse()
-            .map_err(|_| format!("count: must be a whole number from 0 on, and is {count:?}"))?;
+            .map_err(|_| format!("count: must be a whole number, at least 0, but is {count:?}"))?;
         vendor.count(day, model, class, count)?;
     }
     if !cost.is_empty() {
@@ -148,7 +148,7 @@ mod tests {
         assert!(vendor.has_counts && vendor.has_costs);
         let covered = vendor.covered.unwrap();
         assert_eq!(covered, DAY * 86_400_000..(DAY + 2) * 86_400_000);
-        // As spreadsheets write it that use the comma for decimals.
+        // The form of spreadsheets that use the comma for decimals.
         let vendor = read("day;model;class;count\n2026-11-20;m;input;7\n").unwrap();
         assert_eq!(told(&vendor, DAY, "m"), [("input", 7, "0.00".to_owned())]);
     }
@@ -162,10 +162,7 @@ mod tests {
             ),
             ("day,model,count\n", "line 1: class: the column is missing"),
             ("day,model,class\n", "line 1: count, cost: one of these"),
-            (
-                "day,day,model,class,count\n",
-                "line 1: day: stands there twice",
-            ),
+            ("day,day,model,class,count\n", "line 1: day: occurs twice"),
             (
                 "day,model,class,count\n\n2026-11-31,m,input,1\n",
                 "line 3: day: must be a day",

@@ -1,7 +1,7 @@
-//! What a vendor says was used: its exports, read into one shape.
+//! A vendor's usage and cost exports, read into one shape.
 //!
-//! A file is one document of the vendor's API, or several behind each other or in an array, as pages are saved; or a
-//! CSV file. Which it is, it says itself.
+//! A file is one document of the vendor's API, or several, concatenated or in an array, as pages are saved; or a CSV
+//! file. The kind is detected from the content.
 
 mod anthropic;
 mod csv;
@@ -18,7 +18,7 @@ use tollgate_layers::calendar::{DAY_MS, day_begins_ms, day_of};
 use super::amount::NanoUsd;
 use crate::text::similar::nearest;
 
-/// The classes that vendors bill, by our names for them. `calls` is no class: nobody is billed by it.
+/// The classes that vendors bill, by our names for them. `calls` is not a class: nobody is billed by it.
 pub(super) const CLASSES: &[&str] = &[
     "calls",
     "input",
@@ -35,38 +35,38 @@ pub(super) const CLASSES: &[&str] = &[
     OTHER,
 ];
 
-/// How many calls were made.
+/// The number of calls made.
 pub(super) const CALLS: &str = "calls";
-/// What is billed and is none of our classes.
+/// Billed parts that belong to none of our classes.
 const OTHER: &str = "other";
 
-/// Not a class: the cost of all of them, where the books know it for the whole of a call.
+/// Not a class: the cost of all classes, if the books have it only for whole calls.
 pub(super) const TOTAL: &str = "total";
 
-/// So many rows are compared at most: a hundred models in three years.
+/// At most this many rows are compared: about a hundred models in three years.
 const ROWS_MAX: usize = 1_000_000;
 
 /// A day, counted from 1970-01-01, a model by the vendor's name, and one of [`CLASSES`].
 pub(super) type Line = (u64, String, &'static str);
 
-/// What the vendor says of a class.
+/// The vendor's count and cost of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Billed {
     pub(super) count: u64,
     pub(super) cost: NanoUsd,
 }
 
-/// Lines of a table with an empty cell, of one day, model and class.
+/// Which cells are empty in a table's lines of one day, model and class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Empty {
-    /// One has a count and no cost.
+    /// A line has a count and no cost.
     has_count_alone: bool,
-    /// One has a cost and no count.
+    /// A line has a cost and no count.
     has_cost_alone: bool,
 }
 
 impl Empty {
-    /// No line alone has the count that a cost stands there without.
+    /// Whether the count of a cost is unknown: a line has a cost without a count, and no line has a count alone.
     pub(super) const fn is_count_unknown(self) -> bool {
         self.has_cost_alone && !self.has_count_alone
     }
@@ -76,27 +76,27 @@ impl Empty {
     }
 }
 
-/// All that the vendor's files say.
+/// Everything that the vendor's files contain.
 #[derive(Debug, Default)]
 pub(super) struct VendorUsage {
     pub(super) lines: BTreeMap<Line, Billed>,
-    /// What an empty cell leaves untold of lines.
+    /// The lines with empty cells.
     pub(super) empty: BTreeMap<Line, Empty>,
-    /// Whether counts are told, and costs: what is not told is not nothing.
+    /// Whether the files have counts, and costs: a missing number is not zero.
     pub(super) has_counts: bool,
     pub(super) has_costs: bool,
-    /// The classes of which they tell counts, be it none, and costs.
+    /// The classes for which the files have counts (zero included), and costs.
     pub(super) counted: BTreeSet<&'static str>,
     pub(super) costed: BTreeSet<&'static str>,
-    /// From the first moment to the last one of what the files speak of, in Unix milliseconds.
+    /// The time that the files cover, in Unix milliseconds.
     pub(super) covered: Option<Range<u64>>,
-    /// Fields that look like counts and are not known here.
+    /// Fields that look like counts and are unknown to this version.
     pub(super) unknown: Vec<String>,
-    /// The newest page of each kind says that there are more behind it.
+    /// The kinds whose newest page announces a further one, with that page's place in the file.
     more: BTreeMap<Kind, String>,
 }
 
-/// What a document of JSON is a page of.
+/// The report that a JSON document is a page of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     OpenAiUsage,
@@ -106,7 +106,7 @@ enum Kind {
 }
 
 impl VendorUsage {
-    /// Takes a file in.
+    /// Reads a file.
     ///
     /// # Errors
     /// What is wrong with it, and where: a line, or the path of a field.
@@ -122,15 +122,15 @@ impl VendorUsage {
         }
     }
 
-    /// Ends what was begun: no page may be missing.
+    /// Checks that no page is missing, after all files were read.
     ///
     /// # Errors
-    /// Which one is.
+    /// If a page announces a next one that is missing: its place.
     pub(super) fn whole(&self) -> Result<(), String> {
         match self.more.values().next() {
             Some(place) => Err(format!(
-                "{place}has_more: is true, and the page behind it is missing; ask for it with page=, and save all pages \
-                 behind each other in one file"
+                "{place}has_more: is true, and the next page is missing; request it with page=, and save all pages \
+                 one after the other in one file"
             )),
             None => Ok(()),
         }
@@ -187,7 +187,7 @@ impl VendorUsage {
                 });
             }
         }
-        // A page without a result is the last one of whatever it belongs to, or changes nothing.
+        // A page without results does not name its report: it is the last one of its report, or empty.
         if let Some(kind) = kind {
             match page.get("has_more") {
                 Some(Value::Bool(true)) => self.more.insert(kind, place.to_owned()),
@@ -197,7 +197,7 @@ impl VendorUsage {
         Ok(())
     }
 
-    /// Notes a time that the file speaks of, and gives its day.
+    /// Extends the covered time by a bucket's, and returns the bucket's day.
     fn cover(&mut self, time: &Range<u64>) -> Result<u64, String> {
         let day = day_of(time.start);
         if time.end <= time.start || time.end > day_begins_ms(day + 1) {
@@ -247,15 +247,15 @@ impl VendorUsage {
         Ok(())
     }
 
-    /// Notes a count without its cost where there could be one.
+    /// Records a count whose cost cell is empty.
     fn count_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
-        // It is spoken of: what of it is not known is in no other class.
+        // Marks the class as listed, so that an unknown cost is not looked for in another class.
         self.costed.insert(class);
         self.empty_cell(day, model, class)?.has_count_alone = true;
         Ok(())
     }
 
-    /// Notes a cost without its count where there could be one.
+    /// Records a cost whose count cell is empty.
     fn cost_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
         self.counted.insert(class);
         self.empty_cell(day, model, class)?.has_cost_alone = true;
@@ -276,7 +276,7 @@ impl VendorUsage {
     fn line(&mut self, day: u64, model: &str, class: &'static str) -> Result<&mut Billed, String> {
         if self.lines.len() >= ROWS_MAX {
             return Err(format!(
-                "more than {ROWS_MAX} rows of day, model and class; give a shorter time"
+                "more than {ROWS_MAX} rows of day, model and class; give a shorter period"
             ));
         }
         Ok(self
@@ -292,7 +292,7 @@ impl VendorUsage {
     }
 }
 
-/// An object of a vendor's JSON, and where it stands: complaints name it.
+/// An object of a vendor's JSON, with its path for error texts.
 struct Object<'a> {
     fields: &'a Map<String, Value>,
     place: String,
@@ -327,7 +327,7 @@ impl<'a> Object<'a> {
         self.get(field).is_some()
     }
 
-    /// What stands there; null is nothing.
+    /// The field's value; `None` if it is missing or null.
     fn get(&self, field: &str) -> Option<&'a Value> {
         self.fields.get(field).filter(|value| !value.is_null())
     }
@@ -358,7 +358,7 @@ impl<'a> Object<'a> {
             .transpose()
     }
 
-    /// A count that may be left out.
+    /// An optional count.
     fn count(&self, field: &str) -> Result<Option<u64>, String> {
         let Some(value) = self.get(field) else {
             return Ok(None);
@@ -366,7 +366,7 @@ impl<'a> Object<'a> {
         let count = value.as_u64().ok_or_else(|| {
             self.wrong(
                 field,
-                format!("must be a whole number from 0 on, and is {value}"),
+                format!("must be a whole number, at least 0, but is {value}"),
             )
         })?;
         Ok(Some(count))
@@ -377,13 +377,17 @@ impl<'a> Object<'a> {
         Ok(self.count(field)?.unwrap_or_default())
     }
 
-    /// The model that a result is of.
+    /// The model of a result.
     fn model(&self) -> Result<&'a str, String> {
-        self.text("model")?
-            .ok_or_else(|| self.wrong("model", "it is missing; ask for group_by=model"))
+        self.text("model")?.ok_or_else(|| {
+            self.wrong(
+                "model",
+                "it is missing; request the report with group_by=model",
+            )
+        })
     }
 
-    /// Decimal text, or a number.
+    /// An amount: decimal text, or a number.
     fn amount(&self, field: &str) -> Result<NanoUsd, String> {
         let value = self.required(field)?;
         let text = match value {
@@ -403,7 +407,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Tells of counts that nobody here knows: what a vendor bills since yesterday is not to be passed over.
+    /// Reports counts that this version does not know: a newly billed class must not be ignored silently.
     fn tell_unknown(&self, known: &[&str], vendor: &mut VendorUsage) {
         for (field, value) in self.fields {
             let counts = field.ends_with("_tokens") || field.ends_with("_requests");
@@ -418,7 +422,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// `; is it x that was meant?`, of a field that is there.
+/// `; is it x that was meant?`, if a similar field exists.
 fn hint_of(object: &Object<'_>, wanted: &[&str]) -> String {
     let there = || object.fields.keys().map(String::as_str);
     wanted
@@ -474,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_stand_behind_each_other_or_in_a_list_and_none_is_missing() {
+    fn pages_may_be_concatenated_or_in_an_array_and_a_missing_one_is_an_error() {
         let (first, last) = (page("a", true), page("b", false));
         for file in [
             format!("{first}\n{last}\n"),
@@ -497,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_export_is_told_with_its_place() {
+    fn invalid_vendor_file_is_rejected_with_its_place() {
         let mut no_time = page("a", false);
         let bucket = no_time["data"][0].as_object_mut().unwrap();
         let start = bucket.remove("start_time").unwrap();

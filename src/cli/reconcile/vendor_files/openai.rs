@@ -1,11 +1,11 @@
 //! OpenAI's usage and costs (`GET /v1/organization/usage/completions` with `group_by=model`, and
 //! `GET /v1/organization/costs` with `group_by=line_item`).
 //!
-//! The fields are those of <https://platform.openai.com/docs/api-reference/usage>, read on 2026-11-23. In
-//! `input_tokens` cached and written tokens are counted in, in `input_uncached_tokens` and the counts of audio and
-//! images neither is. What a `line_item` looks like no reference says: the forms below are those that organisations
-//! have got, `"gpt-5-mini-2025-08-07, cached input"`, `"gpt-5.6-terra, cache writes"`, `"gpt-image-1 image, output"`
-//! and `"priority | gpt-5.6-sol, output, long context"` among them.
+//! The fields are those of <https://platform.openai.com/docs/api-reference/usage>, read on 2026-11-23. `input_tokens`
+//! includes cached and written tokens; `input_uncached_tokens` and the counts of audio and images include neither. The
+//! reference does not describe the form of a `line_item`: the forms below are those that organisations have received,
+//! `"gpt-5-mini-2025-08-07, cached input"`, `"gpt-5.6-terra, cache writes"`, `"gpt-image-1 image, output"` and
+//! `"priority | gpt-5.6-sol, output, long context"` among them.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::{CALLS, Kind, OTHER, Object, VendorUsage};
 const USAGE: &str = "organization.usage.completions.result";
 const COSTS: &str = "organization.costs.result";
 
-/// The counts that are read, or are parts of those.
+/// The counts that are read, and those that are parts of them.
 const KNOWN: &[&str] = &[
     "input_tokens",
     "input_cached_tokens",
@@ -34,7 +34,7 @@ const KNOWN: &[&str] = &[
     "num_model_requests",
 ];
 
-/// When a bucket begins and ends, in milliseconds.
+/// The begin and end of a bucket, in Unix milliseconds.
 pub(super) fn bucket(bucket: &Object<'_>) -> Result<Range<u64>, String> {
     let ms = |field: &str| Ok::<_, String>(bucket.required_count(field)?.saturating_mul(1000));
     Ok(ms("start_time")?..ms("end_time")?)
@@ -50,7 +50,7 @@ pub(super) fn result(
         Some(COSTS) => costs(result, day, vendor),
         Some(object) => Err(result.wrong(
             "object",
-            format!("is {object}; what is read are {USAGE} and {COSTS}"),
+            format!("is {object}; only {USAGE} and {COSTS} can be read"),
         )),
         None => Err(result.wrong("object", "it is missing")),
     }
@@ -72,7 +72,7 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         let rest = parts
             .iter()
             .try_fold(all, |rest, part| rest.checked_sub(*part));
-        rest.ok_or_else(|| result.wrong(field, format!("is {all}, and {what} in it are more")))
+        rest.ok_or_else(|| result.wrong(field, format!("is {all}, but {what} within it are more")))
     };
     let uncached = match result.count("input_uncached_tokens")? {
         Some(uncached) => uncached,
@@ -115,7 +115,10 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
 
 fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind, String> {
     let Some(item) = result.text("line_item")? else {
-        return Err(result.wrong("line_item", "it is missing; ask for group_by=line_item"));
+        return Err(result.wrong(
+            "line_item",
+            "it is missing; request the report with group_by=line_item",
+        ));
     };
     let amount = Object::new(result.required("amount")?, &result.path("amount"))?;
     amount.dollars("currency")?;
@@ -124,14 +127,15 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
     Ok(Kind::OpenAiCosts)
 }
 
-/// The model and the class of a line of the invoice; all of it is the model where it is of no class of ours.
+/// The model and the class of a line of the invoice. If it is of no class of ours, the whole line is taken as the
+/// model.
 fn line_item(item: &str) -> (&str, &'static str) {
-    // In front of it stands the tier, where it was another one than the usual.
+    // The tier comes first, if it is not the standard one.
     let bare = item.split_once(" | ").map_or(item, |(_, bare)| bare);
     let Some((model, way)) = bare.split_once(", ") else {
         return (item, OTHER);
     };
-    // Behind it, a condition of the price: "long context".
+    // A condition of the price may follow: "long context".
     let way = way.split_once(", ").map_or(way, |(way, _)| way);
     let (model, kind) = match model.rsplit_once(' ') {
         Some((model, kind @ ("text" | "audio" | "image"))) => (model, kind),
@@ -174,7 +178,7 @@ mod tests {
         .to_string()
     }
 
-    /// The reference's "Completions usage object", with the fields that came later.
+    /// The reference's "Completions usage object", with fields that were added later.
     fn usage() -> Value {
         json!({
             "object": "organization.usage.completions.result", "input_tokens": 5000, "output_tokens": 1000,
@@ -213,7 +217,7 @@ mod tests {
         let cases: [(Edit, &str); 8] = [
             (
                 |result| result["input_tokens"] = json!("5000"),
-                "data[0].results[0].input_tokens: must be a whole number from 0 on, and is \"5000\"",
+                "data[0].results[0].input_tokens: must be a whole number, at least 0, but is \"5000\"",
             ),
             (
                 |result| result["input_tokens"] = json!(-1),
@@ -232,19 +236,19 @@ mod tests {
             ),
             (
                 |result| result["model"] = Value::Null,
-                "data[0].results[0].model: it is missing; ask for group_by=model",
+                "data[0].results[0].model: it is missing; request the report with group_by=model",
             ),
             (
                 |result| result["input_cached_tokens"] = json!(9000),
-                "data[0].results[0].input_tokens: is 5000, and the cached and written tokens in it are more",
+                "data[0].results[0].input_tokens: is 5000, but the cached and written tokens within it are more",
             ),
             (
                 |result| result["output_audio_tokens"] = json!(9000),
-                "data[0].results[0].output_tokens: is 1000, and the tokens of audio",
+                "data[0].results[0].output_tokens: is 1000, but the tokens of audio",
             ),
             (
                 |result| result["object"] = json!("organization.usage.images.result"),
-                "data[0].results[0].object: is organization.usage.images.result; what is read are",
+                "data[0].results[0].object: is organization.usage.images.result; only",
             ),
             (
                 |result| {
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_not_known_is_told() {
+    fn unknown_count_is_reported() {
         let mut result = usage();
         result["output_video_tokens"] = json!(7);
         result["input_smell_tokens"] = json!(0);
@@ -337,7 +341,7 @@ mod tests {
         ungrouped["line_item"] = Value::Null;
         let error = read(&page(&ungrouped)).unwrap_err();
         assert!(
-            error.ends_with("line_item: it is missing; ask for group_by=line_item"),
+            error.ends_with("line_item: it is missing; request the report with group_by=line_item"),
             "{error}"
         );
     }

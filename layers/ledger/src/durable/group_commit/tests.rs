@@ -8,7 +8,7 @@ use rusqlite::ffi;
 
 use super::*;
 
-/// Numbers, each a change. None of them is written before somebody waits.
+/// Each number is a change. None is written before a caller waits.
 #[derive(Default)]
 struct Numbers {
     waiting: Vec<u32>,
@@ -20,7 +20,7 @@ impl WriteQueue for Numbers {
 
     const THREAD: &'static str = "numbers-writer";
     const PACE: Pace = Pace {
-        // A test that gathers for its whole length fails.
+        // An hour: a test that waits for the window to end fails.
         window: Duration::from_secs(3_600),
         enough: 3,
         queue_max: 4,
@@ -72,7 +72,7 @@ fn error(code: i32) -> rusqlite::Error {
 
 type Batches = Arc<Mutex<Vec<Vec<u32>>>>;
 
-/// A writer, and the batches that it has committed. `before` a commit decides what becomes of it.
+/// A writer, and the batches that it has committed. `before` runs before each commit and may make it fail.
 fn started(
     mut before: impl FnMut(&[u32]) -> rusqlite::Result<()> + Send + 'static,
 ) -> (GroupCommit<Numbers>, Batches) {
@@ -98,7 +98,7 @@ fn queue(writer: &GroupCommit<Numbers>, number: u32, urgency: Urgency) -> Commit
 }
 
 #[tokio::test]
-async fn enough_are_one_commit_and_one_in_a_hurry_takes_all_before_it_along() {
+async fn full_batch_is_one_commit_and_an_urgent_change_commits_all_queued_before_it() {
     let (writer, batches) = started(|_| Ok(()));
     let mut last = None;
     for number in [1, 2, 3] {
@@ -113,7 +113,7 @@ async fn enough_are_one_commit_and_one_in_a_hurry_takes_all_before_it_along() {
 }
 
 #[tokio::test]
-async fn what_waits_when_it_is_closed_is_written_and_nothing_later_is_taken() {
+async fn closing_writes_the_queue_and_refuses_later_changes() {
     let (writer, batches) = started(|_| Ok(()));
     let queued = queue(&writer, 1, Urgency::Gather);
     let first = Arc::new(AtomicBool::new(false));
@@ -129,7 +129,7 @@ async fn what_waits_when_it_is_closed_is_written_and_nothing_later_is_taken() {
 }
 
 #[tokio::test]
-async fn a_batch_that_was_put_back_is_written_before_what_came_since() {
+async fn requeued_batch_is_written_before_later_changes() {
     let (failed, failures) = mpsc::sync_channel(2);
     let full = Arc::new(AtomicBool::new(true));
     let disk = Arc::clone(&full);
@@ -141,7 +141,7 @@ async fn a_batch_that_was_put_back_is_written_before_what_came_since() {
         Ok(())
     });
     let lost = queue(&writer, 1, Urgency::Hurry);
-    // Whoever waited is told, and it is tried again all the same.
+    // A waiting caller gets an error; the commit is retried all the same.
     assert!(writer.committed(lost).await.is_err());
     assert!(matches!(writer.fault(), Some(Fault::Passing(_))));
     writer.lock().unwrap().takes_more().unwrap();
@@ -164,7 +164,7 @@ async fn a_batch_that_was_put_back_is_written_before_what_came_since() {
 }
 
 #[tokio::test]
-async fn after_a_fault_that_lasts_nothing_is_taken() {
+async fn permanent_fault_refuses_further_changes() {
     for panics in [false, true] {
         let (writer, batches) = started(move |_| {
             assert!(!panics, "a panic of the test's");
@@ -183,7 +183,7 @@ async fn after_a_fault_that_lasts_nothing_is_taken() {
 }
 
 #[test]
-fn so_many_may_wait_and_no_more() {
+fn queue_is_full_at_its_limit() {
     let writer = GroupCommit::without_thread(Numbers::default());
     for number in 0..4 {
         assert!(!writer.lock().unwrap().is_full(), "{number}");

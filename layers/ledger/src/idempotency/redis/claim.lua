@@ -1,7 +1,7 @@
--- KEYS[1] = the claim, KEYS[2] = what the account keeps, by the hour in which it was claimed: e<hour> calls, b<hour> bytes.
--- ARGV: fingerprint, number, lease in ms, kept in ms, the account's most calls and bytes, the number whose abandoned claim
--- is taken over, or nothing.
--- Answers 'mine', 'full', or the earlier call: fingerprint, number, how far it is, ms that it still runs for, answer.
+-- Claims a call. KEYS[1] = the claim, KEYS[2] = what the account has stored, by hour of the claim: e<hour> calls,
+-- b<hour> bytes. ARGV: fingerprint, number, lease in ms, kept in ms, the account's limits of calls and of bytes, and
+-- the number whose abandoned claim is taken over, or nothing. Returns 'mine', 'full', or the earlier call: fingerprint,
+-- number, state, ms that its claim still lives, answer.
 local HOUR = 3600000
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -22,7 +22,7 @@ if row[1] then
   return {'earlier', row[1], row[2], row[3], left, row[5] or ''}
 end
 local hour = math.floor(now / HOUR)
--- A claim of that hour may have lived until its end.
+-- The claims of that hour may have lived until its end.
 local oldest = math.floor((now - kept) / HOUR)
 local calls, bytes, gone = 0, 0, {}
 local all = redis.call('HGETALL', KEYS[2])

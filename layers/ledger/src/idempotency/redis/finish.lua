@@ -1,5 +1,5 @@
--- KEYS: as for the claim. ARGV: number, how it ended ('answered', 'unanswered', 'free'), the answer, the account's most
--- bytes. Answers 'kept', 'was' (it had ended before), 'too_much' or 'not_mine'.
+-- Ends a claim. KEYS: as in claim.lua. ARGV: number, outcome ('answered', 'unanswered', 'free'), the answer, the
+-- account's limit of bytes. Returns 'kept', 'was' (it had ended before), 'too_much' or 'not_mine'.
 local row = redis.call('HMGET', KEYS[1], 'n', 's', 'h')
 if row[1] ~= ARGV[1] then
   return 'not_mine'

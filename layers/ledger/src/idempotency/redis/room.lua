@@ -1,5 +1,5 @@
--- KEYS[1] = bytes of answers of all accounts, by the hour in which they came. ARGV: bytes more, the most, kept in ms.
--- Answers whether there was room.
+-- Reserves room for answers. KEYS[1] = bytes of answers of all accounts, by the hour in which they were stored. ARGV:
+-- additional bytes, the limit, kept in ms. Returns whether there was room.
 local HOUR = 3600000
 local now = tonumber(redis.call('TIME')[1]) * 1000
 local hour, oldest = math.floor(now / HOUR), math.floor((now - tonumber(ARGV[3])) / HOUR)

@@ -1,4 +1,4 @@
-//! Steps that wait for the writer: those of one call come to one row, or to nothing.
+//! The steps that wait for the writer. Those of one call become one row, or nothing.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -13,31 +13,31 @@ use crate::{
     outbox::log::{CallStep, Ending},
 };
 
-/// An intent says no more than which hold to release should the process die. It waits for as long as a
-/// short call may take, and that call writes nothing at all.
+/// An intent only identifies the hold to release if the process dies. It waits for as long as a short call may take;
+/// such a call then writes nothing at all.
 pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
-/// So long a note waits for others of its call.
+/// How long a checkpoint waits for further steps of its call.
 pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
-/// The same once the call has ended: what is said there is money, and the ledger's answer is near. With leases it comes with
-/// the next turn; what was acknowledged by then is not written at all.
+/// How long an end waits. It contains the charge, and the ledger's answer is near. With leases the answer comes with
+/// the next turn; an end that is acknowledged by then is not written at all.
 pub(super) const END_WAIT: Duration = TURN.saturating_mul(2);
 
-/// What waits, by call.
+/// Waiting steps, by call.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
 }
 
-/// What the steps of one call that wait come to.
+/// The result of the waiting steps of one call.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The file has nothing of this call yet.
+    /// The file has no row for this call yet.
     new: bool,
-    /// Until then it waits for what may come.
+    /// The steps wait until this time for further ones.
     due: Moment,
-    /// What takes the place of what the file has.
+    /// Replaces the record in the file.
     pub(super) note: Option<CallNote>,
-    /// Nothing more is to be told, since then.
+    /// The time since when nothing is left to send, if so.
     pub(super) done_at_ms: Option<u64>,
 }
 
@@ -50,12 +50,12 @@ impl Queue {
         self.calls.len()
     }
 
-    /// When the first of the steps will have waited long enough.
+    /// When the first of the steps is due.
     pub(super) fn first_due(&self) -> Option<Moment> {
         self.calls.values().map(|waiting| waiting.due).min()
     }
 
-    /// Takes the calls whose steps have waited long enough.
+    /// Takes the calls whose steps are due.
     pub(super) fn take_due(&mut self, now: Moment) -> Self {
         let due = self
             .calls
@@ -64,14 +64,14 @@ impl Queue {
         Self { calls: due }
     }
 
-    /// By number, which is by age.
+    /// Sorted by call number, which is by age.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestNumber, &Waiting)> {
         self.calls
             .iter()
             .map(|(number, waiting)| (*number, waiting))
     }
 
-    /// Takes a step that comes after all others of its call. Says when it is due, if anything is.
+    /// Adds a step, which must be the latest of its call. Returns when it is due, if anything is left to write.
     pub(super) fn add(&mut self, step: CallStep, now: Moment) -> Option<Moment> {
         match step {
             CallStep::Intent {
@@ -125,7 +125,7 @@ impl Queue {
         }
     }
 
-    /// Puts back what could not be written, below what has come since. It is due.
+    /// Puts back what could not be written, as older than what was added since. It is due at once.
     pub(super) fn put_back(&mut self, older: Self, now: Moment) {
         for (number, mut older) in older.calls {
             older.due = now;

@@ -1,11 +1,11 @@
-//! The file: what is checked before it is trusted, and its rows.
+//! The outbox's file: the checks before it is trusted, and its rows.
 //!
 //! ```text
 //! calls   number, account, key, at_ms, kind, settlement (JSON), check_sum, done_at_ms
-//! synced  times: written where a commit needs something to write
+//! synced  times: written if a commit needs something to write
 //! ```
-//! Times are Unix milliseconds. Money comes out of this file, so each row carries a sum over what was
-//! written: a flipped bit is an error, not another price.
+//! Times are Unix milliseconds. The charges in this file become money, so each row has a check sum: a flipped bit is an
+//! error, not another charge.
 
 use std::{
     io,
@@ -30,8 +30,7 @@ use crate::{
     outbox::log::{Ending, Pending},
 };
 
-/// `tgo1`, version 1. The pragma is for ordinary commits; those that must survive a power cut set it
-/// higher.
+/// `tgo1`, version 1. The pragma is for ordinary commits; a commit that must survive a power cut uses a stricter one.
 const OUTBOX: Kind = Kind {
     application_id: 0x7467_6f31,
     schema_version: 1,
@@ -53,85 +52,85 @@ INSERT INTO synced VALUES (0);
     pragmas: "PRAGMA synchronous = NORMAL;",
 };
 
-/// How many calls one commit forgets: a settlement may be waiting behind it.
+/// Calls that one commit deletes, at most: a settlement may be waiting behind it.
 const FORGET_MAX: u16 = 1_000;
 
-/// Why an outbox was not opened.
+/// An outbox was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// Another process, or this one, has it open.
+    /// Another process, or this one, has the file open.
     #[error(
         "the outbox {} is in use by another gateway: give each gateway a file of its own, or stop the other one first",
         .path.display()
     )]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file, its folder or its lock could not be opened.
     #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
     Io {
-        /// What could not be opened.
+        /// Path of what could not be opened.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         #[source]
         source: io::Error,
     },
-    /// It is something else.
+    /// The file is not an outbox.
     #[error("{} is not an outbox of this gateway: name another file", .path.display())]
     NotAnOutbox {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another version of the gateway made it.
+    /// Another version of the gateway wrote the file.
     #[error(
-        "the outbox {} has schema version {found}, this gateway knows {known}: run the version that wrote it until its \
+        "the outbox {} has schema version {found}, this gateway uses {known}: run the version that wrote it until its \
          calls are settled",
         .path.display()
     )]
     Version {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// The file's schema version.
         found: i64,
-        /// Ours.
+        /// This gateway's schema version.
         known: i64,
     },
-    /// It may not be written to.
+    /// The file is read-only.
     #[error("the outbox {} may be read but not written to: check its owner and permissions", .path.display())]
     ReadOnly {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Charges of another ledger wait in it.
+    /// The file contains charges for another ledger.
     #[error(
-        "{} keeps charges for another data set than the one at ledger.url: bring that one back, or move the \
-         file away to give them up",
+        "{} has charges for a data set other than the one at ledger.url: restore that data set, or move the \
+         file away to abandon the charges",
         .path.display()
     )]
     OtherBooks {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It cannot be trusted.
+    /// The file is damaged.
     #[error(
-        "the outbox {} is damaged ({found}): move it away together with the files beside it (-wal, -shm) and keep them, \
-         then start again. The calls that it alone knew of will not be charged; their holds expire by themselves",
+        "the outbox {} is damaged ({found}): move it away together with the files next to it (-wal, -shm) and keep them, \
+         then start again. Calls recorded only there will not be charged; their holds expire by themselves",
         .path.display()
     )]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was found.
+        /// Result of the check.
         found: String,
     },
     /// SQLite failed.
     #[error("cannot use the outbox {}", .path.display())]
     Sqlite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of SQLite.
         #[source]
         source: BoxError,
     },
@@ -141,7 +140,7 @@ impl LogError {
     fn of(path: &Path, source: rusqlite::Error) -> Self {
         use rusqlite::Error as E;
         let path = path.to_owned();
-        // Values, or tables, that are not those that were written.
+        // The file contains values or tables that the gateway never writes.
         let damaged = matches!(
             source,
             E::SqlInputError { .. }
@@ -181,7 +180,7 @@ impl From<NotOpened> for LogError {
     }
 }
 
-/// The file, and what an earlier process left in it.
+/// Opens the file, and reads what an earlier process left in it.
 pub(super) fn open(path: &Path) -> Result<(SqliteFile, Vec<Pending>), LogError> {
     let file = OUTBOX.open(path)?;
     let damage = damage(&file.conn).map_err(|source| LogError::of(&file.path, source))?;
@@ -195,8 +194,8 @@ pub(super) fn open(path: &Path) -> Result<(SqliteFile, Vec<Pending>), LogError> 
     Ok((file, left))
 }
 
-/// Notes whose charges are kept here, and says whether they were this ledger's all along. A file with
-/// charges that another one has still to be told is refused.
+/// Records which ledger's charges the file contains, and returns whether it was this ledger's all along. A file with
+/// charges for another ledger is refused.
 pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<bool, LogError> {
     let failed = |source| LogError::of(&file.path, source);
     let schema = "CREATE TABLE IF NOT EXISTS books (name TEXT NOT NULL) STRICT";
@@ -231,7 +230,7 @@ pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<
     Ok(!stale)
 }
 
-/// What SQLite itself finds wrong with its pages.
+/// Damage that SQLite finds in its pages.
 fn damage(conn: &Connection) -> rusqlite::Result<Option<String>> {
     let found: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     Ok((found != "ok").then_some(found))
@@ -255,7 +254,7 @@ fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
     Ok(left)
 }
 
-/// `None` for a hold that was refused: it left nothing to tell again.
+/// `None` for a refused hold, which left nothing to send again.
 fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     let (number, account, key): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
     let (at_ms, kind): (u64, String) = (count(row, 3)?, row.get(4)?);
@@ -269,7 +268,7 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     }
     let done = match row.get::<_, Option<i64>>(7)? {
         None => false,
-        // One flipped bit makes these two of a missing date.
+        // A single flipped bit may turn a missing time into one of these.
         Some(0 | 1) => {
             return Err(unreadable(7, format!("call {number} has no date").into()));
         }
@@ -297,8 +296,8 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     Ok(note.pending(done))
 }
 
-/// Writes what waits, all or nothing, and forgets some of what was done until then. Says whether
-/// there is more to forget.
+/// Writes what waits, all or nothing, and deletes some of the calls that were done before `forget_until_ms`. Returns
+/// that time if there is more to delete.
 pub(super) fn commit(
     conn: &mut Connection,
     queue: &Queue,
@@ -307,7 +306,7 @@ pub(super) fn commit(
     in_one_commit(conn, |batch| write_all(batch, queue, forget_until_ms))
 }
 
-/// The same; what was committed before survives a power cut, too.
+/// As [`commit`]; this commit and earlier ones then survive a power cut.
 pub(super) fn commit_durably(
     conn: &mut Connection,
     queue: &Queue,
@@ -325,7 +324,7 @@ fn touch_and_commit(
     forget_until_ms: Option<u64>,
 ) -> rusqlite::Result<Option<u64>> {
     in_one_commit(conn, |batch| {
-        // A commit without a change would write, and so sync, nothing.
+        // A commit without a change would write nothing, and so sync nothing.
         batch
             .prepare_cached("UPDATE synced SET times = times + 1")?
             .execute([])?;
@@ -403,7 +402,7 @@ fn forget(batch: &Connection, until_ms: Option<u64>) -> rusqlite::Result<Option<
     Ok((forgotten == usize::from(FORGET_MAX)).then_some(until_ms))
 }
 
-/// FNV-1a over the columns, 64 bits: any one byte that changes changes it.
+/// FNV-1a over the columns, 64 bits: a change of any single byte changes it.
 fn check_sum(
     number: &str,
     account: &str,
@@ -422,7 +421,7 @@ fn check_sum(
         kind,
         settlement.unwrap_or_default(),
     ] {
-        // No text holds the byte that ends a column.
+        // No text contains the byte that separates columns.
         for byte in column.bytes().chain([0xff]) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

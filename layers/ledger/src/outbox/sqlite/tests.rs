@@ -58,6 +58,10 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
             session: (index != 3).then(|| "s-1".parse().unwrap()),
             unpriced: false,
             vendor_cost_rub: None,
+            vendor_usage: None,
+            bounded_loss_rub: None,
+            held_max_rub: None,
+            held_at_end_rub: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
             timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
                 .parse()
@@ -99,7 +103,7 @@ fn done(index: u16) -> CallStep {
     }
 }
 
-/// Calls in every state, each line in a commit of its own.
+/// Calls in every state, each step in a commit of its own.
 async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -117,7 +121,7 @@ async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
         intent(6),
         release(6),
         done(6),
-        // Its hold was refused.
+        // The call's hold was refused.
         intent(7),
         done(7),
     ] {
@@ -125,41 +129,6 @@ async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
         log.sync().await.unwrap();
     }
     (log, path)
-}
-
-/// As it wrote it: `tests/before_classes` of this crate.
-#[tokio::test]
-async fn an_outbox_of_the_release_before_classes_is_told_as_it_was() {
-    const OUTBOX: &str = include_str!("../../../tests/before_classes/outbox.sql");
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("outbox.db");
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch(OUTBOX)
-        .unwrap();
-    let left = SqliteLog::open(&path).unwrap().load().await.unwrap();
-    let [call] = left.as_slice() else {
-        panic!("{left:?}");
-    };
-    assert!(!call.done);
-    let Ending::Settle(settlement) = &call.ending else {
-        panic!("{call:?}");
-    };
-    let item = &settlement.item;
-    assert_eq!(
-        (settlement.cost.micro(), item.usage.input, item.usage.output),
-        (4150, 9, 37)
-    );
-    assert!(item.usage.classes.is_empty() && !item.unpriced && item.vendor_cost_rub.is_none());
-    // Nothing is added to it when it is written again: that release could go on with the file.
-    let written = serde_json::to_value(&**settlement).unwrap();
-    let stands = |at: usize| {
-        let mut read = serde_json::Deserializer::from_str(&OUTBOX[at..]).into_iter();
-        let first: Option<serde_json::Result<serde_json::Value>> = read.next();
-        first.is_some_and(|json| json.is_ok_and(|json| json == written))
-    };
-    let mut places = OUTBOX.match_indices("{\"number\"");
-    assert!(places.any(|(at, _)| stands(at)), "{written}");
 }
 
 fn released(index: u16) -> Ending {
@@ -170,7 +139,7 @@ fn released(index: u16) -> Ending {
     }
 }
 
-/// What is left of them, by number.
+/// Calls that the steps leave, by number.
 fn left_of_used() -> Vec<(Ending, bool)> {
     vec![
         (released(1), false),
@@ -192,7 +161,7 @@ fn by_number(left: &[Pending]) -> Vec<(Ending, bool)> {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_for_the_next_process() {
+async fn written_steps_are_read_by_the_next_process() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     assert_eq!(log.load().await.unwrap(), []);
@@ -201,7 +170,7 @@ async fn what_was_written_is_there_for_the_next_process() {
     let log = SqliteLog::open(&path).unwrap();
     let left = log.load().await.unwrap();
     assert_eq!(by_number(&left), left_of_used());
-    // What is done comes first, in the order in which it was done.
+    // Calls that are done come first, in the order in which they were done.
     let numbers: Vec<_> = left.iter().map(|call| call.ending.number()).collect();
     assert_eq!(numbers[..2], [number(5), number(6)]);
     let dates: HashMap<_, _> = left
@@ -209,7 +178,7 @@ async fn what_was_written_is_there_for_the_next_process() {
         .map(|call| (call.ending.number(), call.at_ms))
         .collect();
     assert_eq!((dates[&number(1)], dates[&number(3)]), (1_001, 2_003));
-    // A checkpoint is dated by the log, with the time of today.
+    // The log dates a checkpoint with the current time.
     assert!(dates[&number(2)] > 1_700_000_000_000);
 
     // The next process ends them, in the same file.
@@ -218,7 +187,7 @@ async fn what_was_written_is_there_for_the_next_process() {
     }
     log.close().await;
     let log = SqliteLog::open(&path).unwrap();
-    // The first and the second never came to their end: they are gone with their `done`.
+    // The first and the second never ended: they are deleted with their `done`.
     let left: Vec<_> = left_of_used()
         .into_iter()
         .skip(2)
@@ -228,10 +197,10 @@ async fn what_was_written_is_there_for_the_next_process() {
 }
 
 #[tokio::test]
-async fn what_was_synced_outlives_a_crash() {
+async fn synced_steps_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, path) = used(&dir).await;
-    // What a killed process leaves behind: the file and its log, as they stand.
+    // A killed process leaves the file and its log as they are.
     let copy = dir.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(
@@ -270,11 +239,11 @@ async fn lines_reach_the_file_without_a_sync() {
 }
 
 #[tokio::test]
-async fn what_was_done_is_forgotten_in_bulk() {
+async fn done_calls_are_deleted_in_bulk() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
-    // More than one commit forgets, and one that is not done.
+    // More than one commit deletes, and one call that is not done.
     for index in 0..2_500 {
         log.append(settle(index));
     }
@@ -320,7 +289,7 @@ async fn a_file_has_one_gateway_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_closed_outbox_writes_nothing_and_says_so() {
+async fn closed_outbox_writes_nothing_and_returns_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
@@ -333,7 +302,7 @@ async fn a_closed_outbox_writes_nothing_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_no_outbox_of_ours_is_not_opened() {
+async fn only_a_valid_outbox_file_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
 
@@ -383,7 +352,7 @@ async fn a_file_that_may_only_be_read_is_not_opened() {
         assert!(matches!(refused, LogError::ReadOnly { .. }), "{refused}");
     };
 
-    // Its header says that only a newer SQLite may write to it.
+    // The header allows only a newer SQLite to write to the file.
     let newer = dir.path().join("newer.db");
     let mut bytes = fs::read(&path).unwrap();
     bytes[18] = 3;
@@ -393,13 +362,13 @@ async fn a_file_that_may_only_be_read_is_not_opened() {
     let mut permissions = fs::metadata(&path).unwrap().permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&path, permissions).unwrap();
-    // Root may write to anything.
+    // Root may write to any file.
     if OpenOptions::new().write(true).open(&path).is_err() {
         read_only(&path);
     }
 }
 
-/// Opens what somebody has tampered with: an error that says where, or what was written.
+/// Opens a tampered file. Returns whether the result is an error that names the damage, or what was written.
 fn opens_rightly(dir: &TempDir, bytes: &[u8], what: &str) -> bool {
     let copy = dir.path().join("tampered.db");
     fs::write(&copy, bytes).unwrap();
@@ -448,7 +417,7 @@ async fn no_call_is_charged_from_a_damaged_file() {
 }
 
 #[tokio::test]
-async fn another_price_in_the_file_is_found_and_the_error_says_what_to_do() {
+async fn changed_price_in_the_file_is_found_and_the_error_says_how_to_recover() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
@@ -484,7 +453,7 @@ async fn another_price_in_the_file_is_found_and_the_error_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn of_a_torn_log_what_came_first_is_kept() {
+async fn torn_log_keeps_its_earlier_lines() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -524,12 +493,9 @@ async fn a_full_disk_is_a_fault_until_there_is_room_again() {
         log.append(settle(index));
     }
     let full = log.sync().await.unwrap_err().to_string();
-    assert!(
-        full.contains("full") && full.contains("tried again"),
-        "{full}"
-    );
+    assert!(full.contains("full") && full.contains("retried"), "{full}");
     assert_eq!(log.fault(), Some(full));
-    // Lines are taken all the same: they are of calls that run.
+    // Steps are accepted all the same: they belong to running calls.
     log.append(done(100));
 
     limit(1_000_000);
@@ -546,7 +512,7 @@ async fn a_full_disk_is_a_fault_until_there_is_room_again() {
 }
 
 #[tokio::test]
-async fn an_outbox_whose_file_failed_says_so_until_a_restart() {
+async fn failed_outbox_file_is_reported_until_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     Connection::open(&path)
@@ -565,7 +531,7 @@ async fn an_outbox_whose_file_failed_says_so_until_a_restart() {
     log.close().await;
 }
 
-/// What waits, in words.
+/// The waiting steps as text.
 fn waiting(queue: &Queue) -> Vec<String> {
     let mut shown = Vec::new();
     for (number, waiting) in queue.iter() {
@@ -598,7 +564,7 @@ fn queue(lines: &[CallStep], now: Moment) -> Queue {
 }
 
 #[test]
-fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
+fn queued_steps_of_a_call_are_written_as_one_row_or_none() {
     let again = CallStep::Checkpoint(settlement(1, 41));
     for (lines, rows) in [
         (&[intent(1)][..], &["1 intent"][..]),
@@ -614,7 +580,7 @@ fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
         (&[checkpoint(1), again], &["1 noted again"]),
         (&[settle(1), done(1)], &["1 settle, done"]),
         (&[done(1)], &["1 -, done"]),
-        // Too late.
+        // Too late: the call has ended.
         (&[settle(1), checkpoint(1)], &["1 settle"]),
         (&[done(1), checkpoint(1)], &["1 -, done"]),
         (
@@ -627,7 +593,7 @@ fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
 }
 
 #[test]
-fn an_intent_waits_for_a_short_call_and_an_end_for_the_ledgers_answer() {
+fn intent_is_delayed_for_short_calls_and_an_end_until_the_ledger_answers() {
     let now = Moment::now();
     for (lines, wait) in [
         (&[intent(1)][..], Some(INTENT_WAIT)),
@@ -648,7 +614,7 @@ fn an_intent_waits_for_a_short_call_and_an_end_for_the_ledgers_answer() {
         }
     }
 
-    // An end that comes late has its time, too.
+    // An end that arrives late has its own wait.
     let mut late = queue(&[intent(1)], now);
     let end = now + INTENT_WAIT;
     late.add(settle(1), end);
@@ -656,14 +622,14 @@ fn an_intent_waits_for_a_short_call_and_an_end_for_the_ledgers_answer() {
     assert_eq!(late.add(done(1), end), None);
     assert!(late.is_empty());
 
-    // What could not be written does not wait again.
+    // Steps whose write failed are due at once.
     let mut fresh = queue(&[settle(1)], now);
     fresh.put_back(queue(&[intent(1)], now), now);
     assert_eq!(waiting(&fresh.take_due(now)), ["1 settle"]);
 }
 
 #[test]
-fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
+fn writer_wakes_early_for_a_step_due_before_its_next_check() {
     let writer = GroupCommit::without_thread(Work::default());
     let soon = Moment::now();
     let late = soon + Duration::from_secs(3_600);
@@ -672,10 +638,10 @@ fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
         (intent(2), soon, false),
         (settle(1), soon, false),
         (settle(2), late, true),
-        // Nothing is left of them.
+        // No rows of these calls are left.
         (done(1), late, false),
         (done(2), late, false),
-        // What the file has of it is to be changed.
+        // The row in the file must be changed.
         (done(3), late, true),
     ] {
         let what = format!("{line:?}");
@@ -686,7 +652,7 @@ fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
 }
 
 #[tokio::test]
-async fn a_line_that_comes_to_nothing_does_not_keep_the_next_from_the_file() {
+async fn steps_of_a_finished_call_do_not_delay_the_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -711,7 +677,7 @@ async fn a_line_that_comes_to_nothing_does_not_keep_the_next_from_the_file() {
 }
 
 #[test]
-fn what_could_not_be_written_stands_below_what_came_since() {
+fn steps_that_were_put_back_are_older_than_new_ones() {
     for (older, newer, rows) in [
         (&[intent(1)][..], &[settle(1)][..], &["1 settle"][..]),
         (&[intent(1)], &[], &["1 intent"]),
@@ -732,7 +698,7 @@ fn what_could_not_be_written_stands_below_what_came_since() {
     }
 }
 
-/// Steps: of which call, what comes next, whether the log is synced after it.
+/// Steps: the call, its next step, and whether the log is synced afterwards.
 async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
@@ -760,7 +726,7 @@ async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     log.close().await;
     let found = by_number(&SqliteLog::open(&path).unwrap().load().await.unwrap());
     let expected = by_number(&log::pending(lines));
-    // What was over before the writer got to it need not be there.
+    // A call that was over before the writer reached it need not be in the file.
     assert!(
         found.iter().all(|call| expected.contains(call)),
         "{found:?}"
@@ -774,7 +740,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn the_file_keeps_what_its_lines_come_to(
+    fn file_keeps_the_merged_steps_of_each_call(
         steps in prop::collection::vec((0..6u16, 0..5u8, any::<bool>()), 1..60)
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -783,11 +749,11 @@ proptest! {
 }
 
 #[tokio::test]
-async fn charges_of_one_ledger_are_not_told_to_another() {
+async fn charges_of_one_ledger_are_not_sent_to_another() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
-    // It was made before ledgers had names, and is the first one's now.
+    // The file was made before ledgers had names, and belongs to the first from now on.
     for books in ["first", "first"] {
         let log = SqliteLog::open_for(&path, books).unwrap();
         assert_eq!(by_number(&log.load().await.unwrap()), left_of_used());
@@ -799,7 +765,7 @@ async fn charges_of_one_ledger_are_not_told_to_another() {
         "{error}"
     );
 
-    // With nothing left to tell it may change hands.
+    // With nothing left to send, it may be used for another ledger.
     let log = SqliteLog::open_for(&path, "first").unwrap();
     for number in 1..=4 {
         log.append(done(number));

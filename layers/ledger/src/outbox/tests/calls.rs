@@ -1,4 +1,4 @@
-//! Each step of a call is written once and in order, and nothing is sold that could not be.
+//! Each step of a call is written once and in order, and no call is served whose steps cannot be written.
 
 use super::*;
 
@@ -22,7 +22,7 @@ async fn each_step_of_a_call_is_written_once_and_in_order() {
         // Too late: the call has ended.
         outbox.checkpoint(&[settlement(1, NOTED)]).await.unwrap();
         assert_eq!(log.shown(), lines, "{faults:?}");
-        // An end that was not acknowledged is made durable before it is waited for.
+        // An end that was not acknowledged is synced before the retry.
         let failures = faults[1..].iter().filter(|fault| **fault != Fine).count();
         assert_eq!(log.0.lock().unwrap().syncs, failures, "{faults:?}");
         assert_eq!(outbox.backlog(), Backlog::default(), "{faults:?}");
@@ -45,7 +45,7 @@ async fn a_refused_hold_leaves_nothing_to_end() {
     assert_eq!(lines.shown(), ["intent 1", "done 1"]);
     assert_eq!(log::pending(lines.all()), []);
 
-    // A hold that stands is not given up because its number comes again with other wishes.
+    // A hold is kept if its number is used again with other amounts.
     outbox.reserve(&hold(2)).await.unwrap();
     let conflict = Hold {
         want: MicroRub::new(101),
@@ -71,7 +71,7 @@ async fn a_call_whose_caller_left_while_it_was_reserved_is_released() {
 }
 
 #[tokio::test]
-async fn nothing_is_sold_that_could_not_be_written_down_but_what_was_sold_is_charged() {
+async fn call_that_cannot_be_recorded_is_refused_and_a_served_call_is_charged() {
     let (ledger, wire, lines, outbox) = fresh_outbox().await;
     outbox.reserve(&hold(1)).await.unwrap();
     lines.0.lock().unwrap().fault = Some("the disk is full".into());
@@ -122,11 +122,11 @@ async fn a_full_outbox_admits_nothing_until_the_ledger_has_answered() {
         panic!("a full outbox admitted a call")
     };
     assert!(cause.to_string().contains("full: 2 calls"), "{cause}");
-    // Its guard releases it all the same; the outbox does not fill further with what it refused.
+    // The guard releases it all the same; the outbox does not fill further with calls that it refused.
     assert!(outbox.release(number(4), &account(), &key()).await.is_err());
     assert_eq!(outbox.backlog(), expected(10, false));
     assert!(!lines.shown().iter().any(|line| line.ends_with(" 4")));
-    // What was admitted may end still.
+    // An admitted call can still end.
     assert!(outbox.settle(&settlement(3, COST)).await.is_err());
     assert_eq!(outbox.backlog().calls, 3);
     advance(Duration::from_secs(51)).await;

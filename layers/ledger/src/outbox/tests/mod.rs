@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    account::{KeyDigest, KeyRecord, KeyStatus},
+    account::{KeyDigest, KeyRecord},
     ceiling::Ceilings,
     contract::{Booked, Entry, Item, LedgerAdmin},
     memory::MemoryLedger,
@@ -18,7 +18,7 @@ use crate::{
     usage::End,
 };
 
-/// What a call costs in the end, and what was noted of it while it ran.
+/// Final cost of a call, and its cost in the checkpoint.
 const COST: i64 = 70;
 const NOTED: i64 = 40;
 
@@ -41,7 +41,7 @@ fn hold(index: u128) -> Hold {
         key: key(),
         want: MicroRub::new(100),
         least: MicroRub::new(100),
-        // Due at once: what is forgotten is what the next sweep ends.
+        // Expires at once, so that the next sweep ends what was forgotten.
         ttl: Duration::ZERO,
     }
 }
@@ -66,23 +66,9 @@ async fn funded() -> MemoryLedger {
     let ledger = MemoryLedger::new();
     ledger.create_account(&account(), "Acme").await.unwrap();
     let record = KeyRecord {
-        id: key(),
-        account: account(),
-        digest: KeyDigest::new([1; 32]),
         prefix: "tg-AbC123…".into(),
         name: "laptop".into(),
-        status: KeyStatus::Active,
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: None,
-        created_at_ms: 0,
-        changed_at_ms: 0,
+        ..KeyRecord::new(key(), account(), KeyDigest::new([1; 32]))
     };
     ledger.create_key(&record, Ceilings::NONE).await.unwrap();
     let topup = Entry {
@@ -106,17 +92,17 @@ async fn held(ledger: &MemoryLedger) -> i64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fault {
     Fine,
-    /// The question is lost.
+    /// The request is lost.
     Before,
     /// The answer is lost.
     After,
-    /// The process dies before the question is there.
+    /// The process dies before the request arrives.
     DiesBefore,
-    /// The process dies before the answer is there.
+    /// The process dies before the answer arrives.
     DiesAfter,
 }
 
-/// The way to a memory ledger, which fails as it is told to. Another ledger may take its place.
+/// The connection to a memory ledger, which fails on demand. The ledger can be replaced.
 #[derive(Clone)]
 struct Wire(Arc<Mutex<Way>>);
 
@@ -150,7 +136,7 @@ impl Wire {
         self.0.lock().unwrap().ledger = ledger.clone();
     }
 
-    /// What was asked since the last look.
+    /// The requests since the last call of this.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().asked)
     }
@@ -302,7 +288,7 @@ impl Log for Lines {
 
 type TestOutbox = Outbox<Wire, Lines>;
 
-/// An outbox whose clock goes with tokio's, from the 1 000 000th millisecond on.
+/// An outbox whose clock follows tokio's, starting at 1 000 000 ms.
 async fn opened(wire: &Wire, lines: &Lines, settings: OutboxSettings) -> TestOutbox {
     let began = Instant::now();
     let clock = move || 1_000_000 + u64::try_from(began.elapsed().as_millis()).unwrap();
@@ -323,7 +309,7 @@ async fn served(outbox: &TestOutbox, index: u128) {
     outbox.settle(&settlement(index, COST)).await.unwrap();
 }
 
-/// A call as the layers above make it: whatever fails is tried again.
+/// A call as the upper layers make it: whatever fails is retried.
 async fn call(outbox: &TestOutbox) {
     match outbox.reserve(&hold(1)).await {
         Ok(_) => {

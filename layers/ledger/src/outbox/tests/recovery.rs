@@ -1,8 +1,8 @@
-//! What an earlier process left is charged once or released.
+//! Calls that an earlier process left are charged once or released.
 
 use super::*;
 
-/// The call, cut short where a fault says so.
+/// The call, interrupted at a fault that kills the process.
 async fn cut_call(faults: &[Fault]) -> (MemoryLedger, Vec<CallStep>) {
     let ledger = funded().await;
     let lines = Lines::default();
@@ -15,7 +15,7 @@ async fn cut_call(faults: &[Fault]) -> (MemoryLedger, Vec<CallStep>) {
 }
 
 #[tokio::test]
-async fn whenever_a_process_dies_its_call_is_charged_once_or_released() {
+async fn call_of_a_killed_process_is_charged_once_or_released() {
     use Fault::{After, Before, DiesAfter, DiesBefore, Fine};
     let plans: [&[Fault]; 8] = [
         &[Fine, Fine],
@@ -54,7 +54,7 @@ async fn whenever_a_process_dies_its_call_is_charged_once_or_released() {
                 _ => 0,
             };
 
-            // The next process, and one after it: that finds nothing left to do.
+            // The next process ends it, and the one after that finds nothing to do.
             let mut lines = Lines::of(lines);
             for _ in 0..2 {
                 let outbox = opened(&Wire::to(&ledger), &lines, OutboxSettings::default()).await;
@@ -80,7 +80,7 @@ async fn whenever_a_process_dies_its_call_is_charged_once_or_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_process_left_is_ended_while_new_calls_run() {
+async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
     let ledger = funded().await;
     for index in 1..=3 {
         ledger.reserve(&hold(index)).await.unwrap();
@@ -105,7 +105,7 @@ async fn what_an_earlier_process_left_is_ended_while_new_calls_run() {
         ..OutboxSettings::default()
     };
     let outbox = opened(&wire, &lines, settings).await;
-    // It is no debt of this process until it has tried.
+    // The earlier process's call joins this process's backlog only after an attempt to end it.
     assert_eq!(outbox.backlog(), Backlog::default());
     wire.down(true);
 

@@ -1,10 +1,10 @@
-//! What a ledger acknowledged and lost is told again, and what is kept for that is bounded.
+//! Ends that a ledger acknowledged and lost are sent again, and the number kept for that is bounded.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
-    // The clock begins at 1 000 000 ms.
+    // The clock starts at 1 000 000 ms.
     for (at_ms, asked) in [
         (1_000_000, "settle 1"),
         (1_000_000 - 299_000, "settle 1"),
@@ -35,7 +35,7 @@ async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
 }
 
 #[tokio::test]
-async fn a_ledger_that_fell_back_is_told_again_what_it_lost() {
+async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
     let (_, wire, lines, outbox) = fresh_outbox().await;
     for index in 1..=3 {
         served(&outbox, index).await;
@@ -43,8 +43,7 @@ async fn a_ledger_that_fell_back_is_told_again_what_it_lost() {
     outbox.reserve(&hold(4)).await.unwrap();
     outbox.release(number(4), &account(), &key()).await.unwrap();
 
-    // The replica has the holds of the first and the last, knows nothing of the second, and has all
-    // of the third.
+    // The replica has the holds of the first and the last call, nothing of the second, and all of the third.
     let replica = || async {
         let replica = funded().await;
         for index in [1, 3, 4] {
@@ -76,11 +75,11 @@ async fn a_ledger_that_fell_back_is_told_again_what_it_lost() {
         promoted.audit().await.unwrap().breaches,
         Vec::<String>::new()
     );
-    // Once more: nothing is booked twice.
+    // Replayed once more: nothing is booked twice.
     assert_eq!(outbox.replay().await.unwrap(), 0);
     assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
 
-    // The gateway died together with the ledger: the next process tells it.
+    // The gateway died together with the ledger; the next process replays.
     let promoted = replica().await;
     let wire = Wire::to(&promoted);
     let outbox = opened(&wire, &lines, OutboxSettings::default()).await;
@@ -93,7 +92,7 @@ async fn a_ledger_that_fell_back_is_told_again_what_it_lost() {
 
 #[tokio::test]
 async fn a_number_that_may_have_been_charged_long_ago_is_not_counted_as_booked() {
-    // What two processes ago was settled and is known to the log alone: the ledger disputes it.
+    // A call that was settled two processes ago and is known to the log alone: the ledger disputes it.
     let lines = Lines::of(&[
         CallStep::Settle(Arc::new(settlement(1, COST)), 1),
         CallStep::Done {
@@ -110,7 +109,7 @@ async fn a_number_that_may_have_been_charged_long_ago_is_not_counted_as_booked()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_acknowledged_is_kept_until_the_ledger_is_confirmed_for_the_replay_window() {
+async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay_window() {
     let (_, wire, lines, outbox) = fresh_outbox().await;
     let seconds = |seconds| advance(Duration::from_secs(seconds));
     served(&outbox, 1).await;
@@ -118,11 +117,11 @@ async fn what_was_acknowledged_is_kept_until_the_ledger_is_confirmed_for_the_rep
     served(&outbox, 2).await;
     seconds(20).await;
     wire.asked();
-    // Nobody has seen the ledger for seventy seconds.
+    // The ledger was not confirmed for seventy seconds.
     outbox.replay().await.unwrap();
     assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
 
-    // What has just been told again may be lost once more.
+    // A replayed end may be lost once more.
     seconds(59).await;
     outbox.confirmed();
     outbox.replay().await.unwrap();
@@ -132,7 +131,7 @@ async fn what_was_acknowledged_is_kept_until_the_ledger_is_confirmed_for_the_rep
         Vec::<u64>::new()
     );
 
-    // A replay that did not come to its end is still due, whatever is confirmed.
+    // An unfinished replay is still due, even if the ledger is confirmed.
     wire.down(true);
     seconds(61).await;
     assert!(outbox.replay().await.is_err());
@@ -148,12 +147,12 @@ async fn what_was_acknowledged_is_kept_until_the_ledger_is_confirmed_for_the_rep
     outbox.confirmed();
     outbox.replay().await.unwrap();
     assert_eq!(wire.asked(), ["settle 3"]);
-    // The log is told, too: the second call was done fifty seconds after the clock began.
+    // The log may delete it, too: the second call was done fifty seconds after the clock began.
     assert_eq!(lines.0.lock().unwrap().forgotten_until_ms, [1_050_000_u64]);
 }
 
 #[tokio::test]
-async fn what_is_kept_for_a_replay_is_bounded() {
+async fn ends_kept_for_a_replay_are_bounded() {
     let ledger = funded().await;
     let wire = Wire::to(&ledger);
     let settings = OutboxSettings {
@@ -169,7 +168,7 @@ async fn what_is_kept_for_a_replay_is_bounded() {
     assert_eq!(wire.asked(), ["settle 4", "settle 5"]);
 }
 
-/// A ledger that can be put back to what it was.
+/// A ledger that can be put back to an earlier state.
 #[derive(Clone)]
 struct Restorable(Arc<Mutex<MemoryLedger>>);
 
@@ -216,7 +215,7 @@ impl Ledger for Restorable {
 }
 
 #[tokio::test]
-async fn an_account_that_a_backup_does_not_have_keeps_no_other_from_being_told_again() {
+async fn an_account_missing_from_a_backup_does_not_stop_the_replay_of_others() {
     let ledger = Restorable(Arc::new(Mutex::new(funded().await)));
     let newco: AccountId = "newco".parse().unwrap();
     ledger.now().create_account(&newco, "New").await.unwrap();

@@ -1,4 +1,4 @@
-//! What every ledger promises, with leases from the first call on.
+//! The promises of every ledger, with leases from the first call on.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -8,17 +8,22 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{contract::Feed, redis::test_server::Server, testing};
 
-/// What a lease changes, and may: it is a hold of its own, for calls that the ledger has not heard of.
+/// Promises that a lease may change: it is a hold of its own, for calls that the ledger does not know.
 const OTHERWISE: &[&str] = &[
-    // A number that is asked for again may be granted by a lease that was opened meanwhile. Gateways ask once for each.
+    // A repeated hold may be granted by a lease that was opened meanwhile. Gateways ask once for each call.
     "a_hold_asked_for_again_is_granted_once",
     "the_same_hold_asked_for_again_is_granted_once",
     "a_number_cannot_hold_two_things",
-    // The ledger's sweep ends its own holds; those of a lease end in its gateway.
+    "a_dropped_reserve_sent_again_is_granted_once",
+    "a_hold_sent_by_two_threads_is_granted_once",
+    // A lease forgets a call when its charge is acknowledged, so a release after that is recorded as one. Gateways end
+    // each call once.
+    "of_a_settlement_and_a_release_at_once_one_wins",
+    // The ledger's sweep ends its own holds; those of a lease are ended by its gateway.
     "holds_past_their_time_end_by_themselves",
     "only_holds_past_their_time_expire",
     "a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account",
-    // A lease is among the holds that operators see.
+    // Operators see a lease among the holds.
     "a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged",
     "a_suspended_account_gets_no_new_hold_and_its_running_calls_are_charged",
     "amounts_are_exact_up_to_the_largest_and_none_goes_beyond",
@@ -50,10 +55,10 @@ async fn every_promise_is_kept_with_leases() {
     assert!(turns > 20, "{turns} turns: there were no leases");
 }
 
-/// Their connection is driven by the runtime that opened it; where that has ended, the next one opens it anew, and nobody
-/// else has noticed.
+/// The connection for turns is driven by the runtime that opened it. If that runtime has ended, the next one opens it
+/// again, and others do not notice.
 #[tokio::test]
-async fn turns_may_be_told_on_another_runtime_than_before() {
+async fn turns_may_be_sent_on_another_runtime_than_before() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Gateways with leases on one server, with their tasks and clocks: what callers and operators see of them.
+//! Several gateways with leases on one server, with their tasks and clocks: what callers and operators see of them.
 
 use std::{
     collections::HashSet,
@@ -17,7 +17,8 @@ use crate::{
     account::KeyStatus,
     ceiling::Ceilings,
     contract::{
-        Booked, JournalLine, JournalPages, KeyChange, Ledger, LedgerAdmin, Refusal, Settlement,
+        Booked, GroupRecord, JournalLine, JournalPages, KeyChange, Ledger, LedgerAdmin, Refusal,
+        Settlement,
     },
     money::MicroRub,
     number::RequestNumber,
@@ -27,7 +28,7 @@ use crate::{
 
 const PRICE: i64 = 10;
 
-/// Gateways on one server, each with a connection and a task of its own.
+/// Gateways on one server, each with its own connection and task.
 struct Fleet {
     server: Server,
     gateways: Vec<RedisLedger>,
@@ -35,7 +36,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// On an account with so much money and the key k1; a lease is taken with the first call.
+    /// An account with this much money and the key k1. A lease is taken with the first call.
     async fn new(count: usize, money: i64) -> Self {
         let server = Server::start().await;
         let (mut gateways, mut tasks) = (Vec::new(), JoinSet::new());
@@ -61,8 +62,8 @@ impl Fleet {
         }
     }
 
-    /// Callers at each gateway, one call after the other each, until each was refused in a row so often. Says how
-    /// many calls were served.
+    /// Runs callers at each gateway, one call after another, until each was refused `refusals` times in a row. Returns
+    /// how many calls were served.
     async fn serve_all(&self, callers: usize, refusals: usize) -> usize {
         let served = serve_at(&self.gateways, callers, refusals).await;
         served.into_iter().sum()
@@ -73,7 +74,7 @@ impl Fleet {
         counts.map(|counts| counts.granted).sum()
     }
 
-    /// All is given back and adds up; each call that was served has its receipt.
+    /// Asserts that everything is given back and adds up, and that each served call has its receipt.
     async fn ends_sound(mut self, served: usize, money: i64) {
         for gateway in &self.gateways {
             assert!(gateway.give_back().await, "{:?}", gateway.lease_counts());
@@ -102,7 +103,7 @@ impl Fleet {
     }
 }
 
-/// The same at these gateways, by gateway.
+/// As [`Fleet::serve_all`], at these gateways; returns the numbers by gateway.
 async fn serve_at(gateways: &[RedisLedger], callers: usize, refusals: usize) -> Vec<usize> {
     let mut calling = JoinSet::new();
     for (nth, gateway) in gateways.iter().enumerate() {
@@ -128,7 +129,7 @@ async fn serve_at(gateways: &[RedisLedger], callers: usize, refusals: usize) -> 
     by_gateway
 }
 
-/// A call that costs what is held for it. Whether it was served.
+/// Makes a call that costs what is held for it. Returns whether it was served.
 async fn call(gateway: &RedisLedger) -> bool {
     match try_call(gateway).await {
         Ok(()) => true,
@@ -137,7 +138,7 @@ async fn call(gateway: &RedisLedger) -> bool {
     }
 }
 
-/// The same; what was charged was charged whole.
+/// As [`call`], and asserts that the charge is the whole cost.
 async fn try_call(gateway: &RedisLedger) -> Result<(), LedgerError> {
     let wish = Hold {
         number: RequestNumber::now_v7(),
@@ -160,7 +161,7 @@ async fn try_call(gateway: &RedisLedger) -> Result<(), LedgerError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_money_pays_for_is_served_and_nothing_beyond() {
+async fn exactly_the_affordable_calls_are_served() {
     for (gateways, calls) in [(1, 10), (3, 10), (2, 3_000), (3, 3_000), (8, 3_000)] {
         let money = calls * PRICE;
         let fleet = Fleet::new(gateways, money).await;
@@ -174,9 +175,9 @@ async fn what_the_money_pays_for_is_served_and_nothing_beyond() {
     }
 }
 
-/// Beyond its memory a server lends nothing: leases are given back, and hardly asked for. Ends are charged.
+/// Without memory, a server grants no leases: leases are returned, and rarely requested. Ends are charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_out_of_memory_lends_nothing_more() {
+async fn server_out_of_memory_grants_no_more_leases() {
     const SOON: Duration = Duration::from_secs(3);
     let money = 10_000_000 * PRICE;
     let fleet = Fleet::new(1, money).await;
@@ -211,7 +212,7 @@ async fn a_server_that_is_out_of_memory_lends_nothing_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parallel_calls_on_money_for_ten_are_ten() {
+async fn money_for_ten_calls_serves_ten_of_many_parallel_ones() {
     let fleet = Fleet::new(3, 10 * PRICE).await;
     let mut calling = JoinSet::new();
     for n in 0..500 {
@@ -230,7 +231,7 @@ async fn parallel_calls_on_money_for_ten_are_ten() {
 
 /// I12: what an operator has forbidden is forbidden at all gateways once the command is acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_operator_forbade_is_granted_nowhere_once_that_is_acknowledged() {
+async fn no_hold_is_granted_after_a_change_is_acknowledged_to_the_operator() {
     for what in ["suspend", "disable", "ceiling"] {
         let money = 10_000_000;
         let fleet = Fleet::new(3, money).await;
@@ -259,7 +260,7 @@ async fn what_an_operator_forbade_is_granted_nowhere_once_that_is_acknowledged()
         while fleet.granted_from_leases() < 500 {
             sleep(Duration::from_millis(5)).await;
         }
-        // One without leases waits for the others', too.
+        // A gateway without leases waits for the others' leases, too.
         let without = fleet.server.ledger().await;
         let operator = if what == "disable" {
             &without
@@ -295,7 +296,7 @@ async fn what_an_operator_forbade_is_granted_nowhere_once_that_is_acknowledged()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_correction_takes_what_leases_have_and_no_call_holds() {
+async fn correction_can_take_leased_money_that_no_call_holds() {
     let money = 100_000;
     let fleet = Fleet::new(2, money).await;
     for gateway in &fleet.gateways {
@@ -314,9 +315,9 @@ async fn a_correction_takes_what_leases_have_and_no_call_holds() {
     fleet.ends_sound(400, money - left).await;
 }
 
-/// A hold that may be less than it wants is not less because the rest is leased.
+/// A hold that may be smaller than it wants is not smaller because the rest is leased.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_holds_less_because_the_rest_is_leased() {
+async fn a_hold_is_not_smaller_because_the_rest_is_leased() {
     let money = 100_000;
     let fleet = Fleet::new(2, money).await;
     for gateway in &fleet.gateways {
@@ -337,7 +338,7 @@ async fn nobody_holds_less_because_the_rest_is_leased() {
     fleet.ends_sound(200, money).await;
 }
 
-/// Two with leases and one without: all that the money pays for is served, and each gets its share.
+/// Two gateways with leases and one without: all that the money pays for is served, and each gets its share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_without_leases_is_not_starved() {
     const CALLS: usize = 6_000;
@@ -356,7 +357,7 @@ async fn a_gateway_without_leases_is_not_starved() {
     fleet.ends_sound(CALLS, money).await;
 }
 
-/// What others have leased and no call holds is held for its call, as soon as they hear of it.
+/// Money that others have leased, and no call holds, is held for the call as soon as they notice the recall.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_without_leases_gets_what_others_have_leased() {
     let money = 100_000;
@@ -382,17 +383,17 @@ async fn a_gateway_without_leases_gets_what_others_have_leased() {
             .release(rest.number, &acme(), &rest.key)
             .await
             .unwrap();
-        // There are leases again when the recall is over.
+        // Gateways take leases again when the recall is over.
         sleep(Duration::from_millis(1_100)).await;
     }
     println!("waited for what others had leased: {waits:?}");
     fleet.ends_sound(200, money).await;
 }
 
-/// Those who ask for what a dead gateway has leased wait a while, and not once its time is over; what is free is theirs
-/// meanwhile, and all of it when the lease has ended.
+/// Calls that need what a dead gateway has leased wait a while, and no longer once the lease has expired. Free money is
+/// available to them meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_gateways_lease_keeps_nobody_waiting_for_long() {
+async fn a_dead_gateways_lease_delays_other_calls_only_until_it_expires() {
     let money = 100_000;
     let mut fleet = Fleet::new(1, money).await;
     for _ in 0..100 {
@@ -436,7 +437,7 @@ async fn a_dead_gateways_lease_keeps_nobody_waiting_for_long() {
     assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// What a dead gateway had leased pays for the calls that it left, and for nobody else's.
+/// A dead gateway's lease pays for the calls that the gateway left, and for no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     let money = 100_000;
@@ -453,7 +454,7 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
             number: wish.number,
             held: micro(PRICE),
             lease: dead.lease_of(wish.number, &wish.key),
-            // The next process comes late.
+            // The next process starts late.
             fresh: false,
             ..settlement(0, "k1", PRICE)
         };
@@ -466,7 +467,7 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     fleet.tasks.abort_all();
     drop(dead);
     let other = fleet.server.ledger().await;
-    // All else is held by somebody.
+    // All other money is held.
     let rest = Hold {
         least: MicroRub::ZERO,
         ..hold(7, "k1", money)
@@ -484,9 +485,9 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// A machine that was copied while it ran: the one that is heard first goes on, the other one grants nothing more.
+/// A machine was copied while it ran: the owner whose turn arrives first continues, the other grants nothing more.
 #[tokio::test]
-async fn a_second_owner_of_a_lease_is_fenced() {
+async fn second_owner_of_a_lease_is_fenced_off() {
     use crate::leases::{
         Now, Step,
         lease::{Lease, Size},
@@ -500,7 +501,7 @@ async fn a_second_owner_of_a_lease_is_fenced() {
     let mut lease = Lease::new(RequestNumber::now_v7(), &acme(), &key("k1"), 500);
     let open = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&open, &ledger.turn(&open).await.unwrap());
-    // The copy tells its next turn, which the lease's first owner has never heard of.
+    // The copy sends its next turn, of which the lease's first owner does not know.
     let copied = Turn {
         step: Step::GoOn,
         before: open.this.clone(),
@@ -515,7 +516,7 @@ async fn a_second_owner_of_a_lease_is_fenced() {
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
     assert!(lease.is_lost());
     assert_eq!(lease.reserve(&hold(2, "k1", 1), Now::default()), None);
-    // What it had granted is paid from the lease.
+    // The owner's granted holds are paid from the lease.
     let mut told = lease
         .settle(&settlement(1, "k1", 60), Now::default())
         .unwrap();
@@ -529,9 +530,9 @@ async fn a_second_owner_of_a_lease_is_fenced() {
     assert_eq!(stored[0].held_rub, micro(40));
 }
 
-/// Nothing is granted when either of the gateway's clocks says that it is too late.
+/// Nothing is granted if either of the gateway's clocks shows that it is too late.
 #[tokio::test]
-async fn a_lease_grants_nothing_after_its_time() {
+async fn expired_lease_grants_nothing() {
     use crate::leases::{
         Now,
         lease::{Lease, Size},
@@ -561,9 +562,9 @@ async fn a_lease_grants_nothing_after_its_time() {
     }
 }
 
-/// How much work of the server a call is, beside one without a lease.
+/// How much work a call is for the server, compared with one without a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_keys_calls_cost_the_server_less() {
+async fn leases_reduce_the_servers_work_for_a_busy_key() {
     const CALLERS: u64 = 64;
     const CALLS_EACH: u64 = 200;
     let calls = CALLERS * CALLS_EACH;
@@ -609,7 +610,7 @@ async fn a_busy_keys_calls_cost_the_server_less() {
     fleet.ends_sound(served, money).await;
 }
 
-/// Commands that the server executed, those of scripts among them, and the time that scripts took, in µs.
+/// The number of commands that the server executed, including those in scripts, and the time that scripts took, in µs.
 fn cost(stats: &str) -> (u64, u64) {
     let (mut commands, mut script_us) = (0, 0);
     for line in stats.lines() {
@@ -623,4 +624,83 @@ fn cost(stats: &str) -> (u64, u64) {
         }
     }
     (commands, script_us)
+}
+
+/// Stops a gateway as a kill would: nothing reports its leases any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_gateway_returns_its_leases() {
+    let quiet = Duration::from_millis(600);
+    let mut fleet = Fleet::new(1, 100_000).await;
+    let killed = &fleet.gateways[0];
+    while killed.lease_counts().unwrap().granted < 10 {
+        assert!(call(killed).await);
+    }
+    let started = async |owner: &str| {
+        let settings = LeaseSettings::new(Duration::from_millis(500), owner);
+        fleet.server.ledger().await.with_leases(settings)
+    };
+    let (again, other) = (started("gateway 0").await, started("gateway 1").await);
+    let calling = async {
+        // A lease that has turns is of a gateway that lives, whatever its name.
+        let until = Instant::now() + 2 * quiet;
+        while Instant::now() < until {
+            assert!(call(killed).await);
+        }
+    };
+    let (taken, ()) = tokio::join!(again.give_back_left(quiet), calling);
+    assert_eq!(taken.unwrap(), 0);
+    fleet.tasks.shutdown().await;
+    assert_eq!(other.give_back_left(quiet).await.unwrap(), 0);
+    let held = async || again.account(&acme()).await.unwrap().held_rub;
+    assert_ne!(held().await, MicroRub::ZERO);
+    assert_eq!(again.give_back_left(quiet).await.unwrap(), 1);
+    assert_eq!(held().await, MicroRub::ZERO);
+    assert_eq!(again.leases_of(&acme()).await.unwrap(), []);
+    assert_eq!(again.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreported_ends_of_a_key_do_not_move_with_it_into_a_group() {
+    let fleet = Fleet::new(1, 10_000_000).await;
+    let gateway = &fleet.gateways[0];
+    let group = GroupRecord {
+        id: "g1".parse().unwrap(),
+        name: "g1".into(),
+        removed: false,
+    };
+    let account = acme();
+    let made = gateway.create_group(&account, &group, Ceilings::NONE);
+    made.await.unwrap();
+    while gateway.lease_counts().unwrap().granted < 100 {
+        assert!(call(gateway).await);
+    }
+    let mut ends = Vec::new();
+    for _ in 0..60 {
+        let wish = Hold {
+            number: RequestNumber::now_v7(),
+            ttl: HOUR,
+            ..hold(0, "k1", PRICE)
+        };
+        let held = gateway.reserve(&wish).await.unwrap().held;
+        ends.push(Settlement {
+            number: wish.number,
+            held,
+            ..settlement(0, "k1", PRICE)
+        });
+    }
+    let change = KeyChange {
+        group: Some(Some(group.id.clone())),
+        ..KeyChange::default()
+    };
+    // The calls have ended before the command begins.
+    let settling = join_all(ends.iter().map(|end| gateway.settle(end)));
+    let id = key("k1");
+    let (settled, moved) = tokio::join!(settling, gateway.change_key(&id, &change));
+    assert!(settled.iter().all(Result::is_ok), "{settled:?}");
+    assert_eq!(moved.unwrap().record.group, Some(group.id));
+    let groups = gateway.groups(&acme()).await.unwrap();
+    assert_eq!(groups[0].spent_rub, MicroRub::ZERO);
+    assert!(call(gateway).await);
+    let groups = gateway.groups(&acme()).await.unwrap();
+    assert_eq!(groups[0].spent_rub, micro(PRICE));
 }

@@ -1,4 +1,4 @@
-//! What a turn of a lease writes down, beside what calls write that are settled one by one.
+//! Data that a turn of a lease writes, compared with calls that are settled one by one.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
 
 const MONEY: i64 = 100_000;
 
-/// A turn that opens a lease of k1, or goes on with it, with ends of calls that cost as much as they may.
+/// A turn that opens a lease of k1, or continues it, with ends of calls that cost as much as possible.
 fn turn(lease: RequestNumber, words: [&str; 2], ends: &[Settlement]) -> Turn {
     let [before, this] = words.map(str::to_owned);
     Turn {
@@ -34,6 +34,7 @@ fn turn(lease: RequestNumber, words: [&str; 2], ends: &[Settlement]) -> Turn {
         this,
         give: micro(0),
         more: micro(1_000),
+        raise: micro(0),
         short_of: micro(0),
         ttl_ms: 60_000,
         grants_ms: 1_000,
@@ -82,13 +83,13 @@ fn receipts(lines: &[JournalLine]) -> Vec<&Receipt> {
 }
 
 #[tokio::test]
-async fn a_turns_calls_are_lines_of_the_journal_as_if_they_had_come_alone() {
+async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-    // Numbers of two stretches of time, and one without.
+    // Numbers in two ranges of time, and one without a time.
     let numbers: Vec<RequestNumber> = [1_u128, 0x0190_163d_8694_739b_aea5_966c_26f8_ad91]
         .map(|n| RequestNumber::from_uuid(uuid::Uuid::from_u128(n)))
         .into_iter()
@@ -103,7 +104,7 @@ async fn a_turns_calls_are_lines_of_the_journal_as_if_they_had_come_alone() {
     ledger.enter(&acme(), &topup("second", 7)).await.unwrap();
     ledger.reserve(&hold(900, "k1", 50)).await.unwrap();
     ledger.settle(&settlement(900, "k1", 50)).await.unwrap();
-    // One is told again, among others, by whoever has them from an outbox: it was charged.
+    // An outbox reports one of these calls again, among others: it was charged already.
     let left = Turn {
         step: Step::Tell,
         ..turn(lease, ["b", "c"], &ends[3..])
@@ -141,7 +142,7 @@ async fn a_turns_calls_are_lines_of_the_journal_as_if_they_had_come_alone() {
     }
     let mut books = JournalPages::up_to(&ledger.books(&acme()).await.unwrap());
     assert_eq!(books.next(&ledger).await.unwrap().unwrap(), whole);
-    // Sums go on from any line, also within an entry, as an earlier version has left them.
+    // Sums continue from any line, also within an entry: sums of an earlier version may end there.
     for limit in 1..whole.len() {
         let part = JournalPart {
             limit,
@@ -175,7 +176,7 @@ async fn an_entry_that_charges_a_call_twice_is_a_breach() {
     ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
     let breaches = async || ledger.audit().await.unwrap().breaches;
     assert_eq!(breaches().await, Vec::<String>::new());
-    // The same entry once more, as a turn would leave it that has forgotten what was charged.
+    // Writes the entry a second time, as a faulty turn would that charges its calls again.
     let script = "
 local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
@@ -194,9 +195,9 @@ return 1";
     );
 }
 
-/// It is answered as it was at first, however it is told again.
+/// A repeat gets the first result, however the call is settled again.
 #[tokio::test]
-async fn a_call_is_charged_once_by_whichever_turn() {
+async fn call_in_two_turns_is_charged_once() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -208,10 +209,10 @@ async fn a_call_is_charged_once_by_whichever_turn() {
     let charged = |settled: &Settled| (settled.booked, settled.charged, settled.repeated);
     let first = (Booked::Held, micro(40), false);
     assert_eq!(charged(&answer.ends[0]), first);
-    // Whoever told it knows nothing more of the lease: its answer was lost.
+    // The process does not know the lease any more: its answer was lost.
     let settled = ledger.settle(&end).await.unwrap();
     assert_eq!(charged(&settled), (first.0, first.1, true));
-    // The outbox of a dead process tells it too, of this lease and of one that there never was.
+    // The outbox of a dead process settles it too, with this lease and with one that never existed.
     for lease in [lease, RequestNumber::now_v7()] {
         let left = Settlement {
             lease: Some(lease),
@@ -220,7 +221,7 @@ async fn a_call_is_charged_once_by_whichever_turn() {
         let settled = ledger.settle(&left).await.unwrap();
         assert_eq!(charged(&settled), (first.0, first.1, true));
     }
-    // Of a lease that is gone, and too late to be sure: that is written down once.
+    // The lease is gone, and it is too late to be sure; that is recorded once.
     let stale = Settlement {
         fresh: false,
         lease: Some(RequestNumber::now_v7()),
@@ -240,9 +241,9 @@ async fn a_call_is_charged_once_by_whichever_turn() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// What the calls of a turn share is kept once.
+/// The parts of items that calls of a turn share are stored once.
 #[tokio::test]
-async fn a_receipt_of_a_turn_takes_half_the_memory_of_one_alone() {
+async fn receipt_in_a_turn_takes_half_the_memory_of_a_single_one() {
     const CALLS: usize = 2_000;
     const TOGETHER: [usize; 6] = [1, 4, 8, 16, 24, 32];
     let mut sizes = Vec::new();
@@ -276,13 +277,13 @@ async fn a_receipt_of_a_turn_takes_half_the_memory_of_one_alone() {
                 word = this;
             }
         }
-        // They live for ten minutes.
+        // Results of ended holds expire after ten minutes; delete them now.
         let script = "for _, key in ipairs(redis.call('KEYS', 'tg:{acme}:d:*')) do redis.call('DEL', key) end return 1";
         let _: i64 = server.ask(&["EVAL", script, "0"]).await;
         sizes.push((memory(&server).await - before) / CALLS);
     }
     println!("bytes of the server for a receipt, of turns of {TOGETHER:?}: {sizes:?}");
-    // Of few calls the server's own share of an entry is much.
+    // For few calls, the server's own overhead per entry is large.
     let [alone, few, turns @ ..] = &sizes[..] else {
         unreachable!("there are six")
     };
@@ -298,16 +299,16 @@ async fn memory(server: &Server) -> usize {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Whoever settled it knew nothing of the lease: a gateway without leases, by an outbox that does not name it.
+/// A gateway without leases settled the call, from an outbox that does not name the lease.
 #[tokio::test]
-async fn what_was_settled_alone_is_not_charged_again_in_a_turn() {
+async fn call_settled_individually_is_not_charged_again_in_a_turn() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
     let numbers = [(); 3].map(|()| RequestNumber::now_v7());
-    // One that was held by itself, and one that only the lease had held.
+    // One call had a hold of its own, and one only that of the lease.
     let own = Hold {
         number: numbers[0],
         ..hold(0, "k1", 50)
@@ -336,9 +337,9 @@ async fn what_was_settled_alone_is_not_charged_again_in_a_turn() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// A turn that came when its lease was unknown noted it as nobody's; then it was charged by itself.
+/// A turn that arrived while its lease was unknown recorded the call as stale; then the call was charged on its own.
 #[tokio::test]
-async fn what_a_turn_found_stale_and_was_charged_alone_is_not_charged_again() {
+async fn stale_call_of_a_turn_charged_individually_is_not_charged_again() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -361,7 +362,7 @@ async fn what_a_turn_found_stale_and_was_charged_alone_is_not_charged_again() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Another gateway took a call for dead, since its lease was over, and made it anew.
+/// Another gateway took the call for dead, since its lease had expired, and ran it again.
 #[tokio::test]
 async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_comes_late() {
     let server = Server::start().await;
@@ -378,7 +379,7 @@ async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_come
     let [forbidden, other] = [(); 2].map(|()| RequestNumber::now_v7());
     ledger.forbid(forbidden, &acme()).await.unwrap();
     let ends = [ended(forbidden, 60), ended(other, 7)];
-    // By its owner, by whoever finds its outbox, and by one who takes another lease for the call's.
+    // Reported by its owner, by the reader of its outbox, and by a process that names another lease.
     let own = turn(lease, ["a", "b"], &ends);
     let left = Turn {
         step: Step::Tell,
@@ -397,7 +398,7 @@ async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_come
             "{told:?}"
         );
     }
-    // What was charged before somebody forbade it stays so, whoever tells it again.
+    // Charges from before the prohibition stay, however often they are reported again.
     ledger.forbid(other, &acme()).await.unwrap();
     let told = Turn::tell(lease, &ended(other, 7));
     let again = ledger.turn(&told).await.unwrap().ends[0];
@@ -406,7 +407,7 @@ async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_come
     crate::testing::is_sound(&ledger).await;
 }
 
-/// What an owner tells is found by the number's time, and by nothing that looks like it.
+/// Ends that an owner reports are found by the number's time, and by nothing that only looks like it.
 #[tokio::test]
 async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
     let server = Server::start().await;
@@ -414,14 +415,15 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
     open(&ledger, MONEY).await;
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-    // Of 20 s, one each 50 ms; all of a number's other digits are the same, so that one ends as the next begins.
+    // Over 20 s, one every 50 ms. All other digits of the numbers are equal, and a number's end looks like the next
+    // one's beginning.
     let at = |n: u128| {
         let time = (1_795_713_301_418 + 50 * n) << 80;
         RequestNumber::from_uuid(uuid::Uuid::from_u128(time | 0x7_694d_694d_694d_694d_694d))
     };
     let (mut word, mut told) = ("a".to_owned(), Vec::new());
     for round in 0..4 {
-        // Calls that ended together began long apart.
+        // Calls that ended together began at different times.
         let numbers: Vec<RequestNumber> = (0..100).map(|n| at(4 * n + round)).collect();
         let ends: Vec<Settlement> = numbers.iter().map(|number| ended(*number, 1)).collect();
         let this = round.to_string();
@@ -430,7 +432,7 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
         (word, told) = (this, [told, ends].concat());
     }
     let hashes: Vec<String> = server.ask(&["KEYS", "tg:{acme}:n:?????????"]).await;
-    // 4 s of numbers each; those at either end may be few, and stand by themselves.
+    // Numbers in ranges of 4 s; those at either end may be few, and are then stored singly.
     assert!((4..=6).contains(&hashes.len()), "{hashes:?}");
     for hash in &hashes {
         let turns: i64 = server.ask(&["HLEN", hash]).await;
@@ -451,9 +453,9 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// Turns of earlier versions left each number by itself.
+/// Turns of earlier versions stored each number singly.
 #[tokio::test]
-async fn what_earlier_versions_told_in_turns_is_known() {
+async fn calls_in_turns_of_earlier_versions_are_found() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -483,9 +485,9 @@ return 1";
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// Two turns that were not answered, on connections that were slow, come when the lease was given back.
+/// Two turns without an answer, on slow connections, arrive after the lease was given back.
 #[tokio::test]
-async fn turns_that_come_again_behind_the_last_one_charge_nothing() {
+async fn repeated_earlier_turns_charge_nothing() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -509,9 +511,9 @@ async fn turns_that_come_again_behind_the_last_one_charge_nothing() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// As an outbox tells again after a failover, and a new process what a dead one left.
+/// As an outbox sends them again after a failover, and a new process sends those of a dead one.
 #[tokio::test]
-async fn ends_that_are_told_again_together_are_booked_once_each() {
+async fn ends_repeated_together_are_booked_once_each() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -540,7 +542,7 @@ async fn ends_that_are_told_again_together_are_booked_once_each() {
         .lines()
         .find(|line| line.starts_with("cmdstat_evalsha:"));
     let count = scripts.unwrap().split(['=', ',']).nth(1).unwrap();
-    // A turn of each lease, those that are no lease's, and the one that comes twice.
+    // One turn per lease, the calls without a lease, and the call that comes twice.
     assert!(count.parse::<u32>().unwrap() <= 5, "{count} scripts");
     assert_eq!(answers.len(), ends.len());
     for (n, ((_, end, known), answer)) in ends.iter().zip(answers).enumerate() {
@@ -556,15 +558,15 @@ async fn ends_that_are_told_again_together_are_booked_once_each() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Enough that a turn writes their numbers down together.
+/// Enough calls for a turn to store their numbers together.
 fn many(count: usize, cost: i64) -> Vec<Settlement> {
     let ends = (0..count).map(|_| ended(RequestNumber::now_v7(), cost));
     ends.collect()
 }
 
-/// Most calls are held and charged by a lease: they have no room for a script, which takes 3 KB.
+/// A lease holds and charges most calls: their futures have no space for a script, which takes 3 KB.
 #[tokio::test]
-async fn a_call_of_a_lease_is_small() {
+async fn call_of_a_lease_takes_little_memory() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     let (hold, settlement) = (hold(1, "k1", 5), settlement(1, "k1", 5));

@@ -1,18 +1,27 @@
 //! The leases of gateways on one Redis.
 
+use std::{collections::HashMap, time::Duration};
+
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use super::{ACCOUNTS_AT_ONCE, LeaseView, RedisLedger};
 use crate::{
     account::AccountId,
     conn::{Lane, RedisFault},
-    contract::{BookError, Hold, LedgerError, Reserved},
+    contract::{Adjusted, Adjustment, BookError, Hold, LedgerError, Reserved},
     leases::{
         LeaseCounts, LeaseLedger, LeaseSettings, Leases, RECALL_LOOK_EVERY, RECALL_WAIT, Turn,
         TurnAnswer, until_heard,
     },
 };
+
+/// How long a lease with this gateway's name has no turn before its owner counts as dead. A living gateway reports each
+/// of its leases at least every 5 s: one with the same name may be a copy of this machine.
+pub const LEFT_FOR: Duration = Duration::from_secs(6);
+/// A gateway reports an end within 32 ms; its turn takes some time more.
+const ENDS_TOLD: Duration = Duration::from_millis(100);
 
 impl LeaseLedger for RedisLedger {
     async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
@@ -26,24 +35,28 @@ impl LeaseLedger for RedisLedger {
     async fn hold(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         self.reserve_in_ledger(hold).await
     }
+
+    async fn adjust_hold(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        self.adjust_in_ledger(adjustment).await
+    }
 }
 
 impl RedisLedger {
-    /// The same ledger, and from here on with leases while [`RedisLedger::tend_leases`] runs. One that has them keeps
-    /// those that it has.
+    /// Enables leases, which are taken while [`RedisLedger::tend_leases`] runs. A ledger that has leases already keeps
+    /// its settings.
     #[must_use]
     pub fn with_leases(self, settings: LeaseSettings) -> Self {
         self.0.leases.get_or_init(|| Leases::new(settings));
         self
     }
 
-    /// What leases have done; `None` where there are none.
+    /// Counters of the leases; `None` if leases are not enabled.
     #[must_use]
     pub fn lease_counts(&self) -> Option<LeaseCounts> {
         self.leases().map(Leases::counts)
     }
 
-    /// The leases of an account, of all gateways.
+    /// The leases of an account, over all gateways.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -71,11 +84,11 @@ impl RedisLedger {
         Ok(all)
     }
 
-    /// Looks after leases: tells the ledger of them. Does not end; whoever owns the runtime runs it. While nobody does,
-    /// no lease is got, and those that there are end when their time is over. Without leases there is nothing to do.
+    /// Sends the turns of leases to the ledger. Never returns; run it on the owner's runtime. While it is not run, no
+    /// lease is taken, and existing ones expire. Without leases it does nothing.
     ///
-    /// Turns have a connection to themselves, on the runtime that runs this. Give it one with a thread of its own: a server
-    /// on the same machine is woken where a turn is written, and calls whose thread wrote it would wait behind the turn.
+    /// Turns use a connection of their own, on the runtime that runs this. Give it a runtime with its own thread:
+    /// writing a turn wakes a server on the same machine, and calls on the writing thread would wait behind the turn.
     pub async fn tend_leases(&self) {
         match self.leases() {
             Some(leases) => leases.tend(self).await,
@@ -83,12 +96,71 @@ impl RedisLedger {
         }
     }
 
-    /// Gives back all that no call holds; no lease is taken from here on. Says whether all leases were ended.
+    /// Gives back everything that no call holds; no lease is taken from here on. Returns whether all leases were
+    /// closed.
     pub async fn give_back(&self) -> bool {
         match self.leases() {
             Some(leases) => leases.give_back().await,
             None => true,
         }
+    }
+
+    /// Returns the leases of an earlier process of this gateway: their owner has this gateway's name, and they had no
+    /// turn for `left_for`. Call this after that process's reports are sent. Returns the number of leases.
+    ///
+    /// # Errors
+    /// The ledger is out of reach; the leases that are left end when their time is over.
+    pub async fn give_back_left(&self, left_for: Duration) -> Result<usize, BookError> {
+        let before = self.left_leases().await?;
+        if before.is_empty() {
+            return Ok(0);
+        }
+        let grants_for = self.leases().map_or(Duration::ZERO, Leases::grants_for);
+        sleep(left_for.max(grants_for)).await;
+        let words: HashMap<_, _> = before
+            .iter()
+            .map(|left| (left.number, &left.last))
+            .collect();
+        let mut count = 0;
+        for left in self.left_leases().await? {
+            if words.get(&left.number) == Some(&&left.last) {
+                let (number, account, key) = (left.number, &left.account, &left.key);
+                let turn = Turn::close(number, account, key, &left.last, Uuid::now_v7());
+                let closed = self.turn_of(&turn, Lane::Apart).await;
+                closed.map_err(|error| BookError::Unavailable(error.into()))?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// The leases whose owner has this gateway's name, and that this process does not know.
+    async fn left_leases(&self) -> Result<Vec<LeaseView>, BookError> {
+        let Some(leases) = self.leases() else {
+            return Ok(Vec::new());
+        };
+        let mut left = self.all_leases().await?;
+        left.retain(|lease| lease.owner == leases.owner() && lease.calls_rub.is_none());
+        Ok(left)
+    }
+
+    /// Waits until gateways have reported the ends that have happened on the account: later bookings belong to later
+    /// calls.
+    pub(super) async fn ends_are_told(&self, account: &AccountId) -> Result<(), RedisFault> {
+        let (now, leases) = self.leases_at(account).await?;
+        let Some(grants_until_ms) = leases.iter().map(|lease| lease.grants_until_ms).max() else {
+            return Ok(());
+        };
+        let until = Instant::now() + until_heard(now, grants_until_ms);
+        while self.recall_in(account).await? > 0 && Instant::now() < until {
+            if let Some(leases) = self.leases() {
+                leases.recalled(account);
+            }
+            sleep(RECALL_LOOK_EVERY).await;
+        }
+        // A lease that grants nothing any more may have ends to report.
+        sleep(ENDS_TOLD).await;
+        Ok(())
     }
 
     pub(super) fn leases(&self) -> Option<&Leases> {
@@ -99,8 +171,8 @@ impl RedisLedger {
         self.leases().map_or("", Leases::owner)
     }
 
-    /// What a correction would take may lie in leases that no call holds anything of. Says whether some was asked for,
-    /// and waited for.
+    /// Recalls leased money for a correction that did not fit, and waits for it. Returns whether any lease had to be
+    /// recalled.
     pub(super) async fn recall_for_entry(&self, account: &AccountId) -> Result<bool, RedisFault> {
         let until = Instant::now() + RECALL_WAIT;
         let mut asked = false;
@@ -114,8 +186,8 @@ impl RedisLedger {
         Ok(asked)
     }
 
-    /// Waits until no gateway grants anything on the account that it was leased before now: what an operator has
-    /// forbidden is forbidden everywhere then.
+    /// Waits until no gateway can grant money that was leased before now. From then on an operator's command is in
+    /// force on all gateways.
     pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();

@@ -1,5 +1,5 @@
-//! Leases and the scripts by random steps: gateways that grant from leases, turns whose answers are lost, gateways that
-//! die, recalls, operators, a server that falls back. `redis-server` has to be installed.
+//! Tests leases and the scripts by random steps: gateways that grant from leases, turns whose answers are lost,
+//! gateways that die, recalls, operators, a server that falls back. `redis-server` must be installed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -36,7 +36,7 @@ use crate::{
 const GATEWAYS: usize = 3;
 const KEYS: usize = 2;
 const MONEY: i64 = 5_000;
-/// Longer than any case: time is tested elsewhere.
+/// Longer than any case; time is tested elsewhere.
 const GRANTS_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ enum Step {
     Crash {
         gateway: usize,
     },
-    /// A settlement that a dead process left is told, or told again.
+    /// Sends a settlement that a dead process has left, once more or for the first time.
     Tell {
         nth: usize,
     },
@@ -80,12 +80,12 @@ enum Step {
         enabled: bool,
         ceiling: Option<i64>,
     },
-    /// How many of a key's calls may be open at once.
+    /// Limits the open calls of a key.
     Limit {
         key: usize,
         concurrency: Option<u32>,
     },
-    /// What the group may spend that both keys are in.
+    /// Sets the ceiling of the group that both keys are in.
     SetGroup(Option<i64>),
     Suspend(bool),
     Remember,
@@ -95,9 +95,9 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// It never came to the server.
+    /// The turn never reached the server.
     LostBefore,
-    /// It was done.
+    /// The turn was carried out.
     LostAfter,
 }
 
@@ -139,7 +139,7 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
 
 type Checked = Result<(), TestCaseError>;
 
-/// A call that runs.
+/// A running call.
 #[derive(Clone, Debug)]
 struct Call {
     number: RequestNumber,
@@ -154,47 +154,47 @@ struct Gateway {
     hears: Vec<(RequestNumber, oneshot::Receiver<Told>)>,
 }
 
-/// What one run has, and what was promised in it.
+/// The state of one run, and what was promised in it.
 struct World<'a> {
     server: &'a Server,
     ledger: RedisLedger,
     gateways: Vec<Gateway>,
-    /// Settled by nobody yet: their processes are dead.
+    /// Not settled yet; their processes are dead.
     left: Vec<Settlement>,
-    /// Told and acknowledged, to be told again after a fall back.
+    /// Sent and acknowledged; to be sent again after the server falls back.
     acknowledged: Vec<Settlement>,
     settled: HashMap<RequestNumber, Settled>,
-    /// Costs of calls that cost no more than what was held for them.
+    /// Calls that cost no more than what was held for them.
     covered: BTreeSet<RequestNumber>,
     entries: u32,
     clock: u64,
     /// The most that the group may have spent and hold.
     of_group: i64,
-    /// Turns that give back what the server still has in leases that it has made their owners lose.
+    /// Turns that give back what the server still has in leases whose owners have lost them.
     left_behind: Vec<Turn>,
-    /// Something was lost that had been acknowledged, or had expired: a call may find its money gone.
+    /// Something acknowledged was lost, or has expired: a call may find its money gone.
     fell: bool,
     remembered: bool,
 }
 
 #[test]
-fn money_is_where_the_leases_say_whatever_happens() {
+fn leases_account_for_all_money_in_any_order_of_events() {
     let [granted, _] = run(120, false, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 500, "only {granted} holds came from leases");
 }
 
 #[test]
-fn books_add_up_where_the_server_falls_back_and_leases_expire() {
+fn books_balance_after_the_server_falls_back_and_leases_expire() {
     let [granted, given_back] = run(120, true, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 300, "only {granted} holds came from leases");
     assert!(given_back > 0, "no lease was given back that had been lost");
 }
 
-/// Each rule of a turn, left out, is missed.
+/// If a rule of a turn is left out, the test fails.
 #[test]
-fn a_rule_that_is_left_out_of_the_script_is_missed() {
+fn simulation_detects_a_rule_missing_from_the_script() {
     let rules = [
-        // What a lease paid is no longer in it: where each end is paid whole, and otherwise.
+        // A paid amount leaves the lease, whether the lease pays the whole end or a part of it.
         (
             "left, all_held, money.held = left - total, minus(all_held, total), minus(money.held, total)",
             "",
@@ -203,7 +203,7 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
             "left, all_held, money.held = left - cover, minus(all_held, cover), minus(money.held, cover)",
             "",
         ),
-        // An end that is told twice is charged once.
+        // An end that is reported twice is charged once.
         (
             "total and not known and booked_here",
             "total and booked_here",
@@ -214,39 +214,39 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
         ),
         // A call is found by its number.
         ("      call('HSET', hash, unpack(fields))\n", ""),
-        // So are those of a turn that was told already.
+        // Calls of a turn that was sent before are found by their number, too.
         ("not goes_on and turns_in(batch.turns)", "false"),
         ("word == 'ok' and not again and", "word == 'ok' and"),
-        // A call has its line.
+        // Each call has its line.
         (
             "    some[#some + 1] = lined[i]",
             "    some[math.max(#some, 1)] = lined[i]",
         ),
-        // A turn that is told twice is done once.
+        // A turn that is sent twice is carried out once.
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
-        // A lease gets what is free.
+        // A lease gets at most what is free.
         ("math.min(more, math.floor(free / (2 * leases)))", "more"),
-        // What is given back is no longer held.
+        // An amount that is given back is no longer held.
         (
             "left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)",
             "left = left + change",
         ),
-        // What a lease has counts against the group's ceiling.
+        // A lease's amount counts against the group's ceiling.
         ("    group.held = minus(group.held + change, 0)", ""),
         (
             "local free = room_in(minus(balance, all_held), money, group, 0)",
             "local free = room(minus(balance, all_held), money, 0)",
         ),
-        // What it pays is spent in the group.
+        // A charge paid by a lease counts as spent in the group.
         (
             "  charge_group(group, minus(used, money.used), now, change)",
             "",
         ),
-        // Where the number of calls is limited, each is held by itself.
+        // If the number of open calls is limited, each call has its own hold.
         ("and not over and not money.calls", "and not over"),
-        // A lease that ends is a call less.
+        // The end of a lease reduces the number of open calls.
         ("    count_call(key, -1)", ""),
-        // A lease pays for its own calls.
+        // A lease pays only for its own calls.
         (
             "booked == 'held' and math.min(call_end.cover, cost, left) or 0",
             "0",
@@ -258,8 +258,8 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
     }
 }
 
-/// How many holds leases granted, and how many leases were given back that had been lost; or what was found. A sabotage takes
-/// one text of the script for another.
+/// Runs cases and returns how many holds leases granted, and how many lost leases were given back; or what was found. A
+/// sabotage replaces one text of the script by another.
 fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64; 2], String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -293,7 +293,7 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64;
     Ok(counts.get())
 }
 
-/// What the script does from some ends on it does from few; a sabotage takes one text of it for another.
+/// Lowers the script's thresholds, so that few ends suffice. A sabotage replaces one text of the script by another.
 pub(super) fn of_few_ends(ledger: &mut RedisLedger, sabotage: Option<(&str, &str)>) {
     let mut text = include_str!("../scripts/turn.lua").to_owned();
     let few = [
@@ -344,7 +344,7 @@ impl<'a> World<'a> {
             record.group = Some(group.id.clone());
             ledger.create_key(&record, ceilings).await.unwrap();
         }
-        // Many turns tell something, and so charge their ends one by one.
+        // Many turns emit events, and so charge their ends one by one.
         let levels: Vec<String> = (1..25).map(|n| (200 * n).to_string()).collect();
         let levels = levels.join(",");
         let _: i64 = server.ask(&["HSET", "tg:{acme}", "lo", &levels]).await;
@@ -452,7 +452,7 @@ impl<'a> World<'a> {
                     .operate(|scripts| &scripts.set_group, &["", ":k"], &args)
                     .await;
                 prop_assert_eq!(word, "ok");
-                // What was spent and held before it was lowered stays.
+                // Spending and holds from before it was lowered remain.
                 self.of_group = ceiling.map_or(i64::MAX, |ceiling| ceiling.max(taken));
                 Ok(())
             }
@@ -468,7 +468,7 @@ impl<'a> World<'a> {
                 self.copy("acme", "kept").await;
                 self.remembered = true;
                 let settled = &self.settled;
-                // What is not in the copy, or may not be.
+                // Ends that the replica lacks, or may lack.
                 self.acknowledged
                     .retain(|ended| !settled.contains_key(&ended.number));
                 Ok(())
@@ -477,7 +477,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An operator's step, without the wait for gateways: they take their turns by steps of the case.
+    /// Runs an operator's step without waiting for gateways; their turns are steps of the case.
     async fn operate(
         &self,
         script: impl Fn(&scripts::Scripts) -> &crate::conn::RedisScript,
@@ -620,7 +620,7 @@ impl<'a> World<'a> {
         self.hear(gateway)
     }
 
-    /// What was answered to ends. One that was not heard is asked for again.
+    /// Handles results of ends. An end without a result is reported again.
     fn hear(&mut self, gateway: usize) -> Checked {
         let mut waiting = Vec::new();
         for (number, mut hears) in std::mem::take(&mut self.gateways[gateway].hears) {
@@ -645,7 +645,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// What holds of every settlement: it moves money once, and a call that cost no more than its hold is paid whole.
+    /// Checks what is true of every settlement: it moves money once, and a call that cost no more than its hold is paid
+    /// whole.
     fn heard(&mut self, number: RequestNumber, settled: Settled) -> Checked {
         if let Some(first) = self.settled.get(&number)
             && !self.fell
@@ -661,7 +662,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Its outbox has what has ended, and of what was running how it is settled now.
+    /// The outbox has the ends, and for running calls the settlements as of now.
     fn crash(&mut self, gateway: usize) -> Checked {
         self.hear(gateway)?;
         let unheard: BTreeSet<RequestNumber> = {
@@ -677,7 +678,7 @@ impl<'a> World<'a> {
             let half = self.settlement_of(gateway, &call, call.held / 2);
             self.covered.insert(call.number);
             left.push(Settlement {
-                // It may take the next process long to come.
+                // The next process may take long to start.
                 fresh: half.lease.is_none(),
                 ..half
             });
@@ -693,7 +694,7 @@ impl<'a> World<'a> {
         }
         let mut settlement = self.left[nth % self.left.len()].clone();
         if self.settled.contains_key(&settlement.number) && !self.fell {
-            // As by one that was told of its end before, and forgot where it had held.
+            // As a process reports it that has the call's end but not its lease.
             settlement.lease = None;
         }
         let settled = self.ledger.settle(&settlement).await.unwrap();
@@ -722,7 +723,7 @@ impl<'a> World<'a> {
         self.copy("kept", "acme").await;
         self.fell = true;
         for settlement in self.acknowledged.clone() {
-            // As the outbox replays: not what its lease has yet to tell.
+            // As the outbox replays: not the ends that its lease has yet to report.
             let known = |gateway: &Gateway| {
                 let mut leases = gateway.leases.iter().flatten();
                 leases.any(|lease| lease.knows(settlement.number))
@@ -750,7 +751,7 @@ return 1";
         let _: i64 = self.server.ask(&["EVAL", script, "0", from, to]).await;
     }
 
-    /// What always holds.
+    /// Checks what is always true.
     async fn check(&mut self) -> Checked {
         let audit = self.ledger.audit().await.unwrap();
         prop_assert_eq!(audit.breaches, Vec::<String>::new());
@@ -783,8 +784,8 @@ return 1";
         Ok(())
     }
 
-    /// All ends, all is given back, and the books add up. Says how many holds leases granted, and how many that had been lost
-    /// were given back.
+    /// Ends all calls, gives everything back, and checks the books. Returns how many holds leases granted, and how many
+    /// lost leases were given back.
     async fn end(&mut self) -> Result<[u64; 2], TestCaseError> {
         for gateway in 0..GATEWAYS {
             while !self.gateways[gateway].running.is_empty() {
@@ -805,7 +806,7 @@ return 1";
         let mut given_back = 0;
         for turn in std::mem::take(&mut self.left_behind) {
             prop_assert!(self.fell, "a lease was lost");
-            // Or the server fell back once more.
+            // Or the server has fallen back once more.
             if self.ledger.turn(&turn).await.unwrap().word == Word::Done {
                 given_back += 1;
                 let leases = self.ledger.leases_of(&acme()).await.unwrap();
@@ -813,7 +814,7 @@ return 1";
             }
         }
         self.check().await?;
-        // What dead processes had ends by itself.
+        // Leases of dead processes expire.
         for lease in self.ledger.leases_of(&acme()).await.unwrap() {
             let number = lease.number.to_string();
             let _: i64 = self
@@ -835,7 +836,7 @@ return 1";
         losses.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Each call that moved money has one line, and is found by its number.
+    /// Checks that each call that moved money has one line, and is found by its number.
     async fn receipts_are_found(&self) -> Result<u64, TestCaseError> {
         let page = self
             .ledger

@@ -3,12 +3,12 @@
 local MAX = 9007199254740991
 local call, floor = redis.call, math.floor
 
--- `..` and tostring() write numbers from 10^14 on as 1e+14.
+-- `..` and tostring() write numbers from 10^14 on in the form 1e+14.
 local function text(n)
   return string.format('%.0f', n)
 end
 
--- Amounts among the arguments. A script that finds a bad one has written nothing yet.
+-- Parses amounts in the arguments. A script that finds an invalid amount has written nothing yet.
 local function signed_amount(argument)
   local n = tonumber(argument)
   if not n or n ~= floor(n) or n < -MAX or n > MAX then

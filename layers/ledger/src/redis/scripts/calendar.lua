@@ -1,4 +1,4 @@
--- Days and months of UTC, counted from the first of 1970: calendar.rs has the same.
+-- Days and months in UTC, counted from the beginning of 1970. calendar.rs computes the same.
 
 local function day_of(ms)
   return (ms - ms % 86400000) / 86400000
@@ -15,9 +15,9 @@ local function month_of(ms)
   return (era * 400 + year - 1970) * 12 + month_from_march + 2
 end
 
--- The current month or day of a key that has used so much: its index, what had been used before it, and
--- whether the field has yet to be written. The field has the one of the key's last charge,
--- "<index>:<used before it>". A clock that went back over midnight does not begin it anew.
+-- The current month or day of a key that has used `used`: its index, what had been used before it, and whether the
+-- field must be written. The field contains the period of the key's last charge, "<index>:<used before it>". If the
+-- clock went back over midnight, the last period continues.
 local function period_of(field, now, used)
   if field then
     local index, before = string.match(field, '^(%d+):(%d+)$')

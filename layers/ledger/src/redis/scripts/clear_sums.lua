@@ -1,7 +1,7 @@
 #!lua
--- Forgets all sums, unless somebody has written some since their names were read. KEYS[1] = the version and the places of
--- journals, KEYS[2] = the names of all keys with sums, the other keys = sums. ARGV: the version that was read, and
--- the one from then on. Answers 1 if it did.
+-- Deletes all sums, unless some were written since their names were read. KEYS[1] = the version and the positions of
+-- journals, KEYS[2] = the names of all keys with sums, the other keys = sums. ARGV: the version that was read, and the
+-- new one. Returns 1 if they were deleted.
 if (redis.call('HGET', KEYS[1], 'v') or '0') ~= ARGV[1] then
   return 0
 end

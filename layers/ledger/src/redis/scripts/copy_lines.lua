@@ -1,9 +1,9 @@
 #!lua
--- Writes a stretch of a journal as another ledger had it, oldest first. What is there already is passed
--- over. KEYS[2] = the journal, then the places of the calls' receipts.
--- ARGV: whether older lines are missing (0 or 1), then for each line: ms and sequence of its place, how long
--- its receipt is kept in ms (0: it is no call), how many words follow, and its fields and values in turn.
--- Answers how many lines were written.
+-- Writes lines of a journal as another ledger had them, oldest first. Lines that exist already are skipped. KEYS[2] =
+-- the journal, then the positions of the calls' receipts.
+-- ARGV: whether older lines are missing (0 or 1), then for each line: ms and sequence of its position, how long its
+-- receipt is kept in ms (0 if it is not a call), how many words follow, and its fields and values in turn.
+-- Returns the number of lines written.
 local last_ms, last_sequence = 0, 0
 if redis.call('EXISTS', KEYS[2]) == 1 then
   local info = redis.call('XINFO', 'STREAM', KEYS[2])
@@ -14,7 +14,7 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
     end
   end
 elseif ARGV[1] == '1' then
-  -- A stream that has had more than it has is one that has forgotten something (see books.lua).
+  -- A stream to which more was added than it contains has dropped something (see books.lua).
   redis.call('XADD', KEYS[2], '0-1', 'kind', 'forgotten')
   redis.call('XDEL', KEYS[2], '0-1')
   last_sequence = 1

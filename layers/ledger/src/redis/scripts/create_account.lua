@@ -1,5 +1,5 @@
 #!lua
--- Opens an account; the same name again changes nothing. ARGV: name. Answers a word.
+-- Opens an account; the same name again changes nothing. ARGV: name. Returns a word.
 local name = redis.call('HGET', KEYS[1], 'name')
 if name then
   return name == ARGV[1] and 'ok' or 'exists'

@@ -1,8 +1,8 @@
 #!lua
--- with: amounts, clock, telling
--- Books a payment or a correction, once for each id. KEYS[2] = entries, KEYS[3] = the journal,
--- KEYS[4] = what the account tells.
--- ARGV: id, amount (signed), reason (empty for a payment), retention in ms. Answers a word.
+-- with: amounts, clock, journal, telling
+-- Books a payment or a correction, once per id. KEYS[2] = entries, KEYS[3] = the journal, KEYS[4] = the account's
+-- events.
+-- ARGV: id, amount (signed), reason (empty for a payment), retention in ms. Returns a word.
 local change, retention = signed_amount(ARGV[2]), amount(ARGV[4])
 local row = redis.call('HMGET', KEYS[1], 'b', 'h', 'lo')
 if not row[1] then
@@ -22,7 +22,7 @@ end
 redis.call('HSET', KEYS[2], ARGV[1], text(change))
 redis.call('HSET', KEYS[1], 'b', text(balance))
 local now = now_ms()
-redis.call('XADD', KEYS[3], 'MINID', '~', text(math.max(now - retention, 0)), '*',
+add_line(KEYS[3], now, retention, true,
   'kind', 'entry', 'at', text(now), 'id', ARGV[1], 'amount', text(change), 'reason', ARGV[3])
 tell(KEYS[4], now, retention, ARGV[3] == '' and 'top_up' or 'correction', 'id', ARGV[1], 'amount', text(change),
   'reason', ARGV[3], 'balance', text(balance))

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- with: amounts, clock
--- Lets a hold live for ARGV[2] ms from now. ARGV: number, ttl in ms. Answers whether it stood.
+-- Makes a hold live for ARGV[2] ms from now. ARGV: number, ttl in ms. Returns whether the hold existed.
 local ttl = amount(ARGV[2])
 if redis.call('HEXISTS', KEYS[1], 'o:' .. ARGV[1]) == 0 then
   return 0

@@ -1,10 +1,10 @@
 #!lua
--- Gives their numbers to events of an account, in the order in which the account has them. KEYS[1] = the feed,
--- KEYS[2] = how far each account's events are in it, KEYS[3] = the last number, KEYS[4] = the account's events, where they
--- are on this server for sure.
--- ARGV: account, how far its events were, the last of these events' places, how many are kept, then for each event: its
--- place, how many words follow, its fields and values in turn. Answers how many were added: none where another gateway
--- was here first, or where the account has no such last event: a failover has lost it since it was read.
+-- Numbers events of an account, in the account's order. KEYS[1] = the feed, KEYS[2] = how far each account's events are
+-- in the feed, KEYS[3] = the last number, KEYS[4] = the account's events, if they are certainly on this server.
+-- ARGV: account, how far its events were in the feed, the position of the last of these events, how many events are
+-- kept; then for each event: its position, how many words follow, its fields and values in turn. Returns how many were
+-- added: none if another gateway was here first, or if the account does not have the last event, because a failover has
+-- lost it since it was read.
 if (redis.call('HGET', KEYS[2], ARGV[1]) or '0-0') ~= ARGV[2] then
   return 0
 end

@@ -1,22 +1,23 @@
--- How holds end. KEYS[2] = holds by due time, KEYS[3] = expired holds, KEYS[4] = when those expired.
+-- How holds end. KEYS[2] = holds by expiry time, KEYS[3] = expired holds, KEYS[4] = when those expired.
 
 local TOMBSTONE_MS = 600000
 
--- Open holds are fields `o:<number>` of the account, "<held>:<key>:<want>:<least>".
+-- Open holds are fields `o:<number>` of the account, "<held>:<key>:<want>:<least>"; if a hold was adjusted, the number of
+-- its last adjustment follows.
 local function parse_hold(value)
-  local held, key, want, least = string.match(value, '^(%d+):([^:]+):(%d+):(%d+)$')
-  return tonumber(held), key, tonumber(want), tonumber(least)
+  local held, key, want, least, adjusted = string.match(value, '^(%d+):([^:]+):(%d+):(%d+):?(%d*)$')
+  return tonumber(held), key, tonumber(want), tonumber(least), tonumber(adjusted) or 0
 end
 
--- Counts the open holds of a key, where their number is limited.
+-- Counts the open calls of a key whose number is limited.
 local function count_call(key, by)
   local calls = key .. '.n'
   call('HSET', KEYS[1], calls, text(math.max(stored(call('HGET', KEYS[1], calls)) + by, 0)))
 end
 
--- Takes an open hold off the books; what it held is given back to the account and its key.
--- The removals come first: they are allowed when the server is out of memory, and what follows a
--- script's first write is allowed too (where flags are not known, before 7.0).
+-- Removes an open hold from the books; the amount is free again on the account and its key. The removals come first:
+-- they are allowed when the server is out of memory, and what follows a script's first write is allowed too (on servers
+-- before 7.0, which do not support flags).
 local function close(number, value)
   local held, key = parse_hold(value)
   call('ZREM', KEYS[2], number)
@@ -41,7 +42,7 @@ local function forget_expired(number)
   call('ZREM', KEYS[4], number)
 end
 
--- The first result of an ended hold answers repeats, for so long. Its amounts come as text.
+-- Writes the tombstone, which answers repeats with the first result until it expires. Amounts are passed as text.
 local function bury(tombstone, booked, charged, loss, ms)
   call('SET', tombstone, booked .. ':' .. charged .. ':' .. loss, 'PX', ms or TOMBSTONE_MS)
 end

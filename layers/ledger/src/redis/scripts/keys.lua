@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- with: amounts, clock, calendar, state, money
--- Keys of an account as operators see them. KEYS[2] = its key records. ARGV: the keys, none for all.
--- Answers nil, or balance, held, the time in ms, and for each key its record, the fields of its money, the version
--- first, and those of its group's, none where it is in none.
+-- Keys of an account as operators see them. KEYS[2] = its key records. ARGV: the keys; none means all.
+-- Returns nil, or balance, held, the time in ms, and for each key its record, its version followed by the fields of its
+-- money, and the fields of its group's money, empty if it is in no group.
 local row = redis.call('HMGET', KEYS[1], 'b', 'h')
 if not row[1] then
   return false

@@ -1,12 +1,12 @@
--- The money of a key.
+-- The money of keys and groups.
 
--- The fields of a key's money, in the order in which `money_of` takes them.
+-- The fields of a key's money, in the order of `money_of`.
 local function money_fields(key)
   return key .. '.s', key .. '.u', key .. '.h', key .. '.l', key .. '.lm', key .. '.ld', key .. '.m', key .. '.d'
 end
 
--- The money of a key: `row` has its fields from `at` on. Its bounds are its ceilings with what has been
--- spent under each; the one that begins anew last comes first. Most keys have none.
+-- The money of a key, from its fields in `row` from `at` on. Its bounds are its ceilings with what was spent under
+-- each; the one that resets last comes first. Most keys have none.
 local function money_of(row, at, now)
   local used, bounds = stored(row[at + 1]), {}
   local enabled, group, calls = state_of(row[at])
@@ -27,7 +27,7 @@ local function money_of(row, at, now)
   return {enabled = enabled, used = used, held = stored(row[at + 2]), bounds = bounds, group = group, calls = calls}
 end
 
--- The money of the group that a key is in, or nil. To all that goes by money it is a key's.
+-- The money of the group that a key is in, or nil. It has the form of a key's money.
 local function group_of(money, now)
   if not money.group then
     return nil
@@ -57,8 +57,8 @@ local function bounds_of(money, group)
   return all
 end
 
--- What a key can hold beside its open holds and `beside`, where its account has so much free; and the
--- bound that leaves no more, or nil.
+-- What a key can hold in addition to its open holds and `beside`, if `account` is free in its account; and the bound
+-- that limits it, or nil.
 local function room(account, money, beside)
   local held, least, by = plus(money.held, beside), account, nil
   for i = 1, #money.bounds do
@@ -71,7 +71,7 @@ local function room(account, money, beside)
   return least, by
 end
 
--- The same beside what its group leaves.
+-- As `room`, limited by what the key's group leaves.
 local function room_in(account, money, group, beside)
   local least, by = room(account, money, beside)
   if group then
@@ -81,7 +81,7 @@ local function room_in(account, money, group, beside)
   return least, by
 end
 
--- The refusal that does not depend on an amount, or nil; then the bound that was met, or nil.
+-- The refusal that does not depend on an amount, or nil; then the bound that is used up, or nil.
 local function refusal(money, group, suspended, balance)
   if not money.enabled then
     return 'unknown'
@@ -105,7 +105,7 @@ local function refusal(money, group, suspended, balance)
   return nil
 end
 
--- How answers tell of a bound: which ceiling, and of which month or day.
+-- How answers report a bound: which ceiling, and of which month or day.
 local function told(bound)
   if bound then
     return (bound.group and 'group_' or '') .. bound.ceiling, bound.index
@@ -113,7 +113,7 @@ local function told(bound)
   return '', 0
 end
 
--- What a charge makes of a group's money, by `change`.
+-- Adds a charge to a group's money, through `change`.
 local function charge_group(group, charged, now, change)
   local name = 'g:' .. group.id
   change(name .. '.u', text(plus(group.used, charged)))

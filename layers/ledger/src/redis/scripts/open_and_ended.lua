@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Which of the numbers ARGV are open holds although they have ended. KEYS[2] = expired holds, then the
+-- Returns which of the numbers ARGV are open holds although their calls have ended. KEYS[2] = expired holds, then the
 -- numbers' tombstones.
 local both = {}
 for i, number in ipairs(ARGV) do

@@ -1,6 +1,7 @@
 #!lua flags=no-writes
--- Where the entries of calls are that leases were charged for, of those that stand by themselves. KEYS[2...] = the hashes of
--- numbers that begin alike. ARGV: for each call which of them, counted from 1, and its field there. Answers a place for each, or an empty text.
+-- The journal positions of single calls that leases were charged for. KEYS[2...] = the hashes of numbers that begin
+-- alike. ARGV: for each call, the index of its hash, counted from 1, and its field there. Returns a position for each,
+-- or an empty text.
 local places = {}
 for i = 1, #ARGV, 2 do
   places[#places + 1] = redis.call('HGET', KEYS[1 + ARGV[i]], ARGV[i + 1]) or ''

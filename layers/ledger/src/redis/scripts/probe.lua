@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- with: amounts, clock, calendar, state, money
--- Whether the key could hold anything at all. ARGV: key. Answers a word, the ceiling that refuses it if one
--- does, and of which month or day.
+-- Whether the key could hold anything at all. ARGV: key. Returns a word, the ceiling that refuses it, if one does, and
+-- of which month or day.
 local row = redis.call('HMGET', KEYS[1], 'b', 's', money_fields(ARGV[1]))
 if not row[1] then
   return {'unknown', '', 0}

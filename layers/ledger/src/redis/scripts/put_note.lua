@@ -1,6 +1,6 @@
 #!lua
--- Writes a note where its version is still this one (0: there is none). KEYS[1] = all notes, "<version>:<text>".
--- ARGV: name, version, text; an empty one takes the note away. Answers a word.
+-- Writes a note if its version is still ARGV[2] (0: if there is no note). KEYS[1] = all notes, "<version>:<text>".
+-- ARGV: name, version, text; an empty text deletes the note. Returns a word.
 local known = redis.call('HGET', KEYS[1], ARGV[1])
 local there = known and string.match(known, '^(%d+):') or '0'
 if there ~= ARGV[2] then

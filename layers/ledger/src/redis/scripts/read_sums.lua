@@ -1,6 +1,8 @@
 #!lua
--- Reads sums and how far they go, at one moment. KEYS[1] = the version and the places of journals, the other keys = sums.
--- ARGV: an account, or nothing for all. Answers its places, or all fields, then the fields of each of the other keys.
+-- Reads sums and how far they reach, at one moment. KEYS[1] = the version and the positions of journals, the other keys
+-- = sums.
+-- ARGV: an account, or nothing for all. Returns the account's positions, or all fields, then the fields of each of the
+-- other keys.
 local answer = {}
 if ARGV[1] == '' then
   answer[1] = redis.call('HGETALL', KEYS[1])

@@ -1,8 +1,9 @@
 #!lua flags=no-writes
 -- with: amounts, turns
--- The journal's entry of a call. KEYS[2] = its place in the journal, KEYS[3] = the journal; of numbers that turns of leases
--- have charged, KEYS[4] = where they stand by themselves, KEYS[5] = where the turns stand. ARGV: what the number does not share
--- with others there. Answers nil, or the entry's fields and values in turn.
+-- The journal entry of a call. KEYS[2] = its position in the journal, KEYS[3] = the journal. For calls charged by turns
+-- of leases: KEYS[4] = the hash with single calls, KEYS[5] = the hash with turns. ARGV: the part of the number that
+-- differs within those.
+-- Returns nil, or the entry's fields and values in turn.
 local function entry_at(place)
   local entry = place and call('XRANGE', KEYS[3], place, place)[1]
   return entry and entry[2]

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- with: amounts, state, holds
--- Ends a hold without a charge. The tombstone is written even where there is no hold, so that a
--- RESERVE still on its way finds it gone. KEYS[5] = the number's tombstone. ARGV: number, and for how many milliseconds
--- the tombstone stays, where that is longer than the usual time.
+-- Ends a hold without a charge. The tombstone is written even if there is no hold, so that a RESERVE still in flight is
+-- refused.
+-- KEYS[5] = the number's tombstone. ARGV: number, and how many milliseconds the tombstone lives, if that is longer than
+-- the usual time.
 local number = ARGV[1]
 local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number)
 if not row[1] or redis.call('EXISTS', KEYS[5]) == 1 then

@@ -2,8 +2,8 @@
 -- usual: reserve_usual
 -- with: amounts, calendar, clock, state, money, holds, expiry
 -- Holds money for a call: I1. KEYS[5] = the number's tombstone.
--- ARGV: number, key, want, least, ttl in ms. Answers what is held and what is free then; or why not: word,
--- amount, amount, the ceiling that refuses it if one does, and of which month or day.
+-- ARGV: number, key, want, least, ttl in ms. Returns what is held and what is then free; or a refusal: word, amount,
+-- amount, the ceiling that refuses it, if one does, and of which month or day.
 local number, key = ARGV[1], ARGV[2]
 local want, least, ttl = amount(ARGV[3]), amount(ARGV[4]), amount(ARGV[5])
 
@@ -33,7 +33,7 @@ if refused then
   return {refused, 0, 0, told(met)}
 end
 
--- Ends what is past its time, and looks again.
+-- Ends expired holds and reads the amounts again.
 local function expired_some()
   if expire(32, now) == 0 then
     return false

@@ -1,7 +1,7 @@
 #!lua
 -- with: calendar
--- The usual case of reserve.lua, which knows all of them: nothing is known of the number, and the key may have all
--- it wants. Amounts are written as they came. What is not usual leaves everything alone and answers nothing.
+-- The usual case of reserve.lua, which handles all cases: the number is new, and the key may have all that it wants.
+-- Amounts are written as they were passed. In any other case this changes nothing and returns nothing.
 do
   local call, number, key = redis.call, ARGV[1], ARGV[2]
   local want, least, ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -37,10 +37,10 @@ do
   if want and least and ttl and spendable and row[5] == '1' and row[3] ~= '1' and not row[4]
     and 0 <= least and least <= want and want <= free and 0 <= ttl and ttl <= 9007199254740991
     and want % 1 == 0 and least % 1 == 0 and ttl % 1 == 0
-    -- Few accounts have expired holds: mostly one question answers both.
+    -- Few accounts have expired holds; usually one command answers both questions.
     and (call('EXISTS', KEYS[5], KEYS[3]) == 0
       or call('EXISTS', KEYS[5]) == 0 and call('HEXISTS', KEYS[3], number) == 0) then
-    -- `call` writes whole numbers as digits, to 10^17.
+    -- `call` writes whole numbers up to 10^17 as digits.
     call('HSET', KEYS[1], 'h', held + want, key_holds, key_held + want,
       open, ARGV[3] .. ':' .. key .. ':' .. ARGV[3] .. ':' .. ARGV[4])
     call('ZADD', KEYS[2], now + ttl, number)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- with: amounts, state, holds
--- Adds or changes a key: its record and its money fields in one step. I12 holds from here on.
--- KEYS[2] = the account's key records, KEYS[3] = holds by due time. ARGV: key, the record as it was read (empty: there
--- must be none), the new record, its state (see state.lua), the ceilings in all, of a month and of a day ('=' leaves one,
--- empty takes it away). Answers: word, the record's version.
+-- Adds or changes a key: its record and its money fields in one step. I12 holds from here on. KEYS[2] = the account's
+-- key records, KEYS[3] = holds by expiry time. ARGV: key, the record as it was read (empty if there must be none), the
+-- new record, its state (see state.lua), the ceilings in all, per month and per day ('=' leaves one as it is, an empty
+-- text removes it). Returns a word and the record's version.
 local key, before, after, state = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local ceilings = {['.l'] = ARGV[5], ['.lm'] = ARGV[6], ['.ld'] = ARGV[7]}
 for part, ceiling in pairs(ceilings) do
@@ -17,7 +17,7 @@ end
 if (redis.call('HGET', KEYS[2], key) or '') ~= before then
   return {'changed', 0}
 end
--- A deleted key stays deleted, whatever a gateway had in mind.
+-- A deleted key stays deleted, whatever change a gateway sends.
 if before ~= '' and cjson.decode(before).status == 'deleted' and cjson.decode(after).status ~= 'deleted' then
   return {'deleted', 0}
 end
@@ -26,7 +26,7 @@ local _, joined, limit = state_of(state)
 if joined and joined ~= left and call('HGET', KEYS[1], 'g:' .. joined .. '.s') ~= '1' then
   return {'no_group', 0}
 end
--- What the key holds goes with it; what it has used stays where it was.
+-- The key's holds move with it; what it has used stays in the old group.
 if joined ~= left then
   local row = call('HMGET', KEYS[1], key .. '.u', key .. '.h')
   local function move(group, sign)

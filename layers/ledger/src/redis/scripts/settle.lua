@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
 -- usual: settle_usual
--- with: amounts, calendar, clock, state, money, holds, telling, turns
+-- with: amounts, calendar, clock, state, money, holds, journal, telling, turns
 -- Charges a call and ends its hold, once: I3, I5.
--- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it,
--- KEYS[8] = what the account tells; of numbers that turns of leases have charged, KEYS[9] = where they stand by
--- themselves, KEYS[10] = where the turns stand.
--- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms, what the number does
--- not share with others in KEYS[9] and KEYS[10].
--- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves
--- one entry to look into.
--- Answers what was charged, in the usual case; or how it was booked, charged, loss, whether that is the first
--- result repeated (0 or 1); behind that, where the charge tells something, how many events that are.
+--
+-- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's position in it, KEYS[8] = the
+-- account's events. For calls charged by turns of leases: KEYS[9] = the hash with single calls, KEYS[10] = the hash
+-- with turns.
+-- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms, the part of the
+-- number that differs within KEYS[9] and KEYS[10].
+-- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves one journal
+-- entry to investigate.
+-- Returns what was charged, in the usual case; otherwise how it was booked, charged, loss, whether that is the first
+-- result repeated (0 or 1), and, if the charge emits events, how many.
 local number, key, cost, retention = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[7])
 local caller_held = text(amount(ARGV[5]))
 
@@ -25,8 +26,8 @@ if first then
   return {booked, tonumber(charged), tonumber(loss), 1}
 end
 
--- Told before in a turn of a lease, by whoever knows nothing more of the lease. What has a hold of its own was in none that
--- stands there: a lease pays for what is held by nothing else.
+-- It was charged before by a turn of a lease, and this process does not know the lease any more. A call with a hold of
+-- its own is in no turn that is stored: a lease pays only for calls without a hold.
 local turn = not row[4] and turn_with(ARGV[8], turns_in(KEYS[10])) or call('HGET', KEYS[9], ARGV[8])
 local charged_before = turn and calls_at(KEYS[6], turn)[number]
 if charged_before and charged_before[1] ~= 'stale' then
@@ -43,12 +44,13 @@ local function journal(booked, charged, loss, group)
   if group then
     line[#line + 1], line[#line + 2] = 'group', group.id
   end
-  local added = call('XADD', KEYS[6], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(line))
+  -- As seldom as the usual case leaves it to this one.
+  local added = add_line(KEYS[6], now, retention, now % 32 == 0, unpack(line))
   call('SET', KEYS[7], added, 'PX', text(retention))
 end
 
--- A receipt outlives its tombstone and tells what was done. A hold that came back meanwhile, by a
--- RESERVE that was sent twice, ends without a second charge.
+-- A receipt outlives its tombstone and contains the result. A hold that came back meanwhile, through a RESERVE that was
+-- sent twice, ends without a second charge.
 if place then
   local entry = call('XRANGE', KEYS[6], place, place)[1]
   local receipt = {}
@@ -76,7 +78,7 @@ else
     booked = 'forced'
   end
 end
--- A settlement on another key than its hold's is nobody's.
+-- A settlement on another key than its hold's moves nothing.
 if not booked or holder ~= key then
   if not place then
     journal('stale', '0', '0')
@@ -92,7 +94,7 @@ if booked == 'held' then
     group.held = minus(group.held, held)
   end
 end
--- The hold was promised: it pays even where a ceiling has been lowered since.
+-- The hold was granted: it pays even if a ceiling has been lowered since.
 local beside = 0
 if money.enabled then
   beside = room_in(minus(balance, plus(all_held, held)), money, group, held)
@@ -100,7 +102,7 @@ end
 local charged = math.min(cost, plus(held, beside))
 local loss = minus(cost, charged)
 
--- As `close` does, and the charge in the same write.
+-- As `close` does, with the charge in the same write.
 if booked == 'held' then
   call('ZREM', KEYS[2], number)
   call('HDEL', KEYS[1], 'o:' .. number)

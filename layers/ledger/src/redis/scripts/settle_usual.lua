@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- The usual case of settle.lua, which knows all of them: the hold stands, is what the caller says, pays for the whole
--- call, and is not the key's first one of the day, thus not of the month: `.m` is brought up to date wherever `.d` is.
--- Amounts are written as they came. Of all milliseconds one in 32 is left to settle.lua, which drops old lines of the
--- journal. What is not usual leaves everything alone and answers nothing.
+-- The usual case of settle.lua, which handles all cases: the hold is open, has the amount that the caller passes, and
+-- pays for the whole call; and the charge is not the key's first of the day, thus not of the month: `.m` is updated
+-- whenever `.d` is. Amounts are written as they were passed. One in 32 milliseconds is left to settle.lua, which drops
+-- old lines of the journal. In any other case this changes nothing and returns nothing.
 do
   local call, number, key = redis.call, ARGV[1], ARGV[2]
   local cost, held, retention = tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[7])
@@ -11,13 +11,13 @@ do
     key .. '.s', key .. '.u', key .. '.h', key .. '.m', key .. '.d', 'lo', key .. '.lo',
     key .. '.l', key .. '.lm', key .. '.ld')
   local balance, all_held, used, key_held = row[1], row[2], row[5], row[6]
-  -- A longer state tells of a group, or of a limit of calls.
+  -- A longer state contains a group, or a limit of open calls.
   if balance and all_held and row[3] and row[4] and #row[4] == 1 and used and key_held and cost and held and retention then
     balance, all_held, used, key_held = tonumber(balance), tonumber(all_held), tonumber(used), tonumber(key_held)
     local time = call('TIME')
     local at = time[1] .. string.sub('00000' .. time[2], -6, -4)
     local now = tonumber(at)
-    -- What comes down to a level, or reaches a ceiling, has to be told: that is not usual.
+    -- A charge that passes a level or reaches a ceiling emits an event, which is not the usual case.
     local tells = false
     if row[9] or row[11] or row[12] or row[13] then
       local function watch(levels, before)
@@ -46,7 +46,7 @@ do
       and 0 <= retention and retention <= now
       and cost % 1 == 0 and held % 1 == 0 and retention % 1 == 0
       and call('EXISTS', KEYS[5], KEYS[7]) == 0 then
-      -- The removals come first, as in `close`. `call` writes whole numbers as digits, to 10^17.
+      -- The removals come first, as in `close`. `call` writes whole numbers up to 10^17 as digits.
       call('ZREM', KEYS[2], number)
       call('HDEL', KEYS[1], open)
       call('HSET', KEYS[1], 'b', balance - cost, 'h', all_held - held,

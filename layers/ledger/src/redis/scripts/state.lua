@@ -1,7 +1,7 @@
--- What a key's field `.s` says.
+-- The contents of a key's field `.s`.
 
--- Whether it is enabled, '0' or '1'; its group, and how many of its calls may be open at once, or nil. The field is one
--- character where there is neither, or "<0 or 1>:<group>:<calls>".
+-- Whether it is enabled, '0' or '1'; its group, or nil; its limit of open calls, or nil. The field is one character if
+-- it has neither group nor limit, otherwise "<0 or 1>:<group>:<calls>".
 local function state_of(field)
   if not field or #field == 1 then
     return field, nil, nil

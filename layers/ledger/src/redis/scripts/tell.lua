@@ -1,7 +1,9 @@
 #!lua
 -- with: clock
--- Adds an event, unless the same was told before. KEYS[1] = the feed, KEYS[2] = what was told, KEYS[3] = the last number.
--- ARGV: for how many ms it is not told again, how many are kept, fields and values in turn. Answers whether it was added.
+-- Adds an event, unless it was emitted before. KEYS[1] = the feed, KEYS[2] = the mark that it was emitted, KEYS[3] =
+-- the last number.
+-- ARGV: for how many ms it is not emitted again, how many events are kept, fields and values in turn. Returns whether
+-- it was added.
 if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[1]) then
   return 0
 end

@@ -1,6 +1,7 @@
--- What falling money tells: book/telling.rs has the same.
+-- The events of falling money. book/telling.rs computes the same.
 
--- The lowest level that what is left has come down to, from above it. Levels stand highest first.
+-- The lowest level that the amount has fallen to, if it was above that level before. Levels are sorted from the
+-- highest.
 local function passed(levels, before, left)
   local lowest = nil
   for level in string.gmatch(levels or '', '%d+') do
@@ -12,13 +13,14 @@ local function passed(levels, before, left)
   return lowest
 end
 
--- Adds an event to those of the account. What the feed has had is forgotten with the journal's lines of its time.
+-- Adds an event to the account's stream. Events are dropped together with journal lines of the same age; the feed has
+-- them by then.
 local function tell(stream, now, retention, kind, ...)
-  call('XADD', stream, 'MINID', '~', text(math.max(now - retention, 0)), '*', 'kind', kind, 'at', text(now), ...)
+  call('XADD', stream, 'MINID', '~', oldest_kept(now, retention), '*', 'kind', kind, 'at', text(now), ...)
 end
 
--- What a charge tells of the ceilings of a key and its group, then of the balance. The levels are those of the balance, of
--- the key and of the group. Answers how many events that are.
+-- Emits the events of a charge: for the ceilings of a key and its group, then for the balance. The levels are those of
+-- the balance, of the key and of the group. Returns the number of events.
 local function tell_charge(stream, now, retention, levels, key, bounds, balance, charged, number)
   local told = 0
   for i = 1, #bounds do

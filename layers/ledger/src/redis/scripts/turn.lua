@@ -1,39 +1,43 @@
 #!lua flags=allow-oom
--- with: amounts, calendar, clock, state, money, holds, telling, turns
--- A turn of a lease: ends of calls that it held money for are charged, and it is opened, made larger or smaller, given
--- back. To all other scripts a lease is a hold of its key: what they keep true of holds is true of leases.
--- A turn that asks for more is sent without the flag above, and anew without asking where the server is out of memory.
--- All that a turn charges is one entry of the journal: a line for each call. Where the calls of an entry are that its lease
--- paid whole is one field of a hash of numbers that begin alike, so that nothing is written for each call alone; where any
--- other is stands under its number.
--- A lease's owner tells each end in one turn, and turns are known by their words: what its own turns have told is not looked
--- for again. What anybody else has told is known by its number. Each end's tombstone stands beside its receipt's place.
--- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells, KEYS[8] = the lease's tombstone;
--- then for each batch of ends whose numbers begin alike where turns stand that have told such numbers; then for each batch
--- where numbers stand by themselves; then for each end its receipt's place, where it was settled by itself.
--- ARGV: the lease's number, its key; what is done ('open', 'go on', 'close', or 'tell': the ends alone); the word of
--- the turn before this one, and this one's; how much is given back, how much more is asked for, with how little left
--- beside it nobody gets more; how long the hold lives, for how long more may be granted from it (0: nothing is), both in
--- ms; whose it is; retention in ms; of the ends, each with a number of its own: their costs together, or nothing where the
--- lease has not all of each; the lines of the entry as they are if each is charged its cost, "<number> <held> <cost>
--- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; what their items
--- share (see the file lines.rs); how many batches there are; for each how many ends, the span of their numbers, and of each
--- number what it does not share with the others, in the order of the lines.
--- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1; 2: somebody asks
--- for it); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or nothing
--- where each was charged its cost; then how many events its charges told; to one that is fenced, the word of the lease's last
--- turn.
+-- with: amounts, calendar, clock, state, money, holds, journal, telling, turns
+-- A turn of a lease: charges ends of calls that the lease held money for; and opens the lease, enlarges it, reduces it,
+-- or gives it back. To all other scripts a lease is a hold of its key, so their invariants of holds cover leases.
+-- A turn that asks for more is sent without the flag above, and again without asking for more if the server is out of
+-- memory.
+-- All calls that a turn charges are one journal entry, with a line per call. If the lease has paid whole all calls of a
+-- batch, the entry's position is one field of a hash of numbers that begin alike, so that nothing is written per call.
+-- For any other call the position is stored under its number.
+-- A lease's owner reports each end in one turn, and turns are identified by their words, so that ends of the owner's
+-- turns are not looked up again. Ends reported by others are identified by their numbers. An end's tombstone has the
+-- name of its receipt's position, apart from one letter.
+-- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = the account's events, KEYS[8] = the lease's
+-- tombstone; then for each batch of ends whose numbers begin alike, the hash with turns; then for each batch, the hash
+-- with single calls; then for each end, its receipt's position, if it was settled on its own.
+-- ARGV: the lease's number; its key; the step ('open', 'go on', 'close', or 'tell', which only reports ends); the word
+-- of the turn before this one; this turn's word; the amount given back; the amount asked for; the amount by which running
+-- calls are to hold more, which is granted whatever else is short; the least free money with which a lease is enlarged; how long the hold lives, and how long holds may be granted from it (0: none), both in ms;
+-- the owner; retention in ms. For the ends, which are all different: the sum of their costs, or nothing if the lease
+-- does not cover each of them whole; the lines of the entry as they are if each is charged its cost, "<number> <held>
+-- <cost> <charged> <loss> <booked> <item>"; for each end, the amount that the lease pays and whether it is fresh,
+-- "<cover>:<0 or 1>"; the shared parts of items (see the file lines.rs); the number of batches; for each batch, the
+-- number of ends, the span of their numbers, and the part of each number that differs within the batch, in the order of
+-- the lines.
+-- Returns the result; the lease's amount; what is free next to it; whether money is short (0 or 1; 2 because of a
+-- recall); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or
+-- nothing if each was charged its cost; the number of events that the charges emitted; and, if fenced, the word of the
+-- lease's last turn.
 local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
-local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
-local total, lines, covers, shared = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15], ARGV[16]
--- Fewer numbers of a batch stand by themselves: who looks for one has to look at each turn of its 4 s.
+local give, more, raise, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8]), amount(ARGV[9])
+local ttl, grants, owner, retention = amount(ARGV[10]), amount(ARGV[11]), ARGV[12], amount(ARGV[13])
+local total, lines, covers, shared = ARGV[14] ~= '' and amount(ARGV[14]), ARGV[15], ARGV[16], ARGV[17]
+-- A batch with fewer numbers is stored singly, because looking one up reads each turn of its 4 s.
 local TOGETHER = 8
--- So many at most are looked for among the numbers of a batch; of more, the batch's are looked for.
+-- At most this many stored numbers are looked up in the batch; if there are more, the batch's numbers are looked up
+-- instead.
 local APART_FEW = 128
 local batches, count = {}, 0
 do
-  local HASHES, BATCHES, many = 8, 17, amount(ARGV[17])
+  local HASHES, BATCHES, many = 8, 18, amount(ARGV[18])
   for i = 1, many do
     local at = BATCHES + 3 * i - 2
     batches[i] = {turns = KEYS[HASHES + i], apart = KEYS[HASHES + many + i], behind = count,
@@ -58,7 +62,7 @@ local bounds = bounds_of(money, group)
 local levels = {row[7], row[8], group and group.levels}
 local refused = refusal(money, group, row[3], balance)
 
--- What the lease has, and how its ends are booked: from it, late, or by force.
+-- The lease's amount, and how its ends are booked: from the lease, late, or by force.
 local left, holder, booked_here = 0, key, nil
 if row[6] then
   left, holder = parse_hold(row[6])
@@ -70,7 +74,7 @@ else
   end
 end
 local word, again, since, last, granted_until = 'ok', false, text(now), nil, 0
--- Leases whose owners died, and whose time is over.
+-- Leases whose owners died and whose time is over.
 local dead = {}
 local record_of = step ~= 'tell' and call('HGET', KEYS[6], lease)
 if step ~= 'tell' then
@@ -87,7 +91,7 @@ if step ~= 'tell' then
     if record_of or row[6] then
       word = 'fenced'
     elseif booked_here or call('EXISTS', KEYS[8]) == 1 then
-      -- It was opened, and its time was over, or it was given back, before this came.
+      -- The lease was opened and has expired, or was given back, before this turn arrived.
       word = 'gone'
     end
     for _, other in ipairs(call('HKEYS', KEYS[6])) do
@@ -102,10 +106,10 @@ if step ~= 'tell' then
   end
 end
 
--- The owner goes on: nobody but him has had these ends, unless they stand under their numbers.
+-- The owner continues its lease: no other process has reported these ends, unless they are stored under their numbers.
 local goes_on = word == 'ok' and not again and (step == 'go on' or step == 'close')
--- Whether any may stand under its number. A small hash is read from its beginning for each number that is asked of it: so
--- it is read once.
+-- Whether any end may be stored under its number. For each number that is looked up in a small hash, the server scans
+-- it from the beginning, so it is read once instead.
 local function may_stand_apart()
   if call('EXISTS', unpack(KEYS, ALONE + 1)) > 0 then
     return true
@@ -123,8 +127,8 @@ local function may_stand_apart()
   end
   return false
 end
--- Where the entries of those are that were told before; and the tombstones of those that were ended for good by somebody else
--- (release.lua), who knew of no lease that goes on.
+-- The positions of ends that were reported before; and the tombstones of calls that another process has ended for good
+-- (release.lua), without knowing of a lease that continues.
 local places, alone, tombstones, known = {}, {}, {}, false
 if count > 0 and (not goes_on or may_stand_apart()) then
   alone = call('MGET', unpack(KEYS, ALONE + 1))
@@ -151,9 +155,9 @@ end
 local used, lost, moved, told = money.used, stored(row[4]), false, 0
 local month, before_month, month_is_new = period_of(row[15], month_of(now), used)
 local day, before_day, day_is_new = period_of(row[16], day_of(now), used)
--- Of which ends there is a line; nothing: of all.
+-- Lines by end, if not all ends have their prepared lines.
 local lined, answers = nil, {}
--- What entries of earlier turns say of their calls.
+-- The calls of entries of earlier turns.
 local entries = {}
 local function charged_before(place, number)
   entries[place] = entries[place] or calls_at(KEYS[5], place)
@@ -161,7 +165,7 @@ local function charged_before(place, number)
 end
 local function charge_one(i, call_end)
   local first = places[i] and charged_before(places[i], call_end.number)
-  -- What was nobody's in a turn may have been charged alone since.
+  -- A call that is stale in a turn may have been charged on its own since.
   if alone[i] and (not first or first[1] == 'stale') then
     first = charged_before(alone[i], call_end.number)
   end
@@ -175,7 +179,7 @@ local function charge_one(i, call_end)
   if not booked and call_end.fresh == '1' and money.enabled then
     booked = 'forced'
   end
-  -- A settlement on another key than its lease's is nobody's.
+  -- A settlement on another key than its lease's moves nothing.
   if not booked or holder ~= key then
     if not places[i] then
       lined[i] = call_end.number .. call_end.held_and_cost .. '0 0 stale ' .. call_end.item
@@ -216,7 +220,7 @@ local function charge_each()
       cover = amount(cover), fresh = fresh})
   end
 end
--- What tells nothing as a whole tells nothing in parts.
+-- If the sum passes no level, no part of it does.
 local function tells_nothing()
   if not row[7] and #bounds == 0 then
     return true
@@ -246,13 +250,13 @@ elseif count > 0 then
   charge_each()
 end
 
--- Over a ceiling that was lowered, nothing more is granted from what is leased.
+-- Over a ceiling that was lowered, nothing more is granted from the lease.
 local over = false
 for i = 1, #bounds do
   local bound = bounds[i]
   over = over or plus(bound.spent, bound.group and group.held or money.held) > bound.limit
 end
--- Nobody could say of how many calls a lease is: where that is limited, each is held by itself.
+-- The number of calls in a lease is unknown here: if it is limited, each call needs a hold of its own.
 local may = not refused and not over and not money.calls
 local free = room_in(minus(balance, all_held), money, group, 0)
 local recalled = math.abs(now - stored(row[5])) < 1000
@@ -269,21 +273,26 @@ elseif word == 'ok' and step ~= 'tell' and not again then
     local leases = call('HLEN', KEYS[6]) - #dead + (record_of and 0 or 1)
     change = math.min(more, math.floor(free / (2 * leases)))
   end
+  -- A refusal here would stop a call that runs, so neither other leases nor a limit of calls stands in its way.
+  if raise > 0 and step ~= 'close' and not refused then
+    change = change + math.min(raise, math.max(free - change, 0))
+  end
   left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)
   if group then
     group.held = minus(group.held + change, 0)
   end
   free = math.max(free - change, 0)
   if step == 'open' and left == 0 then
-    -- Whoever asked has no lease from here on, whatever a late copy of this turn would find.
+    -- The gateway that asked has no lease from here on, even if a late copy of this turn arrives.
     word, resized, stays_closed = refused and 'refused' or 'short', false, true
   elseif not may then
     word = 'refused'
   end
 end
 
--- Before Redis 7 a server that is out of memory lets a script write if its first write is a removal, be it of nothing.
-if more == 0 then
+-- Before Redis 7, a server that is out of memory lets a script write if its first write is a removal, even one that
+-- removes nothing.
+if more == 0 and raise == 0 then
   call('ZREM', KEYS[2], '')
 end
 local closes = resized and step == 'close'
@@ -311,7 +320,7 @@ if entry then
   if group then
     fields[11], fields[12] = 'group', group.id
   end
-  local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(fields))
+  local place = add_line(KEYS[5], now, retention, now % 32 == 0, unpack(fields))
   local written = {}
   for _, batch in ipairs(batches) do
     if goes_on and not lined and batch.count >= TOGETHER then
@@ -368,9 +377,9 @@ end
 if #changed > 0 then
   call('HSET', KEYS[1], unpack(changed))
 end
--- Until when its owner may grant. Where nothing more may be granted it goes on by the turn before until it has heard so, and
--- whoever has forbidden it waits for that; one that asks for nothing more has stopped before it said so. Told again, the turn
--- says that more may be granted, so it may for as long.
+-- Until when the owner may grant. If nothing more may be granted, the owner goes on by its previous turn until it
+-- receives this answer, and the process that has forbidden it waits for that; an owner that asks for no more has
+-- stopped granting before it sent this turn. A repeated turn that may grant extends the time again.
 local until_ms = 0
 if grants > 0 then
   until_ms = may and now + grants or granted_until
@@ -381,7 +390,7 @@ end
 if (resized and not closes) or (again and word == 'ok') then
   call('HSET', KEYS[6], lease, this .. ' ' .. text(until_ms) .. ' ' .. since .. ' ' .. owner)
 end
--- Last, as it is a removal.
+-- Last, because it is a removal.
 for _, other in ipairs(dead) do
   call('HDEL', KEYS[6], other)
 end

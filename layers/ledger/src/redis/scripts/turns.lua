@@ -1,6 +1,7 @@
--- What turns of leases have charged: entries of the journal with a line for each call.
+-- The calls that turns of leases have charged: journal entries with a line per call.
 
--- What the entry at a place says of its calls, or of the one that was settled by itself, by number: how each was booked, charged, loss, and that it is told again.
+-- The results of the calls in the entry at a position, by number, whether it is a turn or a single call: booked,
+-- charged, loss, and that it is a repeat.
 local function calls_at(journal, place)
   local calls = {}
   local entry = call('XRANGE', journal, place, place)[1]
@@ -21,7 +22,7 @@ local function calls_at(journal, place)
   return calls
 end
 
--- What each of so many numbers does not share with the others of its batch; they stand one behind the other.
+-- Splits concatenated parts of numbers, each the part that differs within its batch.
 local NUMBER = 12
 local function numbers_in(text)
   local numbers = {}
@@ -31,7 +32,7 @@ local function numbers_in(text)
   return numbers
 end
 
--- The turns in a hash, "<first>:<last>:<place>": the times of the first and of the last of their numbers, in ms.
+-- The turns in a hash, "<first>:<last>:<position>": the times of their first and last numbers, in ms.
 local function turns_in(hash)
   local turns = {hash = hash, fields = call('HKEYS', hash), first = {}, last = {}, numbers = {}}
   for i, field in ipairs(turns.fields) do
@@ -40,7 +41,7 @@ local function turns_in(hash)
   return turns
 end
 
--- The place of the turn among these that has told a number, or nothing.
+-- The position of the turn among these that has charged a number, or nothing.
 local function turn_with(number, turns)
   -- The lowest 12 bits of its time.
   local high, low = string.byte(number, 1, 2)

@@ -1,8 +1,8 @@
-//! Fast ⊂ full: whenever a script for a usual case answers, the whole script, alone, on a copy of the same state, would
-//! have answered the same and left the same in every key. When it does not answer, it has changed nothing.
+//! Whenever a script for a usual case answers, the whole script, alone and on a copy of the same state, answers the
+//! same and leaves the same in every key. When it does not answer, it has changed nothing.
 //!
-//! Both run on a server, which is why `redis-server` has to be installed. Their clock is the test's: a prelude stands
-//! between them and the server.
+//! Both run on a server, so `redis-server` must be installed. Their clock is the test's, through a prelude between the
+//! scripts and the server.
 
 use std::{cell::Cell, time::Duration};
 
@@ -18,20 +18,20 @@ use crate::{
     redis::test_server::Server,
 };
 
-/// Few, so that steps meet.
+/// Few, so that steps affect each other.
 const NUMBERS: u8 = 6;
 const KEYS: u8 = 3;
 const MAX: i64 = MicroRub::MAX.micro();
-/// An hour and a minute before a month ends.
+/// One hour and one minute before a month ends.
 const BEGIN_MS: u64 = 1_772_323_200_000 - 3_660_000;
-/// As the ledger sends it. A stream of so few lines is never trimmed.
+/// As the ledger sends it. A stream with so few lines is never trimmed.
 const RETENTION_MS: u64 = super::super::RECEIPT_MS;
-/// A tombstone and a receipt are written with a time to live, of the server's clock.
+/// A tombstone and a receipt are written with a time to live by the server's clock.
 const TTL_MS_BETWEEN: i64 = 60_000;
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Shows the time that the last argument has, in microseconds. Lines get their places by it, or behind the last one, as
-/// the server does where its clock goes back.
+/// Replaces the time by the last argument, in microseconds. Lines get their ids from it, or after the last line, as the
+/// server does if its clock goes back.
 const CLOCK: &str = r"
 local server, clock_us = redis, tonumber(table.remove(ARGV))
 local redis = {call = function(name, ...)
@@ -53,8 +53,16 @@ local redis = {call = function(name, ...)
 end}
 ";
 
-/// Makes the account {fast} a copy of {full}, or tells what both have: each key's value as text, in order, and its time
-/// to live.
+/// A script, or the one for its usual case, with the test's clock: its last argument, in microseconds.
+pub(in crate::redis) fn with_clock(conn: &RedisConn, text: &'static str) -> RedisScript {
+    let parts = parts_of(text).into_iter();
+    let parts: String = parts.map(|part| text_of(PARTS, part)).collect();
+    // `script` leaves the usual case out: the whole script alone.
+    conn.script(&format!("{CLOCK}{parts}"), text)
+}
+
+/// Makes the account {fast} a copy of {full}, or returns the contents of both: each key's value as text, in order, and
+/// its time to live.
 const ACCOUNTS: &str = r"
 local function keys_of(account)
   local keys = redis.call('KEYS', 'tg:{' .. account .. '}*')
@@ -120,10 +128,10 @@ enum Step {
         key: u8,
         cost: i64,
         fresh: bool,
-        /// What the caller says that it held, where that is not what it was answered.
+        /// The amount of the hold according to the caller, if it differs from the result of RESERVE.
         held: Option<i64>,
     },
-    /// RESERVE and then SETTLE for a part of it, as most calls go.
+    /// RESERVE and then SETTLE for a part of it, like most calls.
     Call {
         number: u8,
         want: i64,
@@ -139,12 +147,12 @@ enum Step {
         ceilings: [Option<i64>; 3],
     },
     Suspend(bool),
-    /// Levels of the account, or of a key.
+    /// Sets levels of the account, or of a key.
     Levels {
         key: Option<u8>,
         levels: [u16; 2],
     },
-    /// A tombstone's time is over, or that of a receipt's place.
+    /// Deletes a tombstone, or a receipt's position, as if it had expired.
     Forget(u8, &'static str),
 }
 
@@ -162,7 +170,7 @@ fn ttl() -> impl Strategy<Value = u64> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // A number is mostly on the same key.
+    // A number is usually on the same key.
     let call = || {
         let stray = prop_oneof![9 => Just(None), 1 => (0..KEYS).prop_map(Some)];
         (0..NUMBERS, stray).prop_map(|(number, stray)| (number, stray.unwrap_or(number % KEYS)))
@@ -201,7 +209,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// By how many microseconds the clock goes on, or back.
+/// Microseconds by which the clock advances, or goes back.
 fn pause() -> impl Strategy<Value = i64> {
     let hour = 3_600_000_000i64;
     prop_oneof![
@@ -216,7 +224,7 @@ fn pause() -> impl Strategy<Value = i64> {
 }
 
 #[test]
-fn whenever_a_usual_case_answers_the_whole_script_would_have_done_the_same() {
+fn fast_path_of_a_script_equals_the_whole_script() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -249,7 +257,7 @@ fn whenever_a_usual_case_answers_the_whole_script_would_have_done_the_same() {
     if let Err(error) = found {
         panic!("{error}");
     }
-    // What never answers proves nothing.
+    // A script that never answers proves nothing.
     for (calls, answered) in calls.get().into_iter().zip(answered.get()) {
         assert!(10 * answered > calls, "{answered} of {calls} were usual");
     }
@@ -265,12 +273,7 @@ struct Both {
 
 impl Both {
     fn new(conn: &RedisConn) -> Self {
-        let script = |text: &'static str| {
-            let parts = parts_of(text).into_iter();
-            let parts: String = parts.map(|part| text_of(PARTS, part)).collect();
-            conn.script(&format!("{CLOCK}{parts}"), text)
-        };
-        // `script` leaves the usual case out: the whole one alone.
+        let script = |text: &'static str| with_clock(conn, text);
         let pair = |usual, whole| {
             [
                 script(text_of(USUAL, usual)),
@@ -297,7 +300,7 @@ impl Both {
     }
 }
 
-/// What both accounts have: values, and times to live.
+/// The contents of both accounts: values, and times to live.
 type Seen = [(Vec<String>, Vec<i64>); 2];
 
 struct Run<'a> {
@@ -306,9 +309,9 @@ struct Run<'a> {
     clock_us: u64,
     entries: u32,
     records: [String; KEYS as usize],
-    /// What callers were answered.
+    /// The amounts that callers hold.
     held: [i64; NUMBERS as usize],
-    /// RESERVE and SETTLE: how many, and how many of them were usual.
+    /// Number of RESERVEs and SETTLEs, and how many of them were usual.
     calls: [u32; 2],
     answered: [u32; 2],
 }
@@ -453,7 +456,7 @@ impl<'a> Run<'a> {
         let _: i64 = self.conn.command(&["DEL", &key], LIMIT).await.unwrap();
     }
 
-    /// The usual case on a copy, then the whole one, whose answer this is.
+    /// Runs the usual case on a copy, then the whole script, whose result is returned.
     async fn compare(
         &mut self,
         which: usize,
@@ -496,7 +499,7 @@ impl<'a> Run<'a> {
 
     async fn other(&self, name: &str, parts: &[&str], args: &[String]) {
         let found = self.both.others.iter().find(|(known, _)| *known == name);
-        // Some are refused: that is an answer too.
+        // Some are refused, which is an answer too.
         let _ = self.run(&found.unwrap().1, "full", parts, args).await;
     }
 
@@ -545,7 +548,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The whole SETTLE says more than the usual one, of which that is known.
+/// The result of the whole SETTLE, reduced to what the usual one returns.
 fn as_usual(answer: Value) -> Value {
     match &answer {
         Value::Array(words) => match words.as_slice() {

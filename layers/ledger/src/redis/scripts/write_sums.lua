@@ -1,8 +1,9 @@
 #!lua
--- Writes sums and how far they go, unless somebody else has since they were read. KEYS[1] = the version and the places of
--- journals, KEYS[2] = the names of all keys with sums, the other keys = sums.
--- ARGV: the version that was read, the one from then on, how many places, for each its name and the place; then for each key with sums:
--- when it may be forgotten in Unix milliseconds, how many fields, its fields and values in turn. Answers 1 if it did.
+-- Writes sums and how far they reach, unless they were changed since they were read. KEYS[1] = the version and the
+-- positions of journals, KEYS[2] = the names of all keys with sums, the other keys = sums.
+-- ARGV: the version that was read, the new version, the number of positions, for each its name and the position; then
+-- for each key with sums: when it expires in Unix milliseconds, the number of fields, its fields and values in turn.
+-- Returns 1 if they were written.
 if (redis.call('HGET', KEYS[1], 'v') or '0') ~= ARGV[1] then
   return 0
 end

@@ -14,7 +14,7 @@ use crate::{
     usage::End,
 };
 
-/// Writes down how many ends it is told of at a time. Of one, the first time, it loses the answer.
+/// Records how many ends are sent to it together. For one of the calls it loses the first answer.
 #[derive(Clone, Default)]
 struct Recorder {
     ledger: MemoryLedger,
@@ -71,7 +71,7 @@ impl Ledger for Recorder {
     }
 }
 
-/// Answers nothing.
+/// A ledger that is out of reach.
 struct Away;
 
 impl Ledger for Away {
@@ -128,7 +128,7 @@ fn release(number: RequestNumber) -> Ending {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ends_are_told_together_and_one_that_fails_is_told_again_alone() {
+async fn ends_are_sent_in_batches_and_only_failed_ones_are_retried() {
     let ledger = Recorder::default();
     let numbers: [RequestNumber; 4] = std::array::from_fn(|_| RequestNumber::now_v7());
     *ledger.loses.lock().unwrap() = Some(numbers[1]);
@@ -167,7 +167,7 @@ async fn ends_are_told_together_and_one_that_fails_is_told_again_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_ends_are_under_way_than_is_set() {
+async fn ends_in_flight_are_limited() {
     let ledger = Recorder::default();
     let settings = SettlerSettings {
         under_way_max: 2,
@@ -213,7 +213,7 @@ async fn ends_that_the_ledger_has_not_acknowledged_are_counted() {
 }
 
 #[tokio::test]
-async fn a_report_that_panics_costs_itself_alone() {
+async fn panic_in_a_report_affects_only_that_report() {
     let ledger = MemoryLedger::new();
     let account: AccountId = "acme".parse().unwrap();
     ledger.create_account(&account, "Acme").await.unwrap();

@@ -1,12 +1,12 @@
-//! The file answers and remembers as the memory does.
+//! The SQLite store answers and remembers like the memory store.
 
 use super::*;
 
 #[tokio::test]
-async fn of_calls_at_once_as_many_are_held_as_can_be_paid() {
+async fn concurrent_holds_never_exceed_the_money() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
-    // 930 is left: nine times 100. All on key 0.
+    // 930 are left, enough for nine holds of 100. All charges are on key 0.
     let calls: Vec<u8> = (1..=50).map(|index| index * 4).collect();
     let served = join_all(calls.iter().map(|&index| {
         let ledger = ledger.clone();
@@ -104,7 +104,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Carries out a step; the answer as text, since errors have no equality.
+/// Carries out a step and returns the answer as text, since errors cannot be compared.
 async fn play<L: Ledger + LedgerAdmin>(ledger: &L, step: &Step) -> String {
     let ttl = |due: bool| if due { Duration::ZERO } else { HOUR };
     match *step {
@@ -183,7 +183,7 @@ async fn play<L: Ledger + LedgerAdmin>(ledger: &L, step: &Step) -> String {
     }
 }
 
-/// All that a ledger shows, times of booking apart.
+/// Everything that a ledger shows, apart from times of booking.
 async fn shown<L: LedgerAdmin>(
     ledger: &L,
 ) -> (Vec<AccountView>, Vec<KeyView>, Vec<Option<Receipt>>) {
@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn the_file_answers_and_remembers_as_the_memory_does(steps in prop::collection::vec(step(), 1..40)) {
+    fn sqlite_ledger_behaves_like_the_memory_ledger(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(memory_and_file_agree(&steps));
     }

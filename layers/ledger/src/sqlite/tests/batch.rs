@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use uuid::Uuid;
 
 use crate::{
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+    account::{AccountId, KeyDigest, KeyId, KeyRecord},
     ceiling::Ceilings,
     contract::{Entry, Item, KeyChange, Settlement},
     embedded::{Record, State},
@@ -21,7 +21,7 @@ use crate::{
     usage::End,
 };
 
-/// The last evening of a month, and the next day: both periods begin anew.
+/// The last evening of a month and the next day: both periods reset in between.
 const EVENING: u64 = 1_769_900_000_000;
 const MORNING: u64 = EVENING + 86_400_000;
 
@@ -36,23 +36,9 @@ fn key(index: u8) -> KeyId {
 /// Two keys belong to each account.
 fn key_record(index: u8) -> KeyRecord {
     KeyRecord {
-        id: key(index),
-        account: account(index / 2),
-        digest: KeyDigest::new([index; 32]),
         prefix: format!("tg-{index}…"),
         name: "laptop".into(),
-        status: KeyStatus::Active,
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
-        expires_at_ms: None,
-        created_at_ms: 0,
-        changed_at_ms: 0,
+        ..KeyRecord::new(key(index), account(index / 2), KeyDigest::new([index; 32]))
     }
 }
 
@@ -94,7 +80,7 @@ fn entry(id: &str, micro: i64) -> Entry {
     }
 }
 
-/// Two accounts with two keys and 1000 µ₽ each, and what a file has to be told of them.
+/// Two accounts with two keys and 1000 µ₽ each, and the records that create them in a file.
 fn prepared() -> (State, Vec<Record>) {
     let mut state = State::default();
     let mut records = Vec::new();
@@ -130,7 +116,7 @@ fn lines(conn: &Connection, sql: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_batch_leaves_what_its_records_leave_one_by_one() {
+fn batch_has_the_same_effect_as_its_records_one_by_one() {
     let (mut state, mut records) = prepared();
     let (cheap, dear) = (price(1), price(2));
     let limited = KeyChange {
@@ -220,7 +206,7 @@ fn a_run_of_charges_writes_each_total_once() {
     commit(&mut conn, batch.iter()).unwrap();
     assert_eq!(
         lines(&conn, "SELECT line FROM written ORDER BY rowid"),
-        // Up to the payment, the payment, what came behind it.
+        // Before the payment, the payment, after the payment.
         [
             "a0 960", "a1 990", "k0 30", "k1 10", "k3 10", "a0 965", "a0 955", "k0 40"
         ]
@@ -228,7 +214,7 @@ fn a_run_of_charges_writes_each_total_once() {
 }
 
 #[test]
-fn nothing_is_written_of_an_account_that_is_not_there() {
+fn nothing_is_written_for_an_unknown_account() {
     let (mut state, records) = prepared();
     let charged = charge(&mut state, &call(1, 0, 10, None), EVENING);
     let is_key = |record: &&Record| matches!(record, Record::Key { .. });
@@ -241,7 +227,7 @@ fn nothing_is_written_of_an_account_that_is_not_there() {
 }
 
 #[test]
-fn words_in_the_file_are_those_that_are_read() {
+fn stored_words_are_those_that_are_parsed() {
     use crate::contract::Booked;
 
     for booked in [

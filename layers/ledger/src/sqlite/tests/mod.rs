@@ -1,6 +1,5 @@
 mod agreement;
 mod batch;
-mod before_classes;
 mod opening;
 mod restart;
 
@@ -38,23 +37,14 @@ fn number(index: u8) -> RequestNumber {
 /// Two keys belong to each account.
 fn record(index: u8) -> KeyRecord {
     KeyRecord {
-        id: key(index),
-        account: account(index / 2),
-        digest: KeyDigest::new([index; 32]),
         prefix: format!("tg-{index}…"),
         name: "laptop".into(),
-        status: KeyStatus::Active,
         models: vec!["m".into()],
         addresses: vec!["192.0.2.0/24".parse().unwrap()],
         requests_per_second: Some(3),
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        group: None,
-        concurrency: None,
-        idempotency: false,
         expires_at_ms: Some(4_000_000_000_000),
         created_at_ms: 5,
-        changed_at_ms: 0,
+        ..KeyRecord::new(key(index), account(index / 2), KeyDigest::new([index; 32]))
     }
 }
 
@@ -66,7 +56,7 @@ fn topup(id: &str, micro: i64) -> Entry {
     }
 }
 
-/// A call's number says which of the four keys it is on.
+/// The call's number determines which of the four keys it is made with.
 fn hold(index: u8, want: i64, least: i64, ttl: Duration) -> Hold {
     Hold {
         number: number(index),
@@ -79,7 +69,7 @@ fn hold(index: u8, want: i64, least: i64, ttl: Duration) -> Hold {
 }
 
 fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
-    // Of four tokens of output; the others are less than a micro-ruble together.
+    // The cost is that of four output tokens; the other tokens together cost less than a micro-ruble.
     let each = u64::try_from(cost).unwrap() * 250_000;
     let rate = Rate::new(u64::from(cost > 0));
     let price = Price {
@@ -116,6 +106,10 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
             session: Some("s-1".parse().unwrap()),
             unpriced: false,
             vendor_cost_rub: None,
+            vendor_usage: None,
+            bounded_loss_rub: None,
+            held_max_rub: None,
+            held_at_end_rub: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
             timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
                 .parse()
@@ -126,7 +120,7 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A ledger with one account, two keys, a top-up of 1000 and a charge of 70 on key 0, call 0.
+/// A ledger with one account, two keys, a payment of 1000, and a charge of 70 on key 0 for call 0.
 async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
     let path = dir.path().join("ledger.db");
     let ledger = SqliteLedger::open(&path).unwrap();
@@ -150,7 +144,7 @@ async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
 }
 
 #[tokio::test]
-async fn the_audit_finds_what_the_start_lets_pass() {
+async fn audit_finds_faults_that_the_start_does_not_check() {
     for (tampering, breach) in [
         (
             "DELETE FROM receipts",
@@ -204,7 +198,7 @@ async fn the_audit_finds_a_hold_whose_call_was_charged() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // Its tombstone died with the process: nothing but the receipt knows.
+    // The tombstone died with the process; only the receipt is left.
     let ledger = SqliteLedger::open(&path).unwrap();
     ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
     let breaches = ledger.audit().await.unwrap().breaches;
@@ -222,7 +216,7 @@ async fn journals_never_go_back_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // The clock was an hour ahead when this was written, and two years when that was.
+    // The clock was an hour ahead when the line was written; in the second case, two years.
     for (ahead_ms, followed) in [(3_600_000, true), (63_072_000_000, false)] {
         let ahead = crate::embedded::now_ms() + ahead_ms;
         Connection::open(&path)
@@ -259,7 +253,7 @@ async fn calls_of_one_millisecond_are_each_on_one_page() {
     let ledger = SqliteLedger::open(&path).unwrap();
     let mut found = Vec::new();
     let mut after = None;
-    // One page for each line, and one that is empty.
+    // One page per line, and an empty one.
     for _ in 0..6 {
         let part = JournalPart {
             after: after.as_deref(),
@@ -278,7 +272,7 @@ async fn calls_of_one_millisecond_are_each_on_one_page() {
 }
 
 #[tokio::test]
-async fn a_day_that_has_passed_bounds_nothing_and_its_charges_stay_in_the_month() {
+async fn past_day_limits_nothing_and_its_charges_count_in_the_month() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let limited = KeyChange {
@@ -288,7 +282,7 @@ async fn a_day_that_has_passed_bounds_nothing_and_its_charges_stay_in_the_month(
     };
     ledger.change_key(&key(0), &limited).await.unwrap();
     ledger.close().await;
-    // What stands in the file on the morning after.
+    // The file's contents on the morning after.
     let raw = Connection::open(&path).unwrap();
     raw.execute_batch("UPDATE keys SET day = day - 2 WHERE id = 'k0'")
         .unwrap();
@@ -332,7 +326,7 @@ async fn a_day_that_has_passed_bounds_nothing_and_its_charges_stay_in_the_month(
 }
 
 #[tokio::test]
-async fn the_ledger_in_a_file_tells_what_happens() {
+async fn the_ledger_in_a_file_emits_events() {
     let dir = tempfile::tempdir().unwrap();
     let made = std::sync::atomic::AtomicU32::new(0);
     crate::testing::check_feed(async || {
@@ -343,7 +337,7 @@ async fn the_ledger_in_a_file_tells_what_happens() {
 }
 
 #[tokio::test]
-async fn what_was_told_and_noted_outlives_the_process() {
+async fn events_and_documents_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let levels = Levels::new(&[MicroRub::new(900)]).unwrap();
@@ -379,7 +373,7 @@ async fn what_was_told_and_noted_outlives_the_process() {
     assert_eq!(ledger.events(0, 10).await.unwrap(), before);
     assert!(!ledger.tell(&telling).await.unwrap());
     assert_eq!(ledger.note("n").await.unwrap().unwrap().text, "kept");
-    // The levels are those of before, and numbers go on.
+    // The levels are unchanged, and event numbers continue.
     let all = ledger.levels(&account(0)).await.unwrap();
     assert_eq!(all, of.map(|of| (of, levels)));
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Which files are opened, and what becomes of those that an earlier version made.
+//! Which files are opened, and how files of earlier versions are upgraded.
 
 use super::*;
 
@@ -97,7 +97,7 @@ async fn books_that_do_not_balance_are_not_opened() {
         let copy = dir.path().join(format!("copy{index}.db"));
         fs::copy(&path, &copy).unwrap();
         let raw = Connection::open(&copy).unwrap();
-        // As a fault of the disk does: what the tables forbid stands there all the same.
+        // Simulates a fault of the disk, which ignores the tables' constraints.
         raw.execute_batch("PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF")
             .unwrap();
         raw.execute_batch(tampering).unwrap();
@@ -141,7 +141,7 @@ async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
     assert_eq!(indexes, 2);
 }
 
-/// Also where the earlier version writes to it again.
+/// The promise holds even if the earlier version writes to the file again.
 #[tokio::test]
 async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_from_then_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_fro
     assert_eq!(named.item, settlement(4, 10, true).item);
     ledger.close().await;
 
-    // The earlier one knows all of these columns, and no other.
+    // The earlier version has exactly these columns.
     let columns =
         "at_ms, account, key, model, vendor, input, cached_input, cache_write, output, held, cost,
                    charged, loss, ended, booked, estimated, price, bounded";
@@ -188,7 +188,7 @@ async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_fro
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
     ledger.close().await;
 
-    // A later one has endpoints that this one does not know.
+    // A later version has endpoints that this one does not know.
     let raw = Connection::open(&path).unwrap();
     raw.execute_batch("UPDATE receipts SET endpoint = 'audio/speech' WHERE endpoint IS NULL")
         .unwrap();
@@ -221,7 +221,7 @@ async fn a_file_of_an_earlier_version_gets_its_columns_and_counts_from_then_on()
         let ledger = SqliteLedger::open(&path).unwrap();
         let view = ledger.key(&key(0)).await.unwrap();
         assert_eq!(view.spent_rub, MicroRub::new(70));
-        // Nobody knows when that was.
+        // The time of that charge is unknown.
         assert_eq!(
             (view.day.spent_rub, view.month.spent_rub),
             (MicroRub::ZERO, MicroRub::ZERO)
@@ -253,7 +253,7 @@ async fn a_file_of_an_earlier_version_gets_its_columns_and_counts_from_then_on()
 }
 
 #[tokio::test]
-async fn what_is_no_ledger_of_ours_is_not_opened() {
+async fn only_a_valid_ledger_file_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
 

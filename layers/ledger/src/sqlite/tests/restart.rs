@@ -1,4 +1,4 @@
-//! What was acknowledged outlives the process; what failed serves nothing more.
+//! Acknowledged changes survive the process; after a failed commit nothing more is served.
 
 use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use super::*;
 
 #[tokio::test]
-async fn what_was_acknowledged_outlives_a_restart() {
+async fn acknowledged_changes_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger
@@ -52,7 +52,7 @@ async fn what_was_acknowledged_outlives_a_restart() {
         (found.id.clone(), found.status),
         (key(1), KeyStatus::Disabled)
     );
-    // I10: the same top-up again, after the restart, changes nothing.
+    // I10: booking the same payment again after the restart changes nothing.
     assert_eq!(
         ledger
             .enter(&account(0), &topup("t1", 1_000))
@@ -67,10 +67,10 @@ async fn what_was_acknowledged_outlives_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_outlives_a_crash() {
+async fn acknowledged_changes_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
-    // What a killed process leaves behind: the file and its log, as they stand.
+    // A killed process leaves the file and its log as they are.
     let copy = dir.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(
@@ -127,7 +127,7 @@ async fn a_call_that_ran_when_its_process_was_killed_keeps_its_session() {
 }
 
 #[tokio::test]
-async fn a_free_call_that_was_noted_stays_so_until_the_file_is_told() {
+async fn a_free_calls_checkpoint_stays_until_its_deletion_is_written() {
     const SLOW: &str = "CREATE TRIGGER slow AFTER INSERT ON notes WHEN NEW.name = 'slow' BEGIN \
          SELECT count(*) FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 60000000) \
          SELECT n FROM c); END";
@@ -145,7 +145,7 @@ async fn a_free_call_that_was_noted_stays_so_until_the_file_is_told() {
         .checkpoint(std::slice::from_ref(&noted))
         .await
         .unwrap();
-    // While the writer is busy with one change, others come until there is room for no more.
+    // While the writer is busy with one change, others are queued until the queue is full.
     let (mut tasks, slow) = (JoinSet::new(), ledger.clone());
     tasks.spawn(async move { slow.put_note("slow", 0, "").await.map(drop) });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -163,7 +163,7 @@ async fn a_free_call_that_was_noted_stays_so_until_the_file_is_told() {
     let release = || ledger.release(number(4), &noted.account, &noted.key);
     release().await.unwrap_err();
     tasks.join_next().await.unwrap().unwrap().unwrap();
-    // As the settler does, until there is room.
+    // As the settler does: retry until there is room.
     while release().await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -235,9 +235,9 @@ async fn a_closed_ledger_serves_nothing() {
     ));
 }
 
-/// Groups with what they have spent; and what a version that knows no groups has charged meanwhile is not theirs.
+/// Groups keep their spending across a restart. Charges made by a version without groups are not counted as theirs.
 #[tokio::test]
-async fn groups_outlive_a_restart_and_a_version_that_knows_none() {
+async fn groups_survive_a_restart_and_an_earlier_version() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let group = GroupRecord {
@@ -275,7 +275,7 @@ async fn groups_outlive_a_restart_and_a_version_that_knows_none() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
     ledger.close().await;
 
-    // As such a version charges.
+    // As a version without groups charges.
     let conn = Connection::open(&path).unwrap();
     conn.execute_batch(
         "UPDATE keys SET used = used + 5 WHERE id = 'k0'; UPDATE accounts SET balance = balance - 5 WHERE id = 'a0';",
@@ -287,9 +287,9 @@ async fn groups_outlive_a_restart_and_a_version_that_knows_none() {
     assert_eq!(groups[0].spent_rub, MicroRub::new(40));
 }
 
-/// A console that has begun to write and waits for its user.
+/// For example an SQLite console with an open transaction.
 #[tokio::test]
-async fn a_file_that_another_program_has_locked_is_written_when_that_lets_go() {
+async fn file_locked_by_another_program_is_written_after_the_unlock() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let before = ledger.account(&account(0)).await.unwrap();
@@ -305,14 +305,14 @@ async fn a_file_that_another_program_has_locked_is_written_when_that_lets_go() {
         format!("{error:?}").contains("another program keeps the ledger file locked"),
         "{error:?}"
     );
-    // Nothing is sold, and operators read.
+    // Nothing is sold; operators can still read.
     let refused = ledger.reserve(&hold(8, 1, 1, HOUR)).await;
     assert!(matches!(refused, Err(LedgerError::Unavailable(_))));
     assert!(ledger.check().is_err());
     ledger.account(&account(0)).await.unwrap();
 
     console.execute_batch("COMMIT").unwrap();
-    // As a settler tells it again.
+    // As the settler retries.
     let told_again = async {
         loop {
             match ledger.settle(&end).await {

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::translate::wire::CacheCx;
 
 const OUTPUT_TOKENS: u64 = 4096;
 
@@ -20,6 +21,7 @@ fn with(dialect: &Dialect, body: &Value) -> Result<Value, Error> {
         model: "vendor-model",
         output_tokens: OUTPUT_TOKENS,
         dialect,
+        cache: CacheCx::default(),
     };
     request(body.to_string().as_bytes(), &cx)
         .map(|body| serde_json::from_slice(&body).expect("what is written is JSON"))
@@ -36,12 +38,12 @@ fn refused(body: &Value) -> (String, Problem) {
     }
 }
 
-/// The field that a 400 names.
+/// Name of the field that the 400 reports.
 fn named(body: &Value) -> String {
     refused(body).0
 }
 
-/// A request of one turn, with more fields.
+/// A request of one turn, with additional fields.
 fn plus(fields: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     let Value::Object(fields) = fields else {
@@ -55,12 +57,12 @@ fn messages(messages: Value) -> Value {
     json!({"model": "m", "messages": messages})
 }
 
-/// A conversation's turns.
+/// The turns of a translated conversation.
 fn turns(list: Value) -> Value {
     translated(&messages(list))["messages"].clone()
 }
 
-/// The blocks of a user's content.
+/// The content blocks of a translated user message.
 fn user(content: Value) -> Value {
     turns(json!([{"role": "user", "content": content}]))[0]["content"].clone()
 }
@@ -86,7 +88,7 @@ fn result(id: &str, content: &str) -> Value {
 }
 
 #[test]
-fn a_plain_request_is_the_least_of_the_other_format() {
+fn a_plain_request_becomes_a_minimal_request_of_the_other_format() {
     assert_eq!(
         translated(&plus(json!({}))),
         json!({
@@ -104,22 +106,57 @@ fn a_plain_request_is_the_least_of_the_other_format() {
 }
 
 #[test]
-fn case_01_instructions_are_hoisted_in_their_order() {
+fn case_01_instructions_before_the_first_turn_are_system_and_later_ones_stay_in_their_place() {
     let body = translated(&messages(json!([
         {"role": "system", "content": "one"},
+        {"role": "developer", "content": "one more"},
         {"role": "user", "content": "a"},
         {"role": "developer", "content": "two"},
         {"role": "user", "content": "b"},
         {"role": "system", "content": "three"},
     ])));
-    assert_eq!(
-        body["system"],
-        json!([text("one"), text("two"), text("three")])
-    );
+    assert_eq!(body["system"], json!([text("one"), text("one more")]));
+    let late = |words: &str| text(&format!("<system>\n{words}\n</system>"));
     assert_eq!(
         body["messages"],
-        json!([{"role": "user", "content": [text("a"), text("b")]}])
+        json!([{"role": "user", "content": [text("a"), late("two"), text("b"), late("three")]}])
     );
+}
+
+#[test]
+fn an_instruction_never_separates_calls_from_their_results() {
+    let call = |id: &str| {
+        json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
+    };
+    let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "x"});
+    let told = json!({"role": "developer", "content": "d"});
+    let user = json!({"role": "user", "content": "q"});
+    for turns in [
+        json!([user, call("a"), told, call("b"), result("a"), result("b")]),
+        json!([user, call("a"), call("b"), told, result("a"), result("b")]),
+        json!([user, call("a"), call("b"), result("a"), told, result("b")]),
+        json!([user, call("a"), call("b"), result("a"), result("b"), told]),
+    ] {
+        let body = translated(&messages(turns.clone()));
+        let kinds = |turn: &Value| -> Value {
+            let blocks = turn["content"].as_array().unwrap();
+            blocks.iter().map(|block| block["type"].clone()).collect()
+        };
+        let kinds: Value = body["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(kinds)
+            .collect();
+        let expected = json!([
+            ["text"],
+            ["tool_use", "tool_use"],
+            ["tool_result", "tool_result", "text"]
+        ]);
+        assert_eq!(kinds, expected, "{turns}");
+        assert!(body.get("system").is_none());
+    }
 }
 
 #[test]
@@ -137,7 +174,7 @@ fn case_02_parts_of_instructions_are_blocks() {
 }
 
 #[test]
-fn case_03_no_ceiling_becomes_the_one_that_is_paid_for() {
+fn case_03_a_missing_ceiling_becomes_the_paid_one() {
     for (fields, max_tokens) in [
         (json!({}), OUTPUT_TOKENS),
         (json!({"max_tokens": null}), OUTPUT_TOKENS),
@@ -180,7 +217,7 @@ fn case_05_temperature_above_1_is_refused() {
         );
     }
     assert_eq!(named(&plus(json!({"temperature": "hot"}))), "temperature");
-    // Some models take none of them: dropped, whatever they are.
+    // Some models accept none of these: dropped, whatever their values.
     let dialect = Dialect {
         sampling: false,
         ..dialect()
@@ -248,7 +285,7 @@ fn case_08_messages_of_one_role_are_one_turn_byte_by_byte() {
 }
 
 #[test]
-fn case_09_what_is_empty_is_left_out() {
+fn case_09_empty_content_is_dropped() {
     let turns = turns(json!([
         {"role": "system", "content": " "},
         {"role": "user", "content": "a"},
@@ -273,7 +310,7 @@ fn case_09_what_is_empty_is_left_out() {
 }
 
 #[test]
-fn case_10_calls_without_text_are_calls_alone() {
+fn case_10_calls_without_text_have_no_text_block() {
     let turns = turns(json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": null, "tool_calls": [call("c1", "{\"x\":1}"), call("c2", "{}")]},
@@ -376,12 +413,13 @@ fn case_15_arguments_are_taken_out_of_their_string() {
             "{arguments}"
         );
     }
-    // What no number type holds, and names that stand twice, are the tool's matter.
+    // Numbers that fit no type, and repeated names, are left to the tool.
     let odd = r#"{"n":123456789012345678901234567890,"f":1e400,"n":0.1000,"s":"\ud83e"}"#;
     let cx = RequestCx {
         model: "m",
         output_tokens: 1,
         dialect: &dialect(),
+        cache: CacheCx::default(),
     };
     let body = request(with_arguments(&json!(odd)).to_string().as_bytes(), &cx).unwrap();
     assert!(
@@ -392,7 +430,7 @@ fn case_15_arguments_are_taken_out_of_their_string() {
 }
 
 #[test]
-fn case_16_arguments_that_are_no_object_are_refused() {
+fn case_16_arguments_other_than_an_object_are_refused() {
     for arguments in ["[]", "null", "7", "\"{}\""] {
         assert_eq!(
             refused(&with_arguments(&json!(arguments))),
@@ -404,7 +442,7 @@ fn case_16_arguments_that_are_no_object_are_refused() {
     }
 }
 
-/// The schema that a tool's parameters become.
+/// The schema to which a tool's parameters are translated.
 fn schema(parameters: Value) -> Value {
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
     translated(&plus(json!({"tools": [tool]})))["tools"][0]["input_schema"].clone()
@@ -480,7 +518,7 @@ fn choice(fields: Value) -> Value {
 }
 
 #[test]
-fn case_19_tool_choice() {
+fn case_19_tool_choice_is_translated() {
     for (wish, expected) in [
         (json!("auto"), json!({"type": "auto"})),
         (json!("required"), json!({"type": "any"})),
@@ -512,7 +550,7 @@ fn case_19_tool_choice() {
 }
 
 #[test]
-fn allowed_tools_are_the_tools() {
+fn only_allowed_tools_are_sent() {
     let wish = |mode: &str, names: &[&str]| {
         let tools: Vec<_> = names.iter().map(|name| function(name)).collect();
         plus(json!({
@@ -588,7 +626,7 @@ fn image(url: &str) -> Value {
 }
 
 #[test]
-fn case_22_inline_images() {
+fn case_22_inline_images_become_blocks() {
     for (kind, media_type) in [
         ("image/jpeg", "image/jpeg"),
         ("image/jpg", "image/jpeg"),
@@ -680,12 +718,12 @@ fn case_24_documents_and_sound() {
 }
 
 #[test]
-fn case_25_effort() {
+fn case_25_effort_is_translated() {
     let effort = |dialect: &Dialect, effort: &str, max_tokens: u64| {
         let fields = json!({"reasoning_effort": effort, "max_tokens": max_tokens, "temperature": 0.5, "top_p": 0.5});
         with(dialect, &plus(fields)).unwrap()
     };
-    // By word.
+    // Models that take an effort.
     for (wish, word) in [
         ("minimal", "low"),
         ("low", "low"),
@@ -698,7 +736,7 @@ fn case_25_effort() {
         assert_eq!(body["output_config"], json!({"effort": word}));
         assert!(body.get("thinking").is_none() && body["temperature"] == 0.5);
     }
-    // By budget.
+    // Models that take a budget.
     for (wish, max_tokens, budget_tokens) in [
         ("minimal", 4096, Some(1024)),
         ("low", 4096, Some(2048)),
@@ -726,7 +764,7 @@ fn case_25_effort() {
             );
         }
     }
-    // Not at all.
+    // Models without thinking.
     let none = Dialect {
         thinking: Thinking::None,
         ..dialect()
@@ -761,7 +799,7 @@ fn case_26_a_forced_tool_is_called_without_thinking() {
 }
 
 #[test]
-fn a_turn_that_began_without_thinking_goes_on_without() {
+fn a_turn_that_began_without_thinking_continues_without_it() {
     let loops = json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "tool_calls": [call("c1", "{}")]},
@@ -783,7 +821,7 @@ fn a_turn_that_began_without_thinking_goes_on_without() {
 }
 
 #[test]
-fn case_27_structured_output() {
+fn case_27_structured_output_is_translated() {
     let schema = json!({"type": "object", "properties": {"x": {"type": "integer"}}});
     let wish = json!({"response_format": {"type": "json_schema", "json_schema":
         {"name": "n", "strict": true, "description": "d", "schema": schema}}});
@@ -827,7 +865,7 @@ fn case_27_structured_output() {
 }
 
 #[test]
-fn case_28_who_asks_is_kept_and_what_has_no_counterpart_is_dropped() {
+fn case_28_the_user_is_kept_and_fields_without_a_counterpart_are_dropped() {
     for (fields, user_id) in [
         (json!({"user": "ann"}), json!({"user_id": "ann"})),
         (
@@ -846,7 +884,7 @@ fn case_28_who_asks_is_kept_and_what_has_no_counterpart_is_dropped() {
         "service_tier": "auto", "moderation": {}, "unheard_of": null,
     });
     assert_eq!(translated(&plus(dropped)), translated(&plus(json!({}))));
-    // The caller would wait for them in vain, or never know that they did nothing.
+    // Otherwise the caller would wait for them in vain, or never learn that they had no effect.
     for fields in [
         json!({"logprobs": true}),
         json!({"unheard_of": 1}),
@@ -871,7 +909,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // Instructions are no turn, and empty words are none.
+        // Instructions are not a turn, and a blank text is dropped.
         (
             json!([
                 {"role": "system", "content": "be short"},
@@ -881,7 +919,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // A history that was cut within a tool's use.
+        // A history that was truncated between a tool call and its results.
         (
             json!([
                 {"role": "assistant", "tool_calls": [call("c1", "{}")]},
@@ -939,7 +977,7 @@ fn case_31_functions_of_old_are_refused() {
 }
 
 #[test]
-fn ids_go_as_they_came_and_foreign_ones_are_written_alike_twice() {
+fn invalid_ids_are_encoded_alike_in_call_and_result() {
     for (id, written) in [
         ("toolu_01-Ab", "toolu_01-Ab"),
         ("call_9", "call_9"),
@@ -956,7 +994,7 @@ fn ids_go_as_they_came_and_foreign_ones_are_written_alike_twice() {
 }
 
 #[test]
-fn odd_shapes_are_named_and_never_panic() {
+fn unusual_shapes_are_refused_by_name_without_a_panic() {
     for (list, field) in [
         (json!("x"), "messages"),
         (json!([7]), "messages"),
@@ -1017,6 +1055,7 @@ fn odd_shapes_are_named_and_never_panic() {
         model: "m",
         output_tokens: 1,
         dialect: &dialect(),
+        cache: CacheCx::default(),
     };
     for body in ["", "[]", "7", "{\"messages\":", "\u{feff}{}"] {
         assert!(

@@ -1,4 +1,4 @@
-//! The cases of a messages stream on its way to a chat caller, by their numbers.
+//! Numbered cases of a messages stream translated for a chat caller.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn block_stop(index: u64) -> String {
     format!(r#"{{"type":"content_block_stop","index":{index}}}"#)
 }
 
-/// What the events become, and how the stream ends.
+/// The translation of the events, and how the stream ends.
 fn run<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> (String, Result<(), Error>) {
     let (mut stream, mut out, mut result) = (Events::new(cx), BytesMut::new(), Ok(()));
     let mut splitter = Splitter::default();
@@ -58,7 +58,7 @@ fn run<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> (String, Result<(), Error>)
     (String::from_utf8(out.to_vec()).unwrap(), result)
 }
 
-/// The data of a whole stream's chunks, `[DONE]` checked and left out.
+/// The chunks of a complete stream, parsed; `[DONE]` is checked and removed.
 fn chunks<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> Vec<Value> {
     let (text, result) = run(cx, events);
     result.unwrap();
@@ -79,7 +79,7 @@ fn deltas<E: AsRef<str>>(events: &[E]) -> Vec<Value> {
         .collect()
 }
 
-/// A whole stream around some events.
+/// A complete stream around these events.
 fn whole(events: &[String], reason: &str) -> Vec<String> {
     [
         &[START.to_owned()][..],
@@ -175,7 +175,7 @@ fn case_68_tools_are_counted_by_themselves() {
 }
 
 #[test]
-fn case_69_a_tool_begins_with_its_name_and_goes_on_without() {
+fn case_69_tool_name_is_sent_only_in_the_first_delta() {
     let events = whole(&tool(0, &["", "{\"city\"", ": \"Омск\"}"]), "tool_use");
     let expected = [
         json!({"role": "assistant", "content": ""}),
@@ -205,7 +205,7 @@ fn case_70_a_tool_without_arguments_has_the_empty_object() {
 }
 
 #[test]
-fn a_null_in_arguments_is_one_of_them() {
+fn a_null_inside_arguments_is_kept() {
     for input in ["{}", "null", r#""""#] {
         let start = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
         let pieces = ["{\"a\":[1,", "null", "]}"];
@@ -220,7 +220,7 @@ fn a_null_in_arguments_is_one_of_them() {
 }
 
 #[test]
-fn usage_is_taken_whatever_stands_beside_it() {
+fn usage_is_read_despite_malformed_fields_around_it() {
     let cx = AnswerCx {
         usage_asked: true,
         ..CX
@@ -233,7 +233,7 @@ fn usage_is_taken_whatever_stands_beside_it() {
         events.insert(events.len() - 1, odd(delta, r#"{"output_tokens":11}"#));
         let chunks = chunks(cx, &events);
         assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], 11);
-        // Without any it is no event, and a reason that cannot be read is none.
+        // Without usage the event is invalid, and an unreadable stop reason is ignored.
         let at = events.len() - 2;
         events[at] = odd(delta, "null");
         assert!(run(cx, &events).1.is_err(), "{delta}");
@@ -302,12 +302,12 @@ fn case_73_the_reason_has_a_chunk_of_its_own() {
     for (reason, expected) in [
         ("end_turn", "stop"),
         ("max_tokens", "length"),
-        // No tool is there.
+        // There is no tool call.
         ("tool_use", "stop"),
         ("refusal", "content_filter"),
     ] {
         let mut events = whole(&text(0, "a"), reason);
-        // Usage may come again behind the reason.
+        // Usage may be sent again after the stop reason.
         events.insert(events.len() - 1, stop_reason(reason));
         let chunks = chunks(CX, &events);
         let reasons: Vec<_> = chunks
@@ -342,7 +342,7 @@ fn case_74_usage_is_replaced_not_added() {
 }
 
 #[test]
-fn case_75_the_usage_chunk_comes_when_it_was_asked_for() {
+fn case_75_the_usage_chunk_is_sent_if_requested() {
     let events = whole(&text(0, "a"), "end_turn");
     let chunks = |usage_asked| chunks(AnswerCx { usage_asked, ..CX }, &events);
     let asked = chunks(true);
@@ -365,7 +365,7 @@ fn case_75_the_usage_chunk_comes_when_it_was_asked_for() {
 
 #[test]
 fn case_76_an_error_event_ends_the_stream_without_done() {
-    // The layer below makes a body error of it; here nothing may be written for it.
+    // The layer below turns the event into a body error; nothing may be written for it here.
     let error = r#"{"type":"error","error":{"type":"overloaded_error","message":"org-1"}}"#;
     let events = [
         &[START.to_owned()][..],
@@ -410,7 +410,7 @@ fn case_77_a_cut_stream_never_looks_finished() {
 
 #[test]
 fn case_78_an_error_as_the_first_event_writes_nothing() {
-    // So that the status can still be one of an error.
+    // An error as the first event writes nothing, so that the answer can still have an error status.
     let (out, result) = run(
         CX,
         &[r#"{"type":"error","error":{"type":"api_error","message":"x"}}"#],
@@ -419,7 +419,7 @@ fn case_78_an_error_as_the_first_event_writes_nothing() {
 }
 
 #[test]
-fn case_78a_input_is_taken_from_the_start_where_the_end_has_none() {
+fn case_78a_input_is_taken_from_the_start_if_the_end_has_none() {
     let cx = AnswerCx {
         usage_asked: true,
         ..CX
@@ -433,7 +433,7 @@ fn case_78a_input_is_taken_from_the_start_where_the_end_has_none() {
 }
 
 #[test]
-fn what_is_not_known_is_passed_over_and_what_is_wrong_is_broken() {
+fn unknown_events_are_skipped_and_malformed_ones_are_broken() {
     let unknown = [
         r#"{"type":"tomorrow","delta":"any shape","index":"x"}"#.to_owned(),
         delta(0, r#"{"type":"compaction_delta","text":{"a":1}}"#),
@@ -470,7 +470,7 @@ fn what_is_not_known_is_passed_over_and_what_is_wrong_is_broken() {
             )],
             "tool_use",
         ),
-        // Of two tools at once, the arguments would end up in one.
+        // With two tool calls at once, the arguments would be added to one of them.
         whole(
             &[
                 block(0, r#"{"type":"tool_use","id":"a","name":"f","input":{}}"#),
@@ -486,7 +486,7 @@ fn what_is_not_known_is_passed_over_and_what_is_wrong_is_broken() {
 }
 
 #[test]
-fn a_stream_keeps_little_however_long_it_is() {
+fn stream_memory_does_not_grow_with_its_length() {
     let (mut stream, mut out) = (Events::new(CX), BytesMut::new());
     let long = delta(
         0,

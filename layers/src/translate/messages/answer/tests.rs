@@ -1,8 +1,9 @@
-//! The cases of a plain chat answer on its way to a messages caller, by their numbers.
+//! Numbered cases of a plain chat answer translated for a messages caller.
 
 use serde_json::{Value, json};
 
 use super::*;
+use crate::translate::messages::testing::proofs;
 
 const CX: AnswerCx = AnswerCx {
     created: 1_700_000_000,
@@ -16,8 +17,10 @@ fn with(cx: &AnswerCx, message: Value, finish_reason: Value) -> Result<Value, Er
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
     });
-    let out = answer(body.to_string().as_bytes(), cx)?;
-    Ok(serde_json::from_slice(&out).unwrap())
+    let out = answer(body.to_string().as_bytes(), &Origin::default(), cx)?;
+    let mut answer: Value = serde_json::from_slice(&out).unwrap();
+    proofs(&mut answer["content"]);
+    Ok(answer)
 }
 
 fn answered(message: Value, finish_reason: &str) -> Value {
@@ -47,7 +50,7 @@ fn case_51_finish_reasons_become_stop_reasons() {
     for (finish, stop) in [
         (json!("stop"), "end_turn"),
         (json!("length"), "max_tokens"),
-        // Agents would go on for ever with a call that is not there.
+        // Otherwise agents would loop for ever on a tool call that does not exist.
         (json!("tool_calls"), "end_turn"),
         (json!("function_call"), "end_turn"),
         (json!("content_filter"), "refusal"),
@@ -65,7 +68,7 @@ fn case_51_finish_reasons_become_stop_reasons() {
 }
 
 #[test]
-fn case_52_a_call_is_a_tool_use_whatever_the_vendor_says_but_for_length() {
+fn case_52_a_call_means_tool_use_unless_the_reason_is_length() {
     for (finish, stop) in [
         ("stop", "tool_use"),
         ("tool_calls", "tool_use"),
@@ -108,7 +111,7 @@ fn arguments_are_an_object_and_no_number_changes() {
             r#"{"n":12345678901234567890123,"b":1.50}"#,
         ),
         (r#"{"n":1e400}"#, r#"{"n":1e400}"#),
-        // What is no object is kept in one.
+        // Arguments that are not an object are wrapped in one.
         (r#""[1]""#, r#"{"arguments":[1]}"#),
         (r#""{\"cut\": \"of""#, r#"{"arguments":"{\"cut\": \"of"}"#),
         ("7", r#"{"arguments":7}"#),
@@ -116,7 +119,7 @@ fn arguments_are_an_object_and_no_number_changes() {
         let body = format!(
             r#"{{"choices":[{{"message":{{"tool_calls":[{{"id":"c","function":{{"name":"f","arguments":{arguments}}}}}]}},"finish_reason":"tool_calls"}}]}}"#
         );
-        let out = answer(body.as_bytes(), &CX).unwrap();
+        let out = answer(body.as_bytes(), &Origin::default(), &CX).unwrap();
         let out = std::str::from_utf8(&out).unwrap();
         assert!(out.contains(&format!("\"input\":{input}}}")), "{out}");
     }
@@ -129,7 +132,7 @@ fn case_59_a_stop_sequence_is_null() {
 }
 
 #[test]
-fn case_60_reasoning_is_thinking_for_those_who_asked() {
+fn case_60_reasoning_becomes_thinking_if_requested() {
     let thought = json!([{"type": "thinking", "thinking": "hm", "signature": ""},
                              {"type": "text", "text": "4"}]);
     for message in [
@@ -168,9 +171,9 @@ fn case_61_a_refusal_is_text_and_a_reason() {
 }
 
 #[test]
-fn case_63_and_64_an_error_is_no_answer_and_its_words_are_for_the_log() {
+fn case_63_and_64_an_error_is_not_an_answer_and_its_message_is_only_logged() {
     let error = json!({"error": {"message": "org-123 is out of quota", "code": 429}});
-    let refused = answer(error.to_string().as_bytes(), &CX).unwrap_err();
+    let refused = answer(error.to_string().as_bytes(), &Origin::default(), &CX).unwrap_err();
     assert!(
         matches!(refused, Error::VendorUnavailable(_)),
         "{refused:?}"
@@ -185,7 +188,7 @@ fn case_63_and_64_an_error_is_no_answer_and_its_words_are_for_the_log() {
         r#"{"choices":[{"message":{"tool_calls":[{"id":"c"}]}}]}"#,
         r#"{"choices":[{"message":{"tool_calls":[{"function":{"name":""}}]}}]}"#,
     ] {
-        let refused = answer(broken.as_bytes(), &CX).unwrap_err();
+        let refused = answer(broken.as_bytes(), &Origin::default(), &CX).unwrap_err();
         assert!(
             matches!(refused, Error::VendorBroken(_)),
             "{broken}: {refused:?}"
@@ -210,7 +213,7 @@ fn a_list_of_parts_is_one_text() {
 }
 
 #[test]
-fn the_oldest_way_to_call_a_tool_counts_and_an_empty_one_does_not() {
+fn a_function_call_counts_as_a_tool_call_unless_it_is_empty() {
     let message = json!({"content": null, "function_call": {"name": "f", "arguments": "{}"}});
     let called = answered(message, "function_call");
     assert_eq!(called["content"][0]["name"], "f");
@@ -225,7 +228,10 @@ fn ids_that_are_missing_are_made_and_stay_the_same() {
     let body = json!({"id": "", "model": "m", "choices": [{"message": {"content": "x",
             "tool_calls": [{"function": {"name": "f"}}, {"id": "", "function": {"name": "g"}}]}}]});
     let read = || -> Value {
-        serde_json::from_slice(&answer(body.to_string().as_bytes(), &CX).unwrap()).unwrap()
+        serde_json::from_slice(
+            &answer(body.to_string().as_bytes(), &Origin::default(), &CX).unwrap(),
+        )
+        .unwrap()
     };
     let answer = read();
     assert_eq!(answer, read());
@@ -234,10 +240,12 @@ fn ids_that_are_missing_are_made_and_stay_the_same() {
     assert!(ids[0] != ids[1] && ids.iter().all(|id| id.is_string()));
 }
 
+/// `passthrough` states what is charged in its place.
 #[test]
-fn usage_that_never_came_is_counted_here() {
+fn missing_usage_is_zero() {
     let body = r#"{"choices":[{"message":{"content":"123456789"},"finish_reason":"stop"}]}"#;
-    let answer: Value = serde_json::from_slice(&answer(body.as_bytes(), &CX).unwrap()).unwrap();
-    assert_eq!(answer["usage"]["output_tokens"], 3);
+    let answer: Value =
+        serde_json::from_slice(&answer(body.as_bytes(), &Origin::default(), &CX).unwrap()).unwrap();
+    assert_eq!(answer["usage"]["output_tokens"], 0);
     assert_eq!(answer["usage"]["input_tokens"], 0);
 }

@@ -1,21 +1,25 @@
-//! The cases of a messages request on its way to a chat vendor, by their numbers.
+//! Numbered cases of a messages request translated for a chat vendor.
 
 use serde_json::{Value as Tree, json};
 
 use super::*;
-use crate::model::SystemRole;
+use crate::{
+    model::SystemRole,
+    translate::{capsule, wire::CacheCx},
+};
 
 fn with(dialect: &Dialect, body: &Tree) -> Result<Tree, Error> {
     let cx = RequestCx {
         model: "vendor-model",
         output_tokens: 77,
         dialect,
+        cache: CacheCx::default(),
     };
-    let chat = request(body.to_string().as_bytes(), &cx)?;
+    let chat = request(body.to_string().as_bytes(), "deep", &cx)?;
     Ok(serde_json::from_slice(&chat).unwrap())
 }
 
-/// A request with these fields beside the required ones.
+/// A request with these fields and the required ones.
 fn asked(fields: &Tree) -> Tree {
     let mut body = json!({
         "model": "catalog-model",
@@ -58,20 +62,34 @@ fn case_32_system_is_one_message_and_its_blocks_are_not_glued() {
                    {"type": "text", "text": "\"two\""}]),
             "one\n\"two\"",
         ),
+        // Another vendor's billing line, which changes from call to call, is dropped.
+        (
+            json!([{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "one"}]),
+            "one",
+        ),
+        (
+            json!("x-anthropic-billing-header: cch=1;\none\ntwo"),
+            "one\ntwo",
+        ),
+        (
+            json!("of x-anthropic-billing-header: cch=1;"),
+            "of x-anthropic-billing-header: cch=1;",
+        ),
     ] {
         assert_eq!(
             chat(&json!({ "system": system }))["messages"],
             json!([{"role": "system", "content": text}, {"role": "user", "content": "hi"}])
         );
     }
-    for nothing in [json!(""), json!([]), json!(null)] {
+    let billing = json!("x-anthropic-billing-header: cch=1;\n");
+    for nothing in [json!(""), json!([]), json!(null), billing] {
         assert_eq!(
             chat(&json!({ "system": nothing }))["messages"],
             json!([{"role": "user", "content": "hi"}])
         );
     }
     let dialect = Dialect {
-        system_role: SystemRole::Developer,
+        system_role: Some(SystemRole::Developer),
         ..Dialect::default()
     };
     let chat = with(&dialect, &asked(&json!({"system": "s"}))).unwrap();
@@ -116,8 +134,10 @@ fn case_34_input_becomes_compact_arguments_and_no_number_changes() {
             model: "v",
             output_tokens: 1,
             dialect: &Dialect::default(),
+            cache: CacheCx::default(),
         };
-        let chat: Tree = serde_json::from_slice(&request(body.as_bytes(), &cx).unwrap()).unwrap();
+        let chat: Tree =
+            serde_json::from_slice(&request(body.as_bytes(), "deep", &cx).unwrap()).unwrap();
         assert_eq!(
             chat["messages"][0]["tool_calls"][0]["function"]["arguments"],
             arguments
@@ -126,7 +146,7 @@ fn case_34_input_becomes_compact_arguments_and_no_number_changes() {
 }
 
 #[test]
-fn case_35_tool_results_come_before_what_the_user_says() {
+fn case_35_tool_results_come_before_the_users_content() {
     let expected = json!([
         {"role": "tool", "tool_call_id": "a", "content": "1"},
         {"role": "tool", "tool_call_id": "b", "content": "2"},
@@ -331,6 +351,84 @@ fn case_41_thinking_in_the_history_is_never_text() {
 }
 
 #[test]
+fn thinking_returns_with_the_calls_after_it() {
+    let thinking = |fields: Tree| {
+        let mut block = json!({"type": "thinking", "thinking": "hm"});
+        block
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        block
+    };
+    let unmarked = thinking(json!({"signature": ""}));
+    let call = json!({"type": "tool_use", "id": "c", "name": "f", "input": {}});
+    let text = json!({"type": "text", "text": "x"});
+    let state = r#"{"type":"chat_state","field":"reasoning","calls":{"c":{"s":1}}}"#;
+    let ours = |vendor| thinking(json!({"signature": capsule::seal(vendor, state)}));
+    let none = json!([null, null, null]);
+    for (content, expected) in [
+        (json!([unmarked, call]), json!(["hm", null, null])),
+        (
+            json!([thinking(json!({})), text, call]),
+            json!(["hm", null, null]),
+        ),
+        (
+            json!([thinking(json!({"signature": "EqQB"})), call]),
+            none.clone(),
+        ),
+        (json!([ours("deep"), call]), json!([null, "hm", {"s": 1}])),
+        // A signature may follow its call.
+        (json!([call, ours("deep")]), json!([null, "hm", {"s": 1}])),
+        (json!([ours("other"), call]), none.clone()),
+        (json!([unmarked, text]), none.clone()),
+    ] {
+        let message = said(&json!([{"role": "assistant", "content": content}])).take()[0].take();
+        let back = [
+            &message["reasoning_content"],
+            &message["reasoning"],
+            &message["tool_calls"][0]["extra_content"],
+        ];
+        assert_eq!(json!(back), expected, "{content}");
+    }
+    // Reasoning in a turn of its own belongs to the next turn, unless a user's turn is between them.
+    let turn = |role: &str, content: Tree| json!({"role": role, "content": content});
+    let apart = said(&json!([
+        turn("assistant", json!([unmarked])),
+        turn("assistant", json!([call]))
+    ]));
+    assert_eq!(apart[0]["reasoning_content"], "hm");
+    let before = said(&json!([
+        turn("assistant", json!([unmarked])),
+        turn("user", json!("x")),
+        turn("assistant", json!([call]))
+    ]));
+    assert_eq!(before[1].get("reasoning_content"), None);
+}
+
+#[test]
+fn names_over_64_characters_are_shortened_wherever_they_occur() {
+    let long = "n".repeat(65);
+    let sent = chat(&json!({
+        "tools": [tool(&long)], "tool_choice": {"type": "tool", "name": long},
+        "messages": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": long, "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
+                {"type": "tool_reference", "tool_name": long}, {"type": "tool_reference", "tool_name": "f"}]}]}],
+    }));
+    let short = sent["tools"][0]["function"]["name"].as_str().unwrap();
+    assert_eq!(
+        (short.len(), &short[..48]),
+        (64, &*format!("{}-", &long[..47]))
+    );
+    assert_eq!(sent["tool_choice"]["function"]["name"], short);
+    assert_eq!(
+        sent["messages"][0]["tool_calls"][0]["function"]["name"],
+        short
+    );
+    assert_eq!(sent["messages"][1]["content"], format!("{short}\nf"));
+}
+
+#[test]
 fn case_42_tools_of_the_other_format_are_refused_by_name() {
     for kind in [
         "bash_20250124",
@@ -442,7 +540,7 @@ fn case_44_stop_sequences_up_to_four_and_top_k_not_at_all() {
 }
 
 #[test]
-fn case_45_cache_control_is_nowhere() {
+fn case_45_cache_control_is_not_sent() {
     let mark = json!({"type": "ephemeral", "ttl": "1h"});
     let chat = chat(&json!({
         "cache_control": mark,
@@ -461,7 +559,7 @@ fn case_45_cache_control_is_nowhere() {
 }
 
 #[test]
-fn case_46_a_stream_always_asks_for_usage() {
+fn case_46_stream_always_requests_usage() {
     let streamed = chat(&json!({"stream": true}));
     assert_eq!(streamed["stream"], true);
     assert_eq!(streamed["stream_options"], json!({"include_usage": true}));
@@ -567,7 +665,7 @@ fn thinking_and_effort_become_an_effort() {
 }
 
 #[test]
-fn thinking_is_asked_for_or_not() {
+fn the_request_for_thinking_is_read() {
     for (thinking, asked) in [
         (r#"{"type":"enabled","budget_tokens":1024}"#, true),
         (r#"{"type":"adaptive"}"#, true),
@@ -584,7 +682,7 @@ fn thinking_is_asked_for_or_not() {
 }
 
 #[test]
-fn structured_output_goes_by_the_chat_formats_name() {
+fn structured_output_has_the_chat_formats_field_name() {
     let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
     let format = json!({"type": "json_schema", "schema": schema});
     for fields in [
@@ -609,7 +707,7 @@ fn structured_output_goes_by_the_chat_formats_name() {
 }
 
 #[test]
-fn sampling_goes_only_where_it_is_taken() {
+fn sampling_is_sent_only_to_models_that_accept_it() {
     let fields = json!({"temperature": 0.5, "top_p": 0.9});
     let taken = chat(&fields);
     assert_eq!(
@@ -640,7 +738,7 @@ fn long_ids_are_shortened_alike_in_a_call_and_its_result() {
 }
 
 #[test]
-fn a_turn_without_words_is_still_a_users_turn() {
+fn an_empty_user_turn_is_still_a_user_turn() {
     for content in [json!(""), json!([]), json!([{"type": "text", "text": ""}])] {
         assert_eq!(
             said(&json!([{"role": "user", "content": content}])),
@@ -656,7 +754,7 @@ fn a_turn_without_words_is_still_a_users_turn() {
 }
 
 #[test]
-fn what_is_wrong_or_unknown_is_named() {
+fn wrong_and_unknown_fields_are_named() {
     for (fields, field, problem) in [
         (json!({"tomorrow": 1}), "tomorrow", Problem::NotTranslated),
         (
@@ -688,8 +786,8 @@ fn what_is_wrong_or_unknown_is_named() {
         (
             json!({"messages": [{"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_reference"}]}]}]}),
-            "messages[0].content[0].content[0].type",
-            Problem::NotTranslated,
+            "messages[0].content[0].content[0].tool_name",
+            Problem::Missing,
         ),
         (
             json!({"tools": [{"name": 5}]}),
@@ -723,7 +821,7 @@ fn what_is_wrong_or_unknown_is_named() {
 }
 
 #[test]
-fn what_claude_code_sends_goes_over() {
+fn claude_codes_request_is_translated() {
     let user_id = json!({"user": "0".repeat(64), "account": "", "session": "0".repeat(36)});
     let long = "word ".repeat(12_000);
     let chat = chat(&json!({
@@ -779,7 +877,7 @@ fn what_claude_code_sends_goes_over() {
     }
 }
 
-/// A conversation of turns, each a role and its blocks, as roles and what they are about.
+/// A conversation, given as roles with blocks, summarized as roles with their content.
 fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
     let turns: Vec<_> = turns
         .iter()
@@ -809,7 +907,7 @@ fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
 }
 
 #[test]
-fn turns_of_one_role_in_a_row_are_one_and_results_stand_right_behind_their_calls() {
+fn turns_of_one_role_are_merged_and_results_directly_follow_their_calls() {
     let text = |text: &str| json!([{"type": "text", "text": text}]);
     let calls = |ids: &[&str]| -> Tree {
         let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "f", "input": {}});
@@ -892,7 +990,7 @@ fn turns_of_one_role_in_a_row_are_one_and_results_stand_right_behind_their_calls
                 "assistant \"well\"",
             ],
         ),
-        // What is merely text stays where it is said.
+        // Plain text stays in its place.
         (
             vec![
                 ("user", text("a")),

@@ -1,4 +1,4 @@
-//! The cases of a chat stream on its way to a messages caller, by their numbers.
+//! Numbered cases of a chat stream translated for a messages caller.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
     )
 }
 
-/// A further one.
+/// A further piece of a tool call.
 fn more(index: u64, arguments: &str) -> String {
     delta(&json!({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}))
 }
@@ -109,8 +109,8 @@ fn a_plain_stream_has_the_events_of_the_format() {
 }
 
 #[test]
-fn each_piece_goes_on_at_once() {
-    let mut translation = Events::new(CX);
+fn each_piece_is_written_at_once() {
+    let mut translation = Events::new(Origin::default(), CX);
     for (chunk, begins) in [
         (
             delta(&json!({"role": "assistant"})),
@@ -130,7 +130,7 @@ fn each_piece_goes_on_at_once() {
 }
 
 #[test]
-fn case_79_and_80_the_start_is_empty_and_the_end_tells_the_input() {
+fn case_79_and_80_the_start_is_empty_and_the_end_reports_the_input() {
     let bytes = [text("x"), finish("stop"), usage(9, 4), DONE.into()].concat();
     let (out, _) = translated(CX, &[bytes.as_bytes()]);
     let written = events(&[&out]);
@@ -197,14 +197,14 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
         tool_use("c2", "h", three),
     ];
     for mut chunks in [
-        // 0, 1, 0
+        // Alternating: calls 0, 1, 0.
         vec![
             call(0, "c0", "f", "{\"a\":"),
             call(1, "c1", "g", "{\"b\":{\"c\":[]}}"),
             more(0, "\"x}\"}"),
             call(2, "c2", "h", ""),
         ],
-        // All names first, then the arguments, back to front.
+        // All names first, then the arguments in reverse order.
         vec![
             call(0, "c0", "f", ""),
             call(1, "c1", "g", ""),
@@ -216,7 +216,7 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
             more(0, "}\"}"),
             more(1, "}}"),
         ],
-        // One after the other, as most do; counted from 1.
+        // In sequence, as most vendors do; counted from 1.
         vec![
             call(1, "c0", "f", "{\"a\":"),
             more(1, "\"x}\"}"),
@@ -246,7 +246,7 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
 
 #[test]
 fn case_83_a_tool_waits_only_while_the_one_before_it_is_not_complete() {
-    let mut translation = Events::new(CX);
+    let mut translation = Events::new(Origin::default(), CX);
     let mut names = Vec::new();
     for chunk in [
         call(0, "c0", "f", "{\"a\":1"),
@@ -272,7 +272,7 @@ fn case_83_a_tool_waits_only_while_the_one_before_it_is_not_complete() {
 }
 
 #[test]
-fn what_would_have_to_wait_too_long_is_refused() {
+fn a_stream_that_needs_too_much_memory_is_refused() {
     let piece = "x".repeat(64 * 1024);
     let mut chunks = vec![call(0, "c0", "f", "{"), call(1, "c1", "g", "{\"a\":\"")];
     chunks.extend((0..=KEPT_BYTES_MAX / piece.len()).map(|_| more(1, &piece)));
@@ -376,7 +376,7 @@ fn case_86_a_call_without_arguments_is_an_empty_object() {
 }
 
 #[test]
-fn a_null_is_no_arguments_only_where_it_is_all_of_them() {
+fn a_null_means_no_arguments_only_if_nothing_else_arrives() {
     let pieces = |pieces: &[&str]| {
         let mut chunks = vec![call(0, "c0", "f", pieces[0])];
         chunks.extend(pieces[1..].iter().map(|piece| more(0, piece)));
@@ -396,7 +396,7 @@ fn a_null_is_no_arguments_only_where_it_is_all_of_them() {
             "{arguments:?}"
         );
     }
-    // Nor is a call without arguments lost whose index another one has.
+    // A call without arguments is not lost if another has the same index.
     for none in ["null", "", " "] {
         let heard = stream(&[
             call(0, "", "f", none),
@@ -414,7 +414,7 @@ fn a_null_is_no_arguments_only_where_it_is_all_of_them() {
 }
 
 #[test]
-fn arguments_that_cannot_be_are_a_broken_stream() {
+fn malformed_arguments_break_the_stream() {
     for chunks in [
         vec![call(0, "c0", "f", "null"), more(0, "1")],
         vec![call(0, "c0", "f", "{}"), more(0, "null")],
@@ -429,7 +429,7 @@ fn arguments_that_cannot_be_are_a_broken_stream() {
 }
 
 #[test]
-fn arguments_that_end_in_the_middle_are_a_broken_stream_unless_the_reason_says_why() {
+fn truncated_arguments_break_the_stream_unless_its_reason_explains_them() {
     let cuts = ["{\"path\":\"/tmp/a\",\"dry_run\":tr", "{", "nu"];
     for cut in cuts {
         for end in [
@@ -451,7 +451,7 @@ fn arguments_that_end_in_the_middle_are_a_broken_stream_unless_the_reason_says_w
                 assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
             }
         }
-        // What came is what there is.
+        // The caller gets what arrived.
         for (reason, stop) in [("length", "max_tokens"), ("content_filter", "refusal")] {
             let heard = stream(&[call(0, "c0", "f", cut), finish(reason), DONE.into()]);
             assert_eq!(heard.content[0]["input"], cut);
@@ -485,7 +485,7 @@ fn case_87_reasoning_is_a_thinking_block_before_the_text() {
 }
 
 #[test]
-fn case_88_89_and_91_usage_wherever_it_comes_comes_out_once() {
+fn case_88_89_and_91_usage_from_any_place_is_written_once() {
     let with_usage_of = |prompt: u64, reason: Value, completion: u64| {
         data(
             &json!({"id": "chatcmpl-1", "model": "gpt", "choices": [{"index": 0, "delta": {},
@@ -507,7 +507,7 @@ fn case_88_89_and_91_usage_wherever_it_comes_comes_out_once() {
             DONE.into(),
         ],
         vec![text("x"), finish("stop"), usage(9, 2), usage(9, 4)],
-        // One of nothing behind one of something says nothing.
+        // A usage of zeros after a real one is ignored.
         vec![
             text("x"),
             usage(9, 4),
@@ -532,7 +532,7 @@ fn case_88_89_and_91_usage_wherever_it_comes_comes_out_once() {
 }
 
 #[test]
-fn choices_that_cannot_be_read_are_passed_over_only_where_they_say_nothing_beside_usage() {
+fn unreadable_choices_are_skipped_only_if_they_are_empty_and_there_is_usage() {
     let odd = |choices: Value, more: Value| {
         let mut chunk = json!({"id": "chatcmpl-1", "model": "gpt", "choices": choices});
         let more = more.as_object().unwrap().clone();
@@ -569,15 +569,16 @@ fn choices_that_cannot_be_read_are_passed_over_only_where_they_say_nothing_besid
     }
 }
 
+/// `passthrough` states what is charged in its place.
 #[test]
-fn case_90_usage_that_never_comes_is_counted_here() {
+fn case_90_missing_usage_is_zero() {
     let heard = stream(&[
         text("12345"),
         call(0, "c", "f", "{\"a\":1}"),
         finish("stop"),
         DONE.into(),
     ]);
-    assert_eq!(heard.usage["output_tokens"], 3);
+    assert_eq!(heard.usage["output_tokens"], 0);
     assert_eq!(heard.usage["input_tokens"], 0);
 }
 
@@ -601,7 +602,7 @@ fn case_93_a_cut_stream_never_looks_finished() {
     broken_stream(&[text("x"), usage(9, 4)]);
     broken_stream(&[]);
     broken_stream(&[DONE.into()]);
-    // A finish without the last line, and the last line without a finish, are ends.
+    // A finish reason without `[DONE]`, and `[DONE]` without a finish reason, both end the answer.
     stream(&[text("x"), finish("stop")]);
     stream(&[text("x"), DONE.into()]);
 }
@@ -619,7 +620,7 @@ fn case_94_an_error_chunk_is_an_error() {
 }
 
 #[test]
-fn case_95_empty_content_is_no_event_and_the_oldest_call_is_the_first_tool() {
+fn case_95_empty_content_writes_no_event_and_a_function_call_is_the_first_tool() {
     let heard = stream(&[
         delta(&json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": null})),
         delta(&json!({"content": "", "refusal": "", "reasoning": "", "tool_calls": []})),
@@ -654,7 +655,7 @@ fn case_61_a_refusal_is_text_and_a_reason() {
 }
 
 #[test]
-fn a_first_chunk_about_the_prompt_alone_starts_nothing() {
+fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
     let about = data(&json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []}));
     let heard = stream(&[about, text("x"), finish("stop"), DONE.into()]);
     assert_eq!(
@@ -679,7 +680,7 @@ fn comments_are_pings_and_blank_events_are_nothing() {
 }
 
 #[test]
-fn of_two_finish_reasons_the_one_that_says_more_counts() {
+fn the_more_specific_of_two_finish_reasons_counts() {
     for (first, second, stop) in [
         ("length", "length", "max_tokens"),
         ("length", "stop", "max_tokens"),
@@ -696,7 +697,7 @@ fn of_two_finish_reasons_the_one_that_says_more_counts() {
 }
 
 #[test]
-fn content_as_a_list_and_other_choices_are_understood() {
+fn content_lists_and_further_choices_are_parsed() {
     let other = data(
         &json!({"id": "chatcmpl-1", "model": "gpt", "obfuscation": "xyz",
         "choices": [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]}),
@@ -717,7 +718,7 @@ fn content_as_a_list_and_other_choices_are_understood() {
 }
 
 #[test]
-fn an_error_that_has_no_field_of_its_own_is_one_where_the_answer_has_no_reason() {
+fn a_message_without_an_error_field_is_an_error_if_there_is_no_finish_reason() {
     let named = [
         data(
             &json!({"object": "error", "message": "boom", "type": "BadRequestError", "code": 400}),
@@ -739,7 +740,8 @@ fn an_error_that_has_no_field_of_its_own_is_one_where_the_answer_has_no_reason()
             }
         }
     }
-    // An answer that says why it ended is one, and so is one without a reason beside which nobody complains.
+    // An answer with a finish reason is complete despite a complaint; so is one without a reason if there is no
+    // complaint.
     for complaint in &complaints {
         stream(&[text("a"), complaint.clone(), finish("stop"), DONE.into()]);
     }

@@ -1,4 +1,4 @@
-//! The last events of an item.
+//! Writes the last events of an item.
 
 use bytes::BytesMut;
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Writer {
-    /// Writes the item's last events; nothing where it is done.
+    /// Writes the item's last events; nothing if it is already complete.
     pub(super) fn close(&mut self, index: usize, status: &str, out: &mut BytesMut) {
         match &mut self.items[index] {
             Item::Done(_) => return,
@@ -64,6 +64,11 @@ impl Writer {
         let Item::Reasoning(reasoning) = &mut self.items[index] else {
             return;
         };
+        if !reasoning.summary && (self.asked.encrypted || self.state.is_more_than_text()) {
+            let capsule = self.state.seal(&self.asked.vendor);
+            self.kept_bytes += capsule.len();
+            reasoning.capsule = Some(capsule);
+        }
         if !reasoning.shown || reasoning.text.is_empty() {
             return;
         }

@@ -6,7 +6,7 @@ use uuid::fmt::Simple;
 
 use crate::translate::arguments::Lead;
 
-/// An item, until it is done; then what it came to.
+/// An item under construction, or the JSON of a complete one.
 #[derive(Debug)]
 pub(super) enum Item {
     Message(Vec<Part>),
@@ -23,9 +23,9 @@ pub(super) struct Part {
 
 #[derive(Debug, Default)]
 pub(super) struct Reasoning {
-    /// A summary, or else the thoughts themselves.
+    /// Whether this is a summary, not the reasoning itself.
     pub(super) summary: bool,
-    /// Whether the caller is shown the text.
+    /// Whether the text is shown to the caller.
     pub(super) shown: bool,
     pub(super) text: String,
     pub(super) capsule: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Reasoning {
 
 #[derive(Debug, Default)]
 pub(super) struct Call {
-    /// Id, name and namespace as they stand in the item.
+    /// Id, name and namespace, as JSON members of the item.
     pub(super) head: String,
     pub(super) custom: bool,
     pub(super) lead: Lead,
@@ -41,7 +41,7 @@ pub(super) struct Call {
 }
 
 impl Item {
-    /// What its id begins with.
+    /// Prefix of the item's id.
     pub(super) const fn prefix(&self) -> &'static str {
         match self {
             Self::Message(_) => "msg",
@@ -51,7 +51,7 @@ impl Item {
         }
     }
 
-    /// The item as it stands now.
+    /// The item's current JSON.
     pub(super) fn json(&self, id: ItemId, status: &str) -> String {
         match self {
             Self::Done(json) => json.clone(),
@@ -73,7 +73,7 @@ impl Item {
                 } else {
                     ("function_call", "arguments")
                 };
-                // Empty until it is done, whatever has come.
+                // Empty until the item is complete, whatever has arrived.
                 let arguments = match status {
                     "in_progress" => "",
                     _ => &call.arguments,
@@ -100,7 +100,7 @@ impl Reasoning {
             };
             *list = format!("{{\"type\":\"{}\",\"text\":\"{}\"}}", names.part, self.text);
         }
-        // Of a summary nothing but that is told.
+        // A summary has no `content`.
         let content = if self.summary {
             String::new()
         } else {
@@ -123,13 +123,13 @@ impl Call {
         let (_, name) = self
             .head
             .split_once("\"name\":")
-            .expect("a call's head has its name");
+            .expect("a call's item has a name");
         name.split_once(",\"namespace\":")
             .map_or(name, |(name, _)| name)
     }
 }
 
-/// An item's own id: its kind, the number of the request and its place.
+/// Id of an item: its kind, the request's number and the item's index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ItemId {
     pub(super) prefix: &'static str,
@@ -148,7 +148,7 @@ impl fmt::Display for ItemId {
     }
 }
 
-/// What reasoning is called on the wire.
+/// Names of reasoning events and fields on the wire.
 pub(super) struct ReasoningNames {
     pub(super) part_added: &'static str,
     pub(super) delta: &'static str,
@@ -190,8 +190,8 @@ pub(super) fn part_json(refusal: bool, text: &str) -> String {
     }
 }
 
-/// What a tool of free text was given: the one string among the arguments, or, if they are something else,
-/// all of them as they are.
+/// The free text of a tool: the single string within the arguments or, if they have another shape, the arguments
+/// unchanged.
 pub(super) fn free_text(arguments: String) -> String {
     #[derive(serde::Deserialize)]
     struct Wrapped<'a> {

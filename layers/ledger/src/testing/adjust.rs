@@ -1,0 +1,232 @@
+//! Holds that change while their calls run. A ledger that cannot adjust holds passes these tests without being tested.
+
+use super::{
+    Books,
+    calls::free,
+    desk::{
+        booked, does_not_fit, key_money, money, open, release, reserved, set_ceiling, set_status,
+        settled, under,
+    },
+    given::{acme, due, hold, key, micro, number},
+};
+use crate::{
+    account::KeyStatus,
+    ceiling::Ceiling,
+    contract::{Adjusted, Adjustment, Booked, Ledger, LedgerError, Refusal},
+};
+
+/// The adjustment of a call on a key of `acme`.
+pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
+    Adjustment {
+        number: number(n),
+        account: acme(),
+        key: key(id),
+        sequence,
+        amount: micro(amount),
+    }
+}
+
+/// Whether the ledger can adjust holds. If it can, it has none for a number that it does not know.
+pub(super) async fn can_adjust<L: Ledger>(ledger: &L) -> bool {
+    match ledger.adjust(&to(999, "k1", 1, 1)).await {
+        Ok(Adjusted::Unsupported) => false,
+        Ok(Adjusted::Gone) => true,
+        answer => panic!("an adjustment of an unknown call: expected Gone, found {answer:?}"),
+    }
+}
+
+pub(super) async fn adjusted<L: Ledger>(
+    ledger: &L,
+    adjustment: &Adjustment,
+) -> Result<Adjusted, Refusal> {
+    match ledger.adjust(adjustment).await {
+        Ok(adjusted) => Ok(adjusted),
+        Err(LedgerError::Refused(refusal)) => Err(refusal),
+        Err(error) => panic!("{adjustment:?}: expected an answer, found {error}"),
+    }
+}
+
+pub(super) const fn held(amount: i64) -> Result<Adjusted, Refusal> {
+    Ok(Adjusted::Held(micro(amount)))
+}
+
+/// I2.
+pub(super) async fn a_smaller_hold_frees_money_at_once<L: Ledger>(ledger: &L) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    reserved(ledger, &hold(1, "k1", 700)).await;
+    for (sequence, amount) in [(1, 400), (2, 400), (3, 1), (4, 0)] {
+        let answer = adjusted(ledger, &to(1, "k1", sequence, amount)).await;
+        expect_eq!(answer, held(amount), "{sequence}");
+        expect_eq!(free(ledger, "k2").await, 1000 - amount, "{sequence}");
+    }
+    // The call goes on, and its cost is charged.
+    let paid = settled(ledger, 1, "k1", 150).await;
+    expect_eq!(paid, booked(Booked::Held, 150, 0));
+    expect_eq!(free(ledger, "k1").await, 850);
+}
+
+/// I1: a larger amount is granted in full or refused, and a refusal changes nothing.
+pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    reserved(ledger, &hold(1, "k1", 300)).await;
+    reserved(ledger, &hold(2, "k2", 200)).await;
+    expect_eq!(
+        adjusted(ledger, &to(1, "k1", 1, 801)).await,
+        Err(does_not_fit(500, 300))
+    );
+    expect_eq!(free(ledger, "k1").await, 500, "free after a refusal");
+    expect_eq!(adjusted(ledger, &to(1, "k1", 2, 800)).await, held(800));
+    expect_eq!(free(ledger, "k1").await, 0, "free next to the larger hold");
+    expect_eq!(
+        adjusted(ledger, &to(2, "k2", 1, 201)).await,
+        Err(does_not_fit(0, 200))
+    );
+    // The larger hold pays.
+    let paid = settled(ledger, 1, "k1", 800).await;
+    expect_eq!(paid, booked(Booked::Held, 800, 0));
+    let paid = settled(ledger, 2, "k2", 200).await;
+    expect_eq!(paid, booked(Booked::Held, 200, 0));
+}
+
+/// I1: a hold that has expired does not keep another one from growing.
+pub(super) async fn an_expired_hold_keeps_no_other_from_growing<L: Ledger>(ledger: &L) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    reserved(ledger, &due(1, "k1", 600)).await;
+    reserved(ledger, &hold(2, "k2", 100)).await;
+    expect_eq!(adjusted(ledger, &to(2, "k2", 1, 1000)).await, held(1000));
+}
+
+/// I5: adjustments may arrive twice and in another order.
+pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    let wish = hold(1, "k1", 500);
+    reserved(ledger, &wish).await;
+    for (sequence, amount, now) in [
+        (2, 300, 300),
+        (2, 300, 300),
+        (1, 600, 300),
+        (2, 100, 300),
+        (7, 400, 400),
+        (3, 10, 400),
+        (6, 1_000_000, 400),
+    ] {
+        let answer = adjusted(ledger, &to(1, "k1", sequence, amount)).await;
+        expect_eq!(answer, held(now), "{sequence}: {amount}");
+        expect_eq!(free(ledger, "k1").await, 1000 - now, "{sequence}: {amount}");
+    }
+    // A late copy of the first request gets the current amount.
+    let again = reserved(ledger, &wish).await;
+    expect_eq!([again.held, again.free], [400, 600].map(micro));
+}
+
+/// I5: an adjustment that arrives after the end holds nothing again.
+pub(super) async fn an_ended_hold_is_not_adjusted<L: Ledger>(ledger: &L) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    for n in [1, 2, 4] {
+        reserved(ledger, &hold(n, "k1", 100)).await;
+    }
+    reserved(ledger, &due(3, "k1", 100)).await;
+    settled(ledger, 1, "k1", 10).await;
+    release(ledger, 2, "k1").await;
+    ledger.expire().await.expect("holds expire");
+    for (n, id) in [(1, "k1"), (2, "k1"), (3, "k1"), (4, "k2"), (5, "k1")] {
+        for (sequence, amount) in [(1, 50), (2, 500)] {
+            let answer = adjusted(ledger, &to(n, id, sequence, amount)).await;
+            expect_eq!(answer, Ok(Adjusted::Gone), "call {n} on {id}: {amount}");
+        }
+    }
+    expect_eq!(free(ledger, "k1").await, 890);
+    let paid = settled(ledger, 4, "k1", 100).await;
+    expect_eq!(paid, booked(Booked::Held, 100, 0));
+    expect_eq!(
+        settled(ledger, 3, "k1", 5).await,
+        booked(Booked::Late, 5, 0)
+    );
+}
+
+/// I4: what other calls hold is not charged.
+pub(super) async fn a_cost_is_charged_up_to_the_adjusted_hold_and_free_money<L: Ledger>(
+    ledger: &L,
+) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    reserved(ledger, &hold(1, "k1", 500)).await;
+    expect_eq!(adjusted(ledger, &to(1, "k1", 1, 100)).await, held(100));
+    reserved(ledger, &hold(2, "k2", 850)).await;
+    let paid = settled(ledger, 1, "k1", 400).await;
+    expect_eq!(paid, booked(Booked::Held, 150, 250));
+    let paid = settled(ledger, 2, "k2", 850).await;
+    expect_eq!(paid, booked(Booked::Held, 850, 0));
+}
+
+/// I1 and I12: a larger amount needs what a new hold needs; a smaller one needs nothing.
+pub(super) async fn account_and_key_have_to_allow_a_larger_hold<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    if !can_adjust(ledger).await {
+        return;
+    }
+    set_ceiling(ledger, "k1", Some(400)).await;
+    reserved(ledger, &hold(1, "k1", 300)).await;
+    reserved(ledger, &hold(2, "k1", 50)).await;
+    expect_eq!(
+        adjusted(ledger, &to(1, "k1", 1, 351)).await,
+        Err(under(Ceiling::Total, 50, 350))
+    );
+    expect_eq!(adjusted(ledger, &to(1, "k1", 2, 350)).await, held(350));
+    expect_eq!(key_money(ledger, "k1").await, [0, 400, 0]);
+    // A hold outlives a lowered ceiling, and may shrink above it.
+    set_ceiling(ledger, "k1", Some(100)).await;
+    expect_eq!(adjusted(ledger, &to(1, "k1", 3, 200)).await, held(200));
+    expect_eq!(
+        adjusted(ledger, &to(1, "k1", 4, 201)).await,
+        Err(under(Ceiling::Total, 0, 250))
+    );
+    set_ceiling(ledger, "k1", None).await;
+
+    set_status(ledger, "k1", KeyStatus::Disabled).await;
+    expect_eq!(
+        adjusted(ledger, &to(1, "k1", 5, 201)).await,
+        Err(Refusal::Disabled)
+    );
+    expect_eq!(adjusted(ledger, &to(1, "k1", 6, 150)).await, held(150));
+    set_status(ledger, "k1", KeyStatus::Active).await;
+    let suspended = ledger.change_account(&acme(), None, Some(true)).await;
+    suspended.unwrap();
+    expect_eq!(
+        adjusted(ledger, &to(1, "k1", 7, 151)).await,
+        Err(Refusal::Suspended)
+    );
+    expect_eq!(adjusted(ledger, &to(1, "k1", 8, 120)).await, held(120));
+    expect_eq!(money(ledger).await, [1000, 170, 0, 0]);
+    expect_eq!(key_money(ledger, "k1").await, [0, 170, 830]);
+}
+
+/// I8: a hold expires with the amount that it has by then.
+pub(super) async fn an_adjusted_hold_expires_whole<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    if !can_adjust(ledger).await {
+        return;
+    }
+    for (n, amount) in [(1, 100), (2, 500)] {
+        reserved(ledger, &due(n, "k1", 300)).await;
+        expect_eq!(
+            adjusted(ledger, &to(n, "k1", 1, amount)).await,
+            held(amount)
+        );
+    }
+    expect_eq!(money(ledger).await, [1000, 600, 0, 0]);
+    expect_eq!(ledger.expire().await.unwrap(), 2);
+    expect_eq!(money(ledger).await, [1000, 0, 0, 0]);
+    expect_eq!(key_money(ledger, "k1").await, [0, 0, 1000]);
+}

@@ -1,0 +1,168 @@
+//! Measures a ledger: what a hold and its settlement take. The gateway's `cargo bench --bench ledger` measures the
+//! stores of this crate with it.
+//!
+//! ```
+//! use tollgate_ledger::{
+//!     account::{AccountId, KeyId}, ceiling::Ceilings, contract::LedgerAdmin, memory::MemoryLedger,
+//!     testing::{self, bench},
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! // Replace `MemoryLedger` with your ledger.
+//! let ledger = MemoryLedger::new();
+//! let mut payers: Vec<(AccountId, KeyId)> = Vec::new();
+//! for opening in testing::openings() {
+//!     ledger.create_account(&opening.account, "").await.unwrap();
+//!     ledger.enter(&opening.account, &opening.payment).await.unwrap();
+//!     for key in &opening.keys {
+//!         ledger.create_key(key, Ceilings::NONE).await.unwrap();
+//!         payers.push((key.account.clone(), key.id.clone()));
+//!     }
+//! }
+//!
+//! // Of a call: how long it waits for its hold, and how long the hold is open after its end.
+//! let took = bench::one_after_another(&ledger, &payers, 10).await;
+//! // Throughput.
+//! let took = bench::at_a_time(&ledger, &payers, 10, 4).await;
+//! # let _ = took;
+//! # }
+//! ```
+//!
+//! Both take a number of calls and return the time for all of them, as criterion's `Bencher::iter_custom` expects:
+//!
+//! ```ignore
+//! bencher.iter_custom(|calls| runtime.block_on(bench::one_after_another(&ledger, &payers, calls)));
+//! ```
+
+#![expect(clippy::disallowed_types, reason = "a benchmark measures real time")]
+
+use std::{
+    hint::black_box,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinSet;
+
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{Hold, Item, Ledger, Settlement},
+    money::MicroRub,
+    number::RequestNumber,
+    price::{Price, Rate},
+    usage::{End, Usage},
+};
+
+/// Small, so that the accounts of [`super::openings`] can pay for a few calls.
+const HELD: MicroRub = MicroRub::new(10);
+const COST: MicroRub = MicroRub::new(1);
+const TTL: Duration = Duration::from_secs(960);
+/// A prime step through the payers, so that consecutive calls are not neighbours in the ledger.
+const STEP: u64 = 7919;
+
+/// Makes `calls` calls, one after another, each with one RESERVE and one SETTLE of 1 µ₽; `payers` pay in turn. Returns how
+/// long that took.
+///
+/// # Panics
+/// The ledger refused a hold of 10 µ₽, or was unavailable; or there is no payer.
+pub async fn one_after_another<L: Ledger>(
+    ledger: &L,
+    payers: &[(AccountId, KeyId)],
+    calls: u64,
+) -> Duration {
+    let price = price();
+    let began = Instant::now();
+    for number in 0..calls {
+        call(ledger, payers, number, &price).await;
+    }
+    began.elapsed()
+}
+
+/// The same calls, of which `tasks` run together, each in a task of its own.
+///
+/// # Panics
+/// As [`one_after_another`].
+pub async fn at_a_time<L: Ledger + Clone>(
+    ledger: &L,
+    payers: &[(AccountId, KeyId)],
+    calls: u64,
+    tasks: usize,
+) -> Duration {
+    let (begun, payers): (Arc<AtomicU64>, Arc<[_]>) = (Arc::default(), payers.into());
+    let price = price();
+    let mut running = JoinSet::new();
+    let began = Instant::now();
+    for _ in 0..tasks {
+        let (ledger, begun) = (ledger.clone(), Arc::clone(&begun));
+        let (payers, price) = (Arc::clone(&payers), Arc::clone(&price));
+        running.spawn(async move {
+            loop {
+                let number = begun.fetch_add(1, Ordering::Relaxed);
+                if number >= calls {
+                    break;
+                }
+                call(&ledger, &payers, number, &price).await;
+            }
+        });
+    }
+    running.join_all().await;
+    began.elapsed()
+}
+
+async fn call<L: Ledger>(
+    ledger: &L,
+    payers: &[(AccountId, KeyId)],
+    number: u64,
+    price: &Arc<Price>,
+) {
+    let index = number.wrapping_mul(STEP) % payers.len() as u64;
+    let (account, key) = &payers[index as usize];
+    let number = RequestNumber::now_v7();
+    let hold = Hold {
+        number,
+        account: account.clone(),
+        key: key.clone(),
+        want: HELD,
+        least: HELD,
+        ttl: TTL,
+    };
+    black_box(ledger.reserve(&hold).await.unwrap());
+    let usage = Usage {
+        input: 31,
+        output: 40,
+        ..Usage::default()
+    };
+    let settlement = Settlement {
+        number,
+        account: account.clone(),
+        key: key.clone(),
+        held: HELD,
+        cost: COST,
+        fresh: true,
+        lease: None,
+        item: Item {
+            usage,
+            price: Some(Arc::clone(price)),
+            ..Item::new("plain", "plain-vendor", End::Finished)
+        },
+    };
+    black_box(ledger.settle(&settlement).await.unwrap());
+}
+
+/// A price as a gateway records it in a receipt.
+fn price() -> Arc<Price> {
+    let rate = Rate::new(100_000_000);
+    Arc::new(Price {
+        input: rate,
+        cached_input: rate,
+        output: rate,
+        cache_write: rate,
+        version: 1,
+        exchange_rate: "90.50".into(),
+        ..Price::default()
+    })
+}

@@ -1,0 +1,281 @@
+//! Futures that are dropped at each await, as happens when a caller leaves or a timeout fires.
+//!
+//! A dropped future may have done anything up to that await. So each promise sends the operation again and checks that
+//! the money moved once.
+
+use std::{future::poll_fn, pin::pin, task::Poll};
+
+use super::{
+    adjust::{adjusted, can_adjust, held, to},
+    calls::free,
+    desk::{again, booked, release, reserved, settled},
+    given::{HOUR, acme, due, hold, micro, number, settlement},
+};
+use crate::contract::{Booked, Ledger, Settled, Settlement};
+
+/// The awaits at which a future is dropped, at most.
+const AWAITS_MAX: u16 = 64;
+
+/// Polls a future past `awaits` pending polls, and drops it at the next one. Returns its output if it has ended before.
+async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = awaits;
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// I2 and I8: the hold exists in full or not at all, so that releasing its number frees all money.
+pub(super) async fn a_dropped_reserve_leaves_nothing_after_its_release<L: Ledger>(ledger: &L) {
+    for awaits in 0..AWAITS_MAX {
+        let n = u128::from(awaits);
+        let wish = hold(n, "k1", 300);
+        let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
+        release(ledger, n, "k1").await;
+        expect_eq!(
+            free(ledger, "k1").await,
+            1000,
+            "free after a reserve was dropped at await {awaits} and its number released"
+        );
+        if ended.is_some() {
+            break;
+        }
+    }
+}
+
+/// I8: money that a dropped reserve took is free again after the hold's time to live, even if nothing releases it.
+pub(super) async fn a_dropped_reserve_leaves_nothing_after_its_time<L: Ledger>(ledger: &L) {
+    for awaits in 0..AWAITS_MAX {
+        let wish = due(u128::from(awaits), "k1", 300);
+        let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
+        // One hold after the other on the same account: the second sees what the first left.
+        free(ledger, "k1").await;
+        ledger.expire().await.expect("holds expire");
+        expect_eq!(
+            free(ledger, "k1").await,
+            1000,
+            "free after a reserve was dropped at await {awaits} and its time to live passed"
+        );
+        if ended.is_some() {
+            break;
+        }
+    }
+}
+
+/// I5: as if the answer had been lost.
+pub(super) async fn a_dropped_reserve_sent_again_is_granted_once<L: Ledger>(ledger: &L) {
+    for awaits in 0..AWAITS_MAX {
+        let n = u128::from(awaits);
+        let wish = hold(n, "k1", 300);
+        let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
+        let granted = reserved(ledger, &wish).await;
+        expect_eq!(
+            [granted.held, granted.free],
+            [300, 700].map(micro),
+            "held and free after a reserve was dropped at await {awaits} and sent again"
+        );
+        release(ledger, n, "k1").await;
+        if ended.is_some() {
+            break;
+        }
+    }
+}
+
+/// I3, I5 and I7.
+pub(super) async fn a_dropped_settlement_sent_again_charges_once<L: Ledger>(ledger: &L) {
+    let mut left = 1000;
+    for awaits in 0..AWAITS_MAX {
+        let n = u128::from(awaits);
+        reserved(ledger, &hold(n, "k1", 20)).await;
+        let ended = dropped_after(awaits, ledger.settle(&settlement(n, "k1", 10))).await;
+        left -= 10;
+        let paid = settled(ledger, n, "k1", 10).await;
+        expect_first(paid, 10, awaits);
+        expect_eq!(
+            free(ledger, "k1").await,
+            left,
+            "free after a settlement was dropped at await {awaits} and sent again"
+        );
+        if ended.is_some() {
+            break;
+        }
+    }
+}
+
+/// I3, I5 and I7, if several calls are settled together.
+pub(super) async fn dropped_settlements_sent_again_charge_once<L: Ledger>(ledger: &L) {
+    let mut left = 1000;
+    for awaits in 0..AWAITS_MAX {
+        let numbers = [1, 2, 3].map(|n| u128::from(awaits) * 3 + n);
+        for n in numbers {
+            reserved(ledger, &hold(n, "k1", 4)).await;
+        }
+        let calls: Vec<Settlement> = numbers.map(|n| settlement(n, "k1", 2)).into();
+        let ended = dropped_after(awaits, ledger.settle_all(&calls)).await;
+        left -= 6;
+        for answer in ledger.settle_all(&calls).await {
+            expect_first(answer.expect("a call is settled"), 2, awaits);
+        }
+        expect_eq!(
+            free(ledger, "k1").await,
+            left,
+            "free after settlements were dropped at await {awaits} and sent again"
+        );
+        if ended.is_some() {
+            break;
+        }
+    }
+}
+
+/// The dropped settlement may have been booked or not.
+fn expect_first(paid: Settled, cost: i64, awaits: u16) {
+    let first = booked(Booked::Held, cost, 0);
+    assert!(
+        paid == first || paid == again(first),
+        "a settlement dropped at await {awaits} and sent again: expected {first:?}, or that it is repeated, \
+         found {paid:?}"
+    );
+}
+
+/// I2 and I9.
+pub(super) async fn a_dropped_release_sent_again_frees_the_hold<L: Ledger>(ledger: &L) {
+    for awaits in 0..AWAITS_MAX {
+        let n = u128::from(awaits);
+        let wish = hold(n, "k1", 300);
+        reserved(ledger, &wish).await;
+        let released = ledger.release(number(n), &wish.account, &wish.key);
+        let ended = dropped_after(awaits, released).await;
+        release(ledger, n, "k1").await;
+        expect_eq!(
+            free(ledger, "k1").await,
+            1000,
+            "free after a release was dropped at await {awaits} and sent again"
+        );
+        expect_eq!(
+            settled(ledger, n, "k1", 10).await,
+            again(booked(Booked::Released, 0, 0)),
+            "a settlement after a release that was dropped at await {awaits} and sent again"
+        );
+        if ended.is_some() {
+            break;
+        }
+    }
+}
+
+/// I5: the hold is still the call's.
+pub(super) async fn a_dropped_extension_leaves_the_hold<L: Ledger>(ledger: &L) {
+    for awaits in 0..AWAITS_MAX {
+        let n = u128::from(awaits);
+        reserved(ledger, &hold(n, "k1", 10)).await;
+        let account = acme();
+        let ended = dropped_after(awaits, ledger.extend(number(n), &account, HOUR)).await;
+        expect_eq!(
+            settled(ledger, n, "k1", 10).await,
+            booked(Booked::Held, 10, 0),
+            "a settlement after an extension was dropped at await {awaits}"
+        );
+        if ended.is_some() {
+            break;
+        }
+    }
+}
+
+/// I2 and I5, for a hold that shrinks and one that grows.
+pub(super) async fn a_dropped_adjustment_sent_again_counts_once<L: Ledger>(ledger: &L) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    for awaits in 0..AWAITS_MAX {
+        let n = u128::from(awaits);
+        reserved(ledger, &hold(n, "k1", 300)).await;
+        let mut ended = true;
+        for (sequence, amount) in [(1, 100), (2, 500)] {
+            let adjustment = to(n, "k1", sequence, amount);
+            ended &= dropped_after(awaits, ledger.adjust(&adjustment))
+                .await
+                .is_some();
+            expect_eq!(
+                adjusted(ledger, &adjustment).await,
+                held(amount),
+                "an adjustment to {amount} that was dropped at await {awaits} and sent again"
+            );
+            expect_eq!(
+                free(ledger, "k1").await,
+                1000 - amount,
+                "free after an adjustment to {amount} was dropped at await {awaits} and sent again"
+            );
+        }
+        release(ledger, n, "k1").await;
+        if ended {
+            break;
+        }
+    }
+}
+
+/// I2, I3 and I5: the call ends with its old amount or with the new one.
+pub(super) async fn a_dropped_adjustment_leaves_nothing_after_its_calls_end<L: Ledger>(ledger: &L) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    let mut left = 1000;
+    for awaits in 0..AWAITS_MAX {
+        let mut ended = true;
+        for (nth, amount) in [(1, 100), (2, 500)] {
+            let n = u128::from(awaits) * 3 + nth;
+            reserved(ledger, &hold(n, "k1", 300)).await;
+            let adjustment = to(n, "k1", 1, amount);
+            ended &= dropped_after(awaits, ledger.adjust(&adjustment))
+                .await
+                .is_some();
+            expect_eq!(
+                settled(ledger, n, "k1", 10).await,
+                booked(Booked::Held, 10, 0),
+                "a settlement after an adjustment to {amount} was dropped at await {awaits}"
+            );
+            left -= 10;
+            expect_eq!(
+                free(ledger, "k1").await,
+                left,
+                "free after an adjustment to {amount} was dropped at await {awaits} and its call settled"
+            );
+        }
+        if ended {
+            break;
+        }
+    }
+}
+
+/// I2, I5 and I8.
+pub(super) async fn a_dropped_sweep_loses_no_hold<L: Ledger>(ledger: &L) {
+    let mut left = 1000;
+    for awaits in 0..AWAITS_MAX {
+        let numbers = [1, 2, 3].map(|n| u128::from(awaits) * 3 + n);
+        for n in numbers {
+            reserved(ledger, &due(n, "k1", 100)).await;
+        }
+        let ended = dropped_after(awaits, ledger.expire()).await;
+        while ledger.expire().await.expect("holds expire") > 0 {}
+        expect_eq!(
+            free(ledger, "k1").await,
+            left,
+            "free after a sweep was dropped at await {awaits} and another ended"
+        );
+        for n in numbers {
+            expect_eq!(
+                settled(ledger, n, "k1", 1).await,
+                booked(Booked::Late, 1, 0),
+                "a late settlement after a sweep was dropped at await {awaits}"
+            );
+        }
+        left -= 3;
+        if ended.is_some() {
+            break;
+        }
+    }
+}

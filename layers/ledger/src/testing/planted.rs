@@ -1,0 +1,626 @@
+//! A ledger with one planted bug at a time: each bug must break the promise that is named next to it.
+//!
+//! The ledger is a first attempt: accounts in a map, and for some operations a second step after an await, like a second
+//! query to a database.
+
+#![expect(
+    clippy::disallowed_types,
+    reason = "its clock must also work in threads without a runtime"
+)]
+
+mod adjust;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use tokio::task::yield_now;
+
+use super::{Opening, cases, given::HOUR};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{
+        Adjusted, Adjustment, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled,
+        Settlement,
+    },
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+macro_rules! bugs {
+    ($($bug:ident: $promise:ident;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Bug {
+            $($bug),*
+        }
+
+        const BUGS: &[(Bug, &str)] = &[$((Bug::$bug, stringify!($promise))),*];
+    };
+}
+
+bugs! {
+    ReserveDroppedAfterTakingMoney: a_dropped_reserve_leaves_nothing_after_its_release;
+    ReserveDroppedLivesForEver: a_dropped_reserve_leaves_nothing_after_its_time;
+    ReserveDroppedIsGone: a_dropped_reserve_sent_again_is_granted_once;
+    SettleDroppedAfterTheCharge: a_dropped_settlement_sent_again_charges_once;
+    SettlementsDroppedAfterTheFirst: dropped_settlements_sent_again_charge_once;
+    ReleaseDroppedBeforeMoneyReturns: a_dropped_release_sent_again_frees_the_hold;
+    ExtendDroppedWithoutTheHold: a_dropped_extension_leaves_the_hold;
+    SweepDroppedBeforeMoneyReturns: a_dropped_sweep_loses_no_hold;
+    AdjustDroppedAfterTakingMoney: a_dropped_adjustment_sent_again_counts_once;
+    AdjustDroppedWithoutTheHold: a_dropped_adjustment_leaves_nothing_after_its_calls_end;
+    GrowthChecksBeforeItLocks: of_holds_grown_on_several_threads_those_that_fit_are_granted;
+    AdjustChecksBeforeItLocks: an_adjustment_and_a_settlement_at_once_lose_nothing;
+    AdjustKeepsTheMoney: a_smaller_hold_frees_money_at_once;
+    AdjustNeedsAnAmount: a_smaller_hold_frees_money_at_once;
+    GrowthIsNotChecked: a_hold_grows_only_into_free_money;
+    GrowthCountsItsOwnHold: a_hold_grows_only_into_free_money;
+    GrowthIsGrantedInPart: a_hold_grows_only_into_free_money;
+    RefusedGrowthTakesMoney: a_hold_grows_only_into_free_money;
+    ExpiredHoldsKeepOthersSmall: an_expired_hold_keeps_no_other_from_growing;
+    OlderAdjustmentCounts: an_older_adjustment_changes_nothing;
+    AdjustedHoldIsAnother: an_older_adjustment_changes_nothing;
+    AdjustHoldsAgain: an_ended_hold_is_not_adjusted;
+    AnotherKeyAdjusts: an_ended_hold_is_not_adjusted;
+    TheFirstHoldPays: a_cost_is_charged_up_to_the_adjusted_hold_and_free_money;
+    ReserveChecksBeforeItLocks: of_holds_on_several_threads_no_more_is_granted_than_there_is;
+    RepeatIsCheckedBeforeTheLock: a_hold_sent_by_two_threads_is_granted_once;
+    SettleChecksBeforeItLocks: a_call_settled_by_two_threads_is_charged_once;
+    ReleaseChecksBeforeItLocks: of_a_settlement_and_a_release_at_once_one_wins;
+    ReserveAwaitsAfterTheCheck: of_many_holds_at_once_those_that_fit_are_granted;
+    LeastIsIgnored: a_hold_lies_between_the_least_and_the_wish;
+    AllOrNothing: a_hold_lies_between_the_least_and_the_wish;
+    EachKeyHasTheWholeBalance: holds_of_all_keys_count_against_the_account;
+    OpenHoldsAreNotCounted: holds_of_all_keys_count_against_the_account;
+    RepeatedHoldTakesTwice: a_hold_asked_for_again_is_granted_once;
+    AnotherHoldUnderTheSameNumber: a_hold_asked_for_again_is_granted_once;
+    EndedNumberHoldsAgain: a_number_that_has_ended_holds_nothing_again;
+    HeldMoneyCountsAsSpent: empty_is_what_has_no_posted_money;
+    AnyKeyOfAnyAccount: a_key_holds_nothing_on_another_account;
+    TheHoldIsCharged: a_settlement_charges_the_cost_and_frees_the_hold;
+    TheHoldIsKept: a_settlement_charges_the_cost_and_frees_the_hold;
+    CostIsCutToTheHold: a_cost_beyond_the_hold_takes_free_money;
+    CostTakesOtherHolds: a_cost_beyond_the_hold_takes_free_money;
+    LossIsForgotten: a_cost_beyond_the_hold_takes_free_money;
+    RepeatedSettlementCharges: a_repeated_settlement_gets_the_first_result;
+    AnswersInAnotherOrder: settlements_sent_together_are_answered_in_their_order;
+    ReleaseRefundsASettledCall: a_repeated_settlement_gets_the_first_result;
+    ReleaseOfAnUnknownCallIsForgotten: a_release_costs_nothing_and_wins_over_what_comes_later;
+    EverySecondReleaseIsIgnored: a_release_costs_nothing_and_wins_over_what_comes_later;
+    SweepEndsEveryHold: holds_past_their_time_end_by_themselves;
+    ExtendChangesNothing: holds_past_their_time_end_by_themselves;
+    ExpiredHoldsBlock: an_expired_hold_blocks_no_other_hold;
+    ExpiredHoldIsNotCharged: an_expired_hold_is_settled_late_and_once;
+    LostHoldIsNotCharged: a_number_never_held_is_forced_while_fresh_and_stale_later;
+    OldNumberIsCharged: a_number_never_held_is_forced_while_fresh_and_stale_later;
+    AnotherKeySettles: a_settlement_on_a_key_that_holds_nothing_moves_nothing;
+    MissingAccountIsAnError: a_settlement_on_a_key_that_holds_nothing_moves_nothing;
+}
+
+/// Lets a second thread in between a check and the change that relies on it.
+const GAP: Duration = Duration::from_micros(20);
+
+/// Bugs that check whether a hold fits, and take the money later.
+const IN_TWO_STEPS: &[Bug] = &[
+    Bug::ReserveDroppedAfterTakingMoney,
+    Bug::ReserveDroppedLivesForEver,
+    Bug::ReserveChecksBeforeItLocks,
+    Bug::RepeatIsCheckedBeforeTheLock,
+    Bug::ReserveAwaitsAfterTheCheck,
+];
+
+#[tokio::test]
+async fn each_planted_bug_breaks_the_promise_named_next_to_it() {
+    assert!(BUGS.len() >= 21);
+    let cases = cases::<Arc<Planted>>();
+    let mut missed = Vec::new();
+    for &(bug, promise) in BUGS {
+        let case = cases.iter().find(|case| case.name == promise);
+        let case = case.unwrap_or_else(|| panic!("{promise} is not a promise"));
+        match case.breach(&Arc::new(Planted::new(Some(bug)))).await {
+            Some(breach) if breach.contains("expected") && breach.contains("found") => {}
+            other => missed.push((bug, promise, other)),
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[tokio::test]
+async fn the_ledger_without_a_planted_bug_keeps_every_promise() {
+    super::check(async |openings| Planted::open(None, openings)).await;
+}
+
+#[tokio::test]
+#[should_panic(
+    expected = "a_settlement_charges_the_cost_and_frees_the_hold: paid: expected Settled"
+)]
+async fn broken_promise_is_reported_by_name_with_the_expected_and_found_values() {
+    super::check(async |openings| Planted::open(Some(Bug::TheHoldIsCharged), openings)).await;
+}
+
+#[derive(Debug)]
+struct Planted {
+    bug: Option<Bug>,
+    accounts: Mutex<HashMap<AccountId, Account>>,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    balance: MicroRub,
+    keys: Vec<KeyId>,
+    open: HashMap<RequestNumber, Open>,
+    ended: HashMap<RequestNumber, Ended>,
+    /// Money that only a bug takes out of the books.
+    lost: MicroRub,
+    releases: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    hold: Hold,
+    held: MicroRub,
+    adjusted: u32,
+    due: Instant,
+}
+
+#[derive(Clone, Debug)]
+enum Ended {
+    Expired(KeyId),
+    Booked(Settled),
+}
+
+impl Account {
+    fn held(&self, counts: impl Fn(&Hold) -> bool) -> MicroRub {
+        let counted = self.open.values().filter(|open| counts(&open.hold));
+        counted.fold(MicroRub::ZERO, |sum, open| sum.plus_or_max(open.held))
+    }
+
+    fn free(&self) -> MicroRub {
+        let taken = self.held(|_| true).plus_or_max(self.lost);
+        self.balance.minus_or_zero(taken)
+    }
+}
+
+impl Planted {
+    fn new(bug: Option<Bug>) -> Self {
+        Self::open(bug, super::openings())
+    }
+
+    fn open(bug: Option<Bug>, openings: Vec<Opening>) -> Self {
+        let accounts = openings.into_iter().map(|opening| {
+            let account = Account {
+                balance: opening.payment.amount,
+                keys: opening.keys.into_iter().map(|key| key.id).collect(),
+                ..Account::default()
+            };
+            (opening.account, account)
+        });
+        Self {
+            bug,
+            accounts: Mutex::new(accounts.collect()),
+        }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<AccountId, Account>> {
+        self.accounts.lock().unwrap()
+    }
+
+    fn on<T>(&self, id: &AccountId, change: impl FnOnce(&mut Account) -> T) -> Option<T> {
+        self.lock().get_mut(id).map(change)
+    }
+
+    fn leave_a_gap(&self, bug: Bug) {
+        if self.has(bug) {
+            std::thread::sleep(GAP);
+        }
+    }
+
+    fn admits(&self, account: &Account, key: &KeyId) -> Result<(), Refusal> {
+        let posted = if self.has(Bug::HeldMoneyCountsAsSpent) {
+            account.free()
+        } else {
+            account.balance
+        };
+        if !account.keys.contains(key) && !self.has(Bug::AnyKeyOfAnyAccount) {
+            Err(Refusal::Unknown)
+        } else if posted == MicroRub::ZERO {
+            Err(Refusal::AccountEmpty)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The hold that the number has already, or why it can have none.
+    fn known(&self, account: &Account, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
+        let has_ended = account.ended.contains_key(&hold.number);
+        if has_ended && !self.has(Bug::EndedNumberHoldsAgain) {
+            return Some(Err(Refusal::Gone));
+        }
+        let open = account.open.get(&hold.number)?;
+        if self.has(Bug::RepeatedHoldTakesTwice) {
+            return None;
+        }
+        let same = open.hold == *hold || self.has(Bug::AnotherHoldUnderTheSameNumber);
+        let same = same && !(self.has(Bug::AdjustedHoldIsAnother) && open.adjusted > 0);
+        Some(if same {
+            Ok(Reserved {
+                held: open.held,
+                free: account.free(),
+            })
+        } else {
+            Err(Refusal::Conflict)
+        })
+    }
+
+    /// How much the hold gets.
+    fn granted(&self, account: &mut Account, hold: &Hold) -> Result<MicroRub, Refusal> {
+        self.admits(account, &hold.key)?;
+        if account.free() < hold.want && !self.has(Bug::ExpiredHoldsBlock) {
+            self.sweep(account);
+        }
+        let free = if self.has(Bug::OpenHoldsAreNotCounted) {
+            account.balance
+        } else if self.has(Bug::EachKeyHasTheWholeBalance) {
+            let own = account.held(|other| other.key == hold.key);
+            account.balance.minus_or_zero(own)
+        } else {
+            account.free()
+        };
+        let held = hold.want.min(free);
+        let fits = if self.has(Bug::AllOrNothing) {
+            held == hold.want
+        } else {
+            held >= hold.least || self.has(Bug::LeastIsIgnored)
+        };
+        if fits {
+            return Ok(held);
+        }
+        Err(Refusal::DoesNotFit {
+            free,
+            held: account.held(|other| other.key == hold.key),
+            ceiling: None,
+        })
+    }
+
+    fn take(&self, account: &mut Account, hold: &Hold, held: MicroRub) -> Reserved {
+        let open = Open {
+            hold: hold.clone(),
+            held,
+            adjusted: 0,
+            due: Instant::now() + hold.ttl,
+        };
+        if let Some(earlier) = account.open.insert(hold.number, open) {
+            account.lost = account.lost.plus_or_max(earlier.held);
+        }
+        Reserved {
+            held,
+            free: account.free(),
+        }
+    }
+
+    fn sweep(&self, account: &mut Account) -> Vec<(RequestNumber, Open)> {
+        let now = Instant::now();
+        let everything = self.has(Bug::SweepEndsEveryHold);
+        let due = |_: &RequestNumber, open: &mut Open| open.due <= now || everything;
+        let expired: Vec<_> = account.open.extract_if(due).collect();
+        for (number, open) in &expired {
+            let ended = Ended::Expired(open.hold.key.clone());
+            account.ended.insert(*number, ended);
+        }
+        expired
+    }
+
+    /// The gap between the check and the hold, which a ledger without bugs does not have.
+    async fn between(&self, id: &AccountId, hold: &Hold, held: MicroRub) {
+        match self.bug {
+            Some(Bug::ReserveDroppedAfterTakingMoney) => {
+                self.on(id, |account| account.lost = account.lost.plus_or_max(held));
+                yield_now().await;
+                self.on(id, |account| {
+                    account.lost = account.lost.minus_or_zero(held)
+                });
+            }
+            // The time to live is written after the hold.
+            Some(Bug::ReserveDroppedLivesForEver) => {
+                let endless = Hold {
+                    ttl: HOUR,
+                    ..hold.clone()
+                };
+                self.on(id, |account| self.take(account, &endless, held));
+                yield_now().await;
+                self.on(id, |account| account.open.remove(&hold.number));
+            }
+            Some(Bug::ReserveAwaitsAfterTheCheck) => yield_now().await,
+            _ => std::thread::sleep(GAP),
+        }
+    }
+
+    /// How the call is booked; or the result that it has already.
+    fn to_book(&self, account: &Account, call: &Settlement) -> Result<Booked, Settled> {
+        let any_key = self.has(Bug::AnotherKeySettles);
+        let known_key = account.keys.contains(&call.key);
+        match (
+            account.ended.get(&call.number),
+            account.open.get(&call.number),
+        ) {
+            (Some(Ended::Booked(first)), _) => Err(Settled {
+                repeated: true,
+                ..*first
+            }),
+            (Some(Ended::Expired(_)), _) if self.has(Bug::ExpiredHoldIsNotCharged) => {
+                Err(nothing(Booked::Stale))
+            }
+            (Some(Ended::Expired(on)), _) if *on == call.key => Ok(Booked::Late),
+            (None, Some(open)) if open.hold.key == call.key || any_key => Ok(Booked::Held),
+            (None, None) if self.has(Bug::LostHoldIsNotCharged) => Err(nothing(Booked::Stale)),
+            (None, None) if known_key && (call.fresh || self.has(Bug::OldNumberIsCharged)) => {
+                Ok(Booked::Forced)
+            }
+            _ => Err(nothing(Booked::Stale)),
+        }
+    }
+
+    fn charge(&self, account: &mut Account, call: &Settlement, booked: Booked) -> Settled {
+        let open = if self.has(Bug::TheHoldIsKept) {
+            account.open.get(&call.number).cloned()
+        } else {
+            account.open.remove(&call.number)
+        };
+        let (held, first) = open.map_or((MicroRub::ZERO, MicroRub::ZERO), |open| {
+            (open.held, open.hold.want)
+        });
+        let available = if self.has(Bug::CostTakesOtherHolds) {
+            account.balance
+        } else if self.has(Bug::TheFirstHoldPays) {
+            first.max(account.free())
+        } else if self.has(Bug::CostIsCutToTheHold) && booked == Booked::Held {
+            held
+        } else {
+            account.free()
+        };
+        let cost = if self.has(Bug::TheHoldIsCharged) && booked == Booked::Held {
+            held
+        } else {
+            call.cost
+        };
+        let charged = cost.min(available);
+        account.balance = account.balance.minus_or_zero(charged);
+        let loss = if self.has(Bug::LossIsForgotten) {
+            MicroRub::ZERO
+        } else {
+            cost.minus_or_zero(charged)
+        };
+        Settled {
+            charged,
+            loss,
+            ..nothing(booked)
+        }
+    }
+}
+
+fn nothing(booked: Booked) -> Settled {
+    Settled {
+        booked,
+        charged: MicroRub::ZERO,
+        loss: MicroRub::ZERO,
+        repeated: false,
+    }
+}
+
+impl Ledger for Planted {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        let id = &hold.account;
+        if self.has(Bug::ReserveDroppedIsGone) {
+            let released = Ended::Booked(nothing(Booked::Released));
+            let earlier = self.on(id, |account| account.ended.insert(hold.number, released));
+            yield_now().await;
+            self.on(id, |account| match earlier.flatten() {
+                Some(earlier) => account.ended.insert(hold.number, earlier),
+                None => account.ended.remove(&hold.number),
+            });
+        }
+        yield_now().await;
+        let check = |account: &mut Account| match self.known(account, hold) {
+            Some(known) => Err(known),
+            None => self.granted(account, hold).map_err(Err),
+        };
+        let answer = if self.bug.is_some_and(|bug| IN_TWO_STEPS.contains(&bug)) {
+            match self.on(id, check) {
+                Some(Ok(held)) => {
+                    self.between(id, hold, held).await;
+                    self.on(id, |account| Ok(self.take(account, hold, held)))
+                }
+                Some(Err(known)) => Some(known),
+                None => None,
+            }
+        } else {
+            self.on(id, |account| match check(account) {
+                Ok(held) => Ok(self.take(account, hold, held)),
+                Err(known) => known,
+            })
+        };
+        let answer = answer.unwrap_or(Err(Refusal::Unknown));
+        answer.map_err(LedgerError::Refused)
+    }
+
+    async fn settle(&self, call: &Settlement) -> Result<Settled, LedgerError> {
+        yield_now().await;
+        let Some(known) = self.on(&call.account, |account| self.to_book(account, call)) else {
+            if self.has(Bug::MissingAccountIsAnError) {
+                return Err(LedgerError::Unavailable("no such account".into()));
+            }
+            return Ok(nothing(Booked::NoAccount));
+        };
+        self.leave_a_gap(Bug::SettleChecksBeforeItLocks);
+        let charges_again = self.has(Bug::RepeatedSettlementCharges);
+        let unlocked = self.has(Bug::SettleChecksBeforeItLocks);
+        let forgets = self.has(Bug::SettleDroppedAfterTheCharge);
+        let settled = self.on(&call.account, |account| {
+            let booked = if unlocked {
+                known
+            } else {
+                self.to_book(account, call)
+            };
+            let booked = match booked {
+                Ok(booked) => booked,
+                Err(first) if first.repeated && charges_again => Booked::Held,
+                Err(settled) => return settled,
+            };
+            let settled = self.charge(account, call, booked);
+            if !forgets {
+                let ended = Ended::Booked(settled);
+                account.ended.insert(call.number, ended);
+            }
+            settled
+        });
+        let settled = settled.expect("no account is ever deleted");
+        if forgets && !settled.repeated {
+            yield_now().await;
+            self.on(&call.account, |account| {
+                account.ended.insert(call.number, Ended::Booked(settled))
+            });
+        }
+        Ok(settled)
+    }
+
+    async fn settle_all(&self, calls: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+        let mut answers = Vec::new();
+        for call in calls {
+            answers.push(self.settle(call).await);
+            if self.has(Bug::SettlementsDroppedAfterTheFirst) {
+                // The receipt is written with the last of them.
+                let forgotten =
+                    self.on(&call.account, |account| account.ended.remove(&call.number));
+                yield_now().await;
+                if let Some(Some(ended)) = forgotten {
+                    self.on(&call.account, |account| {
+                        account.ended.insert(call.number, ended)
+                    });
+                }
+            }
+        }
+        if self.has(Bug::AnswersInAnotherOrder) {
+            answers.reverse();
+        }
+        answers
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        _: &KeyId,
+    ) -> Result<(), LedgerError> {
+        yield_now().await;
+        let known = self.on(account, |account| {
+            account.releases += 1;
+            matches!(account.ended.get(&number), Some(Ended::Booked(_)))
+        });
+        self.leave_a_gap(Bug::ReleaseChecksBeforeItLocks);
+        let unlocked = self.has(Bug::ReleaseChecksBeforeItLocks);
+        let returned = self.on(account, |account| {
+            if self.has(Bug::EverySecondReleaseIsIgnored) && account.releases.is_multiple_of(2) {
+                return None;
+            }
+            let open = account.open.remove(&number);
+            let booked = match account.ended.get(&number) {
+                Some(Ended::Booked(settled)) => Some(*settled),
+                _ => None,
+            };
+            if let Some(settled) = booked
+                && self.has(Bug::ReleaseRefundsASettledCall)
+            {
+                account.balance = account.balance.plus_or_max(settled.charged);
+            }
+            let keeps = if unlocked {
+                known == Some(true)
+            } else {
+                booked.is_some()
+            };
+            let forgets = self.has(Bug::ReleaseOfAnUnknownCallIsForgotten) && open.is_none();
+            if !keeps && !forgets {
+                let released = nothing(Booked::Released);
+                account.ended.insert(number, Ended::Booked(released));
+            }
+            open.map(|open| open.held)
+        });
+        if let Some(Some(held)) = returned
+            && self.has(Bug::ReleaseDroppedBeforeMoneyReturns)
+        {
+            self.on(account, |account| {
+                account.lost = account.lost.plus_or_max(held)
+            });
+            yield_now().await;
+            self.on(account, |account| {
+                account.lost = account.lost.minus_or_zero(held)
+            });
+        }
+        Ok(())
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        yield_now().await;
+        if self.has(Bug::ExtendDroppedWithoutTheHold) {
+            let open = self.on(account, |account| account.open.remove(&number));
+            yield_now().await;
+            if let Some(Some(open)) = open {
+                self.on(account, |account| account.open.insert(number, open));
+            }
+        }
+        let extended = self.on(account, |account| {
+            let Some(open) = account.open.get_mut(&number) else {
+                return false;
+            };
+            if !self.has(Bug::ExtendChangesNothing) {
+                open.due = Instant::now() + ttl;
+            }
+            true
+        });
+        Ok(extended.unwrap_or(false))
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
+        self.adjust_hold(adjustment).await
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        yield_now().await;
+        let admitted = self.on(account, |account| self.admits(account, key));
+        let admitted = admitted.unwrap_or(Err(Refusal::Unknown));
+        admitted.map_err(LedgerError::Refused)
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        yield_now().await;
+        let accounts: Vec<AccountId> = self.lock().keys().cloned().collect();
+        let mut count = 0;
+        for id in accounts {
+            let expired = self
+                .on(&id, |account| self.sweep(account))
+                .unwrap_or_default();
+            count += expired.len();
+            if self.has(Bug::SweepDroppedBeforeMoneyReturns) {
+                let held = expired
+                    .iter()
+                    .fold(MicroRub::ZERO, |sum, (_, open)| sum.plus_or_max(open.held));
+                self.on(&id, |account| account.lost = account.lost.plus_or_max(held));
+                yield_now().await;
+                self.on(&id, |account| {
+                    account.lost = account.lost.minus_or_zero(held)
+                });
+            }
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,303 @@
+//! Calls that several threads make at once, which one task that joins many futures cannot show.
+
+#![expect(clippy::disallowed_types, reason = "threads run in real time")]
+
+use std::{
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use tokio::{runtime::Handle, task::spawn_blocking};
+
+use super::{
+    adjust::{adjusted, can_adjust, held, to},
+    calls::free,
+    desk::{again, booked, reserved, settled},
+    given::{hold, settlement},
+};
+use crate::{
+    contract::{Adjusted, Booked, Hold, Ledger, LedgerError, Refusal, Settled},
+    number::RequestNumber,
+};
+
+const THREADS: usize = 2;
+/// Calls that the threads make at the same time, one after the other.
+const STEPS: u128 = 200;
+/// How long threads compete, at most.
+const RACE: Duration = Duration::from_millis(150);
+/// A granted hold is kept for this long, so that a second one is seen next to it.
+const KEPT: Duration = Duration::from_micros(50);
+/// A thread that waits longer than this for another goes on alone: the other has panicked.
+const MEETING_MAX: Duration = Duration::from_secs(10);
+
+/// Runs each future on a thread of its own, on the runtime that polls this function.
+async fn on_threads<F>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let tasks: Vec<_> = futures
+        .map(|future| spawn_blocking(move || Handle::current().block_on(future)))
+        .collect();
+    let ended = join_all(tasks).await.into_iter();
+    let output = ended.map(|task| task.unwrap_or_else(|error| resume_unwind(error.into_panic())));
+    output.collect()
+}
+
+/// Where the threads wait for each other before each step, without sleeping: a sleeping thread wakes up too late.
+#[derive(Clone, Debug, Default)]
+struct Meeting(Arc<AtomicUsize>);
+
+impl Meeting {
+    fn wait(&self, step: u128) {
+        let all = usize::try_from(step).unwrap_or(usize::MAX) * THREADS;
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let since = Instant::now();
+        while self.0.load(Ordering::SeqCst) < all && since.elapsed() < MEETING_MAX {
+            thread::yield_now();
+        }
+    }
+}
+
+/// I1: the check and the hold are one step.
+pub(super) async fn of_holds_on_several_threads_no_more_is_granted_than_there_is<
+    L: Ledger + Clone,
+>(
+    ledger: &L,
+) {
+    let open = Arc::new(AtomicUsize::new(0));
+    let most = on_threads(["k1", "k2", "k1", "k2"].into_iter().map(|id| {
+        let (ledger, open) = (ledger.clone(), Arc::clone(&open));
+        async move {
+            let mut most = 0;
+            let since = Instant::now();
+            while since.elapsed() < RACE {
+                let wish = Hold {
+                    number: RequestNumber::now_v7(),
+                    ..hold(0, id, 600)
+                };
+                match ledger.reserve(&wish).await {
+                    Ok(_) => {
+                        most = most.max(open.fetch_add(1, Ordering::SeqCst) + 1);
+                        thread::sleep(KEPT);
+                        open.fetch_sub(1, Ordering::SeqCst);
+                        let released = ledger.release(wish.number, &wish.account, &wish.key);
+                        released.await.expect("a hold is released");
+                    }
+                    Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {}
+                    Err(error) => panic!("{wish:?}: {error:?}"),
+                }
+            }
+            most
+        }
+    }))
+    .await;
+    expect_eq!(
+        most.into_iter().max(),
+        Some(1),
+        "holds of 600 µ₽ that were open at the same time, of 1000 µ₽"
+    );
+    expect_eq!(
+        free(ledger, "k1").await,
+        1000,
+        "free after all was released"
+    );
+}
+
+/// I5.
+pub(super) async fn a_hold_sent_by_two_threads_is_granted_once<L: Ledger + Clone>(ledger: &L) {
+    let meeting = Meeting::default();
+    let answers = on_threads((0..THREADS).map(|_| {
+        let (ledger, meeting) = (ledger.clone(), meeting.clone());
+        async move {
+            let mut answers = Vec::new();
+            for n in 1..=STEPS {
+                meeting.wait(n);
+                let answer = ledger.reserve(&hold(n, "k1", 1)).await;
+                answers.push(answer.map(|reserved| reserved.held.micro()));
+            }
+            answers
+        }
+    }))
+    .await;
+    for answer in answers.into_iter().flatten() {
+        expect_eq!(
+            answer.expect("a hold fits"),
+            1,
+            "held by one of two threads"
+        );
+    }
+    expect_eq!(
+        free(ledger, "k1").await,
+        800,
+        "free next to 200 holds of 1 µ₽, each sent by two threads"
+    );
+}
+
+/// Holds [`STEPS`] times 1 µ₽, and settles or releases each from two threads at once. Returns the answers, by thread.
+async fn ended_by_two<L: Ledger + Clone>(
+    ledger: &L,
+    releases: [bool; THREADS],
+) -> Vec<Vec<Option<Settled>>> {
+    for n in 1..=STEPS {
+        reserved(ledger, &hold(n, "k1", 1)).await;
+    }
+    let meeting = Meeting::default();
+    on_threads(releases.into_iter().map(|releases| {
+        let (ledger, meeting) = (ledger.clone(), meeting.clone());
+        async move {
+            let mut answers = Vec::new();
+            for n in 1..=STEPS {
+                let call = settlement(n, "k1", 1);
+                meeting.wait(n);
+                answers.push(if releases {
+                    let released = ledger.release(call.number, &call.account, &call.key);
+                    released.await.expect("a hold is released");
+                    None
+                } else {
+                    Some(ledger.settle(&call).await.expect("a call is settled"))
+                });
+            }
+            answers
+        }
+    }))
+    .await
+}
+
+/// I3 and I5.
+pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Clone>(ledger: &L) {
+    let answers = ended_by_two(ledger, [false, false]).await;
+    let first = booked(Booked::Held, 1, 0);
+    for (n, (one, other)) in (1..).zip(answers[0].iter().zip(&answers[1])) {
+        // A settlement that joins one under way may get the same answer.
+        let both = [*one, *other].map(|answer| answer.expect("it was settled"));
+        assert!(
+            both.contains(&first)
+                && both
+                    .iter()
+                    .all(|answer| [first, again(first)].contains(answer)),
+            "the answers to call {n}: expected {first:?}, and at most one that it is repeated, found {both:?}"
+        );
+    }
+    expect_eq!(
+        free(ledger, "k1").await,
+        800,
+        "free after 200 charges of 1 µ₽, each sent by two threads"
+    );
+}
+
+/// I5: whichever comes first wins, and the money agrees with the answers.
+pub(super) async fn of_a_settlement_and_a_release_at_once_one_wins<L: Ledger + Clone>(ledger: &L) {
+    let answers = ended_by_two(ledger, [false, true]).await;
+    let mut left = 1000;
+    for (n, answer) in (1..).zip(&answers[0]) {
+        let answer = answer.expect("it was settled");
+        let charged = booked(Booked::Held, 1, 0);
+        let released = again(booked(Booked::Released, 0, 0));
+        assert!(
+            answer == charged || answer == released,
+            "call {n}: expected {charged:?} or {released:?}, found {answer:?}"
+        );
+        expect_eq!(
+            settled(ledger, n, "k1", 1).await,
+            again(answer),
+            "call {n}, settled once more"
+        );
+        left -= answer.charged.micro();
+    }
+    expect_eq!(
+        free(ledger, "k1").await,
+        left,
+        "free after 200 calls, each settled and released at once"
+    );
+}
+
+/// I1: the check and the larger hold are one step.
+pub(super) async fn of_holds_grown_on_several_threads_those_that_fit_are_granted<
+    L: Ledger + Clone,
+>(
+    ledger: &L,
+) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    let calls = [(1, "k1"), (2, "k2"), (3, "k1"), (4, "k2")];
+    for (n, id) in calls {
+        reserved(ledger, &hold(n, id, 1)).await;
+    }
+    let large = Arc::new(AtomicUsize::new(0));
+    let most = on_threads(calls.into_iter().map(|(n, id)| {
+        let (ledger, large) = (ledger.clone(), Arc::clone(&large));
+        async move {
+            let (mut most, mut sequence) = (0, 0);
+            let since = Instant::now();
+            while since.elapsed() < RACE {
+                sequence += 2;
+                if adjusted(&ledger, &to(n, id, sequence, 600)).await != held(600) {
+                    continue;
+                }
+                most = most.max(large.fetch_add(1, Ordering::SeqCst) + 1);
+                thread::sleep(KEPT);
+                large.fetch_sub(1, Ordering::SeqCst);
+                let shrunk = adjusted(&ledger, &to(n, id, sequence + 1, 1)).await;
+                expect_eq!(shrunk, held(1), "a smaller amount");
+            }
+            most
+        }
+    }))
+    .await;
+    expect_eq!(
+        most.into_iter().max(),
+        Some(1),
+        "holds that had grown to 600 µ₽ at the same time, of 1000 µ₽"
+    );
+    expect_eq!(
+        free(ledger, "k1").await,
+        996,
+        "free next to four holds of 1 µ₽"
+    );
+}
+
+/// I2, I3 and I5: whichever comes first, the hold ends whole.
+pub(super) async fn an_adjustment_and_a_settlement_at_once_lose_nothing<L: Ledger + Clone>(
+    ledger: &L,
+) {
+    if !can_adjust(ledger).await {
+        return;
+    }
+    for n in 1..=STEPS {
+        reserved(ledger, &hold(n, "k1", 2)).await;
+    }
+    let meeting = Meeting::default();
+    on_threads([true, false].into_iter().map(|adjusts| {
+        let (ledger, meeting) = (ledger.clone(), meeting.clone());
+        async move {
+            for n in 1..=STEPS {
+                meeting.wait(n);
+                if adjusts {
+                    let amount = if n % 2 == 0 { 1 } else { 3 };
+                    let answer = adjusted(&ledger, &to(n, "k1", 1, amount)).await;
+                    assert!(
+                        answer == held(amount) || answer == Ok(Adjusted::Gone),
+                        "call {n}: expected {:?} or Gone, found {answer:?}",
+                        held(amount)
+                    );
+                } else {
+                    let paid = settled(&ledger, n, "k1", 1).await;
+                    expect_eq!(paid, booked(Booked::Held, 1, 0), "call {n}");
+                }
+            }
+        }
+    }))
+    .await;
+    expect_eq!(
+        free(ledger, "k1").await,
+        800,
+        "free after 200 charges of 1 µ₽, each next to an adjustment"
+    );
+}

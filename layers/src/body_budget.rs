@@ -1,0 +1,425 @@
+//! Bounds the memory of all bodies together. Bytes count from when they are read until the last slice is dropped.
+//!
+//! Bytes are reserved as they arrive, not as `content-length` declares them: otherwise a sender that declares much and
+//! sends little would block others.
+//!
+//! An account may take at most as many bytes as it leaves free, and a key half of that, so a sender that fills its
+//! share leaves room for others. A share always fits two bodies of maximum size.
+
+#[cfg(feature = "passthrough")]
+use std::time::Duration;
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+#[cfg(feature = "passthrough")]
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    error::Error,
+    key::{AccountId, KeyId, KeyRecord},
+};
+
+/// Bytes of all bodies in memory. Clones share the count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BodyBudget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    bodies: Mutex<Bodies>,
+    /// Notified when a body returns its bytes.
+    #[cfg(feature = "passthrough")]
+    freed: Notify,
+    /// Permit of the single body that may exceed the budget.
+    #[cfg(feature = "passthrough")]
+    lane: Arc<Semaphore>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            bodies: Mutex::default(),
+            #[cfg(feature = "passthrough")]
+            freed: Notify::new(),
+            #[cfg(feature = "passthrough")]
+            lane: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Bodies {
+    all: u64,
+    accounts: HashMap<AccountId, u64>,
+    keys: HashMap<KeyId, u64>,
+}
+
+impl BodyBudget {
+    /// Bytes that are reserved now.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> u64 {
+        self.lock().all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bodies> {
+        self.0.bodies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bytes reserved for one body; returned on drop.
+#[derive(Debug)]
+pub(crate) struct ReservedBytes {
+    all: BodyBudget,
+    /// The key that sends the body, if known.
+    key: Option<Arc<KeyRecord>>,
+    /// Maximum for all bodies together, in bytes.
+    bytes_max: u64,
+    /// Lower bound of a share, in bytes.
+    share_min: u64,
+    bytes: u64,
+    /// Lets this body exceed the budget; only one body at a time holds it.
+    #[cfg(feature = "passthrough")]
+    lane: Option<OwnedSemaphorePermit>,
+}
+
+impl ReservedBytes {
+    /// Reserves nothing yet, for a body of at most `body_bytes_max` among all of at most `bytes_max`.
+    pub(crate) fn new(
+        all: &BodyBudget,
+        key: Option<Arc<KeyRecord>>,
+        body_bytes_max: u64,
+        bytes_max: u64,
+    ) -> Self {
+        Self {
+            all: all.clone(),
+            key,
+            bytes_max,
+            share_min: body_bytes_max.saturating_mul(2),
+            bytes: 0,
+            #[cfg(feature = "passthrough")]
+            lane: None,
+        }
+    }
+
+    /// Fails if a body of this size would not fit now.
+    #[cfg(feature = "parse")]
+    pub(crate) fn could_hold(&self, bytes: u64) -> Result<(), Error> {
+        self.check(&self.all.lock(), bytes)
+    }
+
+    /// Extends the reservation to this many bytes.
+    pub(crate) fn make(&mut self, bytes: u64) -> Result<(), Error> {
+        let Some(more @ 1..) = bytes.checked_sub(self.bytes) else {
+            return Ok(());
+        };
+        let mut bodies = self.all.lock();
+        if !self.has_lane() {
+            self.check(&bodies, more)?;
+        }
+        bodies.all += more;
+        if let Some(key) = &self.key {
+            *bodies.accounts.entry(key.account.clone()).or_default() += more;
+            *bodies.keys.entry(key.id.clone()).or_default() += more;
+        }
+        drop(bodies);
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// Extends the reservation to this many bytes, waiting if needed until other bodies return theirs. The body that
+    /// waits longest may exceed the budget, and the others wait until it is dropped. So every body that was begun can
+    /// complete, and the excess is at most one body.
+    ///
+    /// # Errors
+    /// When no room became free in time.
+    #[cfg(feature = "passthrough")]
+    pub(crate) async fn wait_for(&mut self, bytes: u64, patience: Duration) -> Result<(), Error> {
+        if self.make(bytes).is_ok() {
+            return Ok(());
+        }
+        let all = self.all.clone();
+        let waits = async {
+            loop {
+                let freed = all.0.freed.notified();
+                if self.make(bytes).is_ok() {
+                    return;
+                }
+                tokio::select! {
+                    lane = Arc::clone(&all.0.lane).acquire_owned() => self.lane = lane.ok(),
+                    () = freed => {}
+                }
+            }
+        };
+        let waited = tokio::time::timeout(patience, Box::pin(waits)).await;
+        waited.map_err(|_| Error::Overloaded)
+    }
+
+    #[cfg(feature = "passthrough")]
+    const fn has_lane(&self) -> bool {
+        self.lane.is_some()
+    }
+
+    #[cfg(not(feature = "passthrough"))]
+    const fn has_lane(&self) -> bool {
+        false
+    }
+
+    fn check(&self, bodies: &Bodies, more: u64) -> Result<(), Error> {
+        let all = bodies.all.saturating_add(more);
+        let free = self.bytes_max.checked_sub(all).ok_or(Error::Overloaded)?;
+        let Some(key) = &self.key else {
+            return Ok(());
+        };
+        let of_account = bodies
+            .accounts
+            .get(&key.account)
+            .copied()
+            .unwrap_or_default();
+        let of_key = bodies.keys.get(&key.id).copied().unwrap_or_default();
+        let fits = |taken: u64, share: u64| taken.saturating_add(more) <= share.max(self.share_min);
+        if fits(of_account, free) && fits(of_key, free / 2) {
+            Ok(())
+        } else {
+            Err(Error::Overloaded)
+        }
+    }
+
+    /// The body, which returns the reservation when its last slice is dropped.
+    #[cfg(feature = "parse")]
+    pub(crate) fn kept_by(self, bytes: Bytes) -> Bytes {
+        if self.bytes == 0 {
+            return bytes;
+        }
+        Bytes::from_owner(Kept {
+            bytes,
+            _reserved: self,
+        })
+    }
+}
+
+/// The reservation of a plain answer, as an extension. `passthrough` inserts it; `translate` keeps it for the
+/// translated answer.
+#[cfg(feature = "passthrough")]
+#[derive(Clone, Debug)]
+pub(crate) struct AnswerRoom(Arc<ReservedBytes>);
+
+#[cfg(feature = "passthrough")]
+impl AnswerRoom {
+    pub(crate) fn new(reserved: ReservedBytes) -> Self {
+        Self(Arc::new(reserved))
+    }
+
+    /// The answer, which returns the reservation when its last slice is dropped.
+    pub(crate) fn kept_by(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Kept {
+            bytes,
+            _reserved: self.0,
+        })
+    }
+}
+
+impl Drop for ReservedBytes {
+    fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
+        let mut bodies = self.all.lock();
+        bodies.all -= self.bytes;
+        if let Some(key) = &self.key {
+            give_back(&mut bodies.accounts, &key.account, self.bytes);
+            give_back(&mut bodies.keys, &key.id, self.bytes);
+        }
+        drop(bodies);
+        #[cfg(feature = "passthrough")]
+        self.all.0.freed.notify_waiters();
+    }
+}
+
+fn give_back<K: Eq + Hash>(taken: &mut HashMap<K, u64>, whose: &K, bytes: u64) {
+    if let Some(left) = taken.get_mut(whose) {
+        *left -= bytes;
+        if *left == 0 {
+            taken.remove(whose);
+        }
+    }
+}
+
+struct Kept<R> {
+    bytes: Bytes,
+    _reserved: R,
+}
+
+impl<R> AsRef<[u8]> for Kept<R> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(all(test, feature = "parse"))]
+mod tests {
+    use super::*;
+    use crate::key::KeyDigest;
+
+    /// A budget where shares are not the limit.
+    fn room(all: &BodyBudget, bytes_max: u64) -> ReservedBytes {
+        ReservedBytes::new(all, None, bytes_max, bytes_max)
+    }
+
+    fn taken(all: &BodyBudget) -> u64 {
+        all.taken()
+    }
+
+    #[test]
+    fn memory_is_reserved_as_bytes_arrive_and_released_with_the_last_slice() {
+        let all = BodyBudget::default();
+        let mut room = room(&all, 10_000);
+        room.could_hold(10_000).unwrap();
+        assert!(room.could_hold(10_001).is_err());
+        for (bytes, now) in [(0, 0), (1, 1), (1024, 1024), (500, 1024), (6000, 6000)] {
+            room.make(bytes).unwrap();
+            assert_eq!(taken(&all), now, "{bytes}");
+        }
+        assert!(matches!(room.make(10_001), Err(Error::Overloaded)));
+        assert!(room.could_hold(4001).is_err());
+        let body = room.kept_by(Bytes::from_static(b"a body"));
+        let slice = body.slice(2..3);
+        drop(body);
+        assert_eq!(taken(&all), 6000);
+        assert_eq!(slice, "b");
+        drop(slice);
+        assert_eq!(taken(&all), 0);
+    }
+
+    #[test]
+    fn body_refused_midway_releases_its_memory() {
+        let all = BodyBudget::default();
+        let (mut one, mut two) = (room(&all, 4000), room(&all, 4000));
+        one.make(3000).unwrap();
+        two.make(1000).unwrap();
+        assert!(two.make(1001).is_err());
+        drop(one);
+        two.make(3000).unwrap();
+        drop(two);
+        assert_eq!(taken(&all), 0);
+    }
+
+    #[test]
+    fn key_and_account_leave_memory_for_others() {
+        let all = BodyBudget::default();
+        let key = |id: &str, account: &str| {
+            Arc::new(KeyRecord::new(
+                id.parse().unwrap(),
+                account.parse().unwrap(),
+                KeyDigest::new([0; 32]),
+            ))
+        };
+        // Adds bodies of ten bytes until one does not fit.
+        let mut rooms = Vec::new();
+        let mut fill = |key: &Arc<KeyRecord>| {
+            let mut bodies = 0;
+            loop {
+                let mut room = ReservedBytes::new(&all, Some(Arc::clone(key)), 10, 1000);
+                if room.make(10).is_err() {
+                    return bodies;
+                }
+                rooms.push(room);
+                bodies += 1;
+            }
+        };
+        let first = key("a", "acme");
+        assert_eq!(fill(&first), 33, "a third: half of what is left");
+        assert_eq!(fill(&first), 0);
+        let others: i32 = ["b", "c", "d", "e"]
+            .map(|id| fill(&key(id, "acme")))
+            .iter()
+            .sum();
+        assert_eq!(others, 17, "all keys of an account have half");
+        // The next sender gets a third of the remainder, and so on, but always two bodies.
+        assert_eq!(fill(&key("f", "other")), 16);
+        assert_eq!(fill(&key("g", "third")), 11);
+        drop(rooms);
+        assert_eq!(taken(&all), 0);
+        let bodies = all.lock();
+        assert!(bodies.accounts.is_empty() && bodies.keys.is_empty());
+    }
+
+    #[cfg(feature = "passthrough")]
+    #[tokio::test(start_paused = true)]
+    async fn bodies_waiting_for_memory_finish_one_after_another() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let all = BodyBudget::default();
+        let most = Arc::new(Mutex::new(0));
+        let mut tasks = tokio::task::JoinSet::new();
+        // Each reserves half of what it needs before any continues.
+        for _ in 0..6 {
+            let (all, most) = (all.clone(), Arc::clone(&most));
+            tasks.spawn(async move {
+                let mut body = room(&all, 90);
+                for bytes in [15, 30, 60] {
+                    body.wait_for(bytes, PATIENCE).await.unwrap();
+                    {
+                        let mut most = most.lock().unwrap();
+                        *most = taken(&all).max(*most);
+                    }
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+        assert_eq!(taken(&all), 0);
+        let most = *most.lock().unwrap();
+        assert!(most <= 90 + 60, "the budget plus one body: {most}");
+        // A body that never gets room fails.
+        let (mut one, mut two) = (room(&all, 90), room(&all, 90));
+        one.make(90).unwrap();
+        let mut three = room(&all, 90);
+        two.wait_for(10, PATIENCE).await.unwrap();
+        assert!(three.wait_for(10, PATIENCE).await.is_err());
+    }
+
+    /// Polls a future this often and then drops it. Whether it was ready before.
+    #[cfg(feature = "passthrough")]
+    async fn dropped_after(polls: usize, future: impl Future) -> bool {
+        let mut future = Box::pin(future);
+        for _ in 0..polls {
+            let polled = std::future::poll_fn(|cx| {
+                std::task::Poll::Ready(future.as_mut().poll(cx).is_ready())
+            });
+            if polled.await {
+                return true;
+            }
+            tokio::task::yield_now().await;
+        }
+        false
+    }
+
+    #[cfg(feature = "passthrough")]
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_dropped_while_it_waits_leaves_room_and_the_lane() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        for polls in 0..4 {
+            let all = BodyBudget::default();
+            let (mut first, mut second) = (room(&all, 90), room(&all, 90));
+            first.make(90).unwrap();
+            // The second body has the lane, the third waits for it.
+            second.wait_for(10, PATIENCE).await.unwrap();
+            let waits = async {
+                let mut third = room(&all, 90);
+                third.wait_for(10, PATIENCE).await.unwrap();
+                std::future::pending::<()>().await;
+            };
+            assert!(!dropped_after(polls, waits).await);
+            assert_eq!(taken(&all), 100, "{polls}");
+            drop(second);
+            let mut fourth = room(&all, 90);
+            fourth.wait_for(10, PATIENCE).await.unwrap();
+            drop((first, fourth));
+            assert_eq!(taken(&all), 0, "{polls}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The format of an answer that is an event stream, and where such a stream ends.
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::{
+    call::Format,
+    sse::{Event, Splitter},
+};
+
+/// On an answer: its body is an event stream of this format, so an error within it must have this shape. Inserted by
+/// `passthrough`; `translate` replaces it with the caller's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventStream(pub Format);
+
+impl EventStream {
+    /// Position of the stream's last event (`data: [DONE]`, `message_stop` or `response.completed`) within these
+    /// complete events, if present.
+    #[must_use]
+    pub fn last_event_at(self, events: &Bytes) -> Option<usize> {
+        let (mut at, mut found) = (0, None);
+        let split = Splitter::default().push(events, |event| {
+            if found.is_none() && self.ends_with(&event) {
+                found = Some(at);
+            }
+            at += event.raw().len();
+        });
+        split.ok().and(found)
+    }
+
+    fn ends_with(self, event: &Event) -> bool {
+        #[derive(Deserialize)]
+        struct Named<'a> {
+            #[serde(rename = "type")]
+            kind: &'a str,
+        }
+        event.data().is_some_and(|data| match self.0 {
+            Format::Chat => data.trim_ascii() == b"[DONE]",
+            Format::Messages => {
+                serde_json::from_slice(&data).is_ok_and(|Named { kind }| kind == "message_stop")
+            }
+            Format::Responses => serde_json::from_slice(&data).is_ok_and(|Named { kind }| {
+                matches!(kind, "response.completed" | "response.incomplete")
+            }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_event_of_a_stream_is_found_however_it_is_written() {
+        const STOP: &str = r#"data: {"type":"message_stop"}"#;
+        for (format, before, last) in [
+            (Format::Chat, "", "data: [DONE]\n\n"),
+            (Format::Chat, "data: {}\n\n", "data:[DONE]\r\n\r\n"),
+            (Format::Chat, "\n", "data: [DONE] \r\r: bye\n\n"),
+            (
+                Format::Chat,
+                ": [DONE]\n\n",
+                "data: [DONE]\n\ndata: [DONE]\n\n",
+            ),
+            (
+                Format::Chat,
+                "data: {\"content\":\"data: [DONE]\"}\n\n",
+                ": last\ndata: [DONE]\n\n",
+            ),
+            (
+                Format::Messages,
+                "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+                &format!("event: message_stop\n{STOP}\n\n"),
+            ),
+            (
+                Format::Messages,
+                "data: {\"type\":\"message_delta\"}\r\n\r\n",
+                &format!("{STOP}\r\nevent: message_stop\r\n\r\n"),
+            ),
+            (
+                Format::Messages,
+                "data: {\"type\":\"content_block_delta\",\"text\":\"message_stop\"}\n\n",
+                "data: { \"x\": [],\ndata: \"type\" : \"message_stop\" }\n\n",
+            ),
+        ] {
+            let at = |events: &str| EventStream(format).last_event_at(&events.to_owned().into());
+            assert_eq!(at(&format!("{before}{last}")), Some(before.len()), "{last}");
+            assert_eq!(at(before), None, "{before}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Estimates the pages of a PDF, and how much of it may be text, in one pass over its bytes.
+//!
+//! Nothing is decompressed. Pages are counted by their objects and by the counts in the page tree. If objects are
+//! compressed, pages are not visible; then all bytes that are neither an image nor a font count as text.
+
+use memchr::memmem;
+
+use super::base64::Base64;
+
+/// Tokens of a page as text (up to [3,000 tokens][pages] according to Anthropic) and as an image (5,000, as images are
+/// held).
+///
+/// [pages]: https://platform.claude.com/docs/en/build-with-claude/pdf-support
+const PAGE_TOKENS: u64 = 8_000;
+/// Estimated tokens of an ordinary page, in both forms.
+const PAGE_TOKENS_USUAL: u64 = 3_000;
+/// Bytes of compressed text and drawing per token, if pages are counted; plain text has ten.
+const CONTENT_BYTES: u64 = 2;
+/// The same for an estimate, if pages cannot be counted.
+const CONTENT_BYTES_USUAL: u64 = 4;
+/// Bytes decoded at a time.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Bytes kept of the previous block: the dictionary of a stream precedes its data.
+const BEHIND_BYTES: usize = 2 << 10;
+/// Maximum number of bytes after a keyword that are read together with it.
+const AHEAD_BYTES: usize = 512;
+
+/// Properties found in a PDF.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pdf {
+    /// Number of visible pages.
+    pages: u64,
+    /// Number of streams that are images.
+    images: u64,
+    /// Bytes that are neither an image nor a font.
+    content_bytes: u64,
+    /// Whether there may be pages that are not visible.
+    hides_pages: bool,
+}
+
+impl Pdf {
+    /// Reads a PDF in base64.
+    pub(super) fn read(base64: &Base64<'_>) -> Self {
+        let mut scan = Scan::default();
+        let mut block = Vec::with_capacity(BEHIND_BYTES + AHEAD_BYTES + BLOCK_BYTES + 3);
+        let (mut at, mut from) = (0, 0);
+        loop {
+            at = base64.decode_into(&mut block, at, BLOCK_BYTES);
+            let is_last = at >= base64.letters();
+            let until = if is_last {
+                block.len()
+            } else {
+                block.len().saturating_sub(AHEAD_BYTES)
+            };
+            scan.block(&block, from, until);
+            if is_last {
+                scan.skipped += block.len() as u64;
+                return scan.found();
+            }
+            let cut = until.saturating_sub(BEHIND_BYTES);
+            block.drain(..cut);
+            scan.skipped += cut as u64;
+            from = until - cut;
+        }
+    }
+
+    /// A file of which only the size is known.
+    pub(super) const fn opaque(bytes: u64) -> Self {
+        Self {
+            pages: 0,
+            images: 0,
+            content_bytes: bytes,
+            hides_pages: true,
+        }
+    }
+
+    /// Maximum tokens of an ordinary file of this kind.
+    pub(super) fn tokens_max(&self) -> u64 {
+        if self.hides_pages {
+            let pages = self.pages.saturating_add(self.images);
+            return pages
+                .saturating_mul(PAGE_TOKENS)
+                .saturating_add(self.content_bytes);
+        }
+        let pages = self.pages.saturating_mul(PAGE_TOKENS);
+        pages.max(self.content_bytes / CONTENT_BYTES)
+    }
+
+    /// Estimated tokens.
+    pub(super) fn tokens_usual(&self) -> u64 {
+        if self.hides_pages {
+            let pages = self.pages.max(self.images).max(1);
+            return pages
+                .saturating_mul(PAGE_TOKENS_USUAL)
+                .max(self.content_bytes / CONTENT_BYTES_USUAL);
+        }
+        self.pages.saturating_mul(PAGE_TOKENS_USUAL)
+    }
+}
+
+/// Progress of a pass over a file, block by block.
+#[derive(Debug, Default)]
+struct Scan {
+    page_objects: u64,
+    count_max: u64,
+    hides_pages: bool,
+    images: u64,
+    /// Bytes of images and fonts.
+    no_text_bytes: u64,
+    /// Offset of the open image or font stream.
+    open_at: Option<u64>,
+    /// Bytes before the block.
+    skipped: u64,
+}
+
+impl Scan {
+    /// Reads the keywords that begin in `block[from..until]`.
+    fn block(&mut self, block: &[u8], from: usize, until: usize) {
+        let starts = |name: &'static [u8]| {
+            memmem::find_iter(&block[from..], name)
+                .map(move |at| from + at)
+                .take_while(move |at| *at < until)
+        };
+        for at in starts(b"/Type") {
+            let name = block[at + 5..].trim_ascii_start();
+            if let Some(rest) = name.strip_prefix(b"/Page") {
+                self.page_objects += u64::from(!is_name_byte(rest.first()));
+            }
+            // A name may also be written with `#` escapes.
+            let end = name
+                .iter()
+                .skip(1)
+                .position(|byte| !is_name_byte(Some(byte)));
+            self.hides_pages |= name[..end.map_or(0, |end| end + 1)].contains(&b'#');
+        }
+        self.hides_pages |= starts(b"/ObjStm").next().is_some();
+        for at in starts(b"/Count") {
+            let around = at.saturating_sub(AHEAD_BYTES)..block.len().min(at + AHEAD_BYTES);
+            if memmem::find(&block[around], b"/Kids").is_some() {
+                self.count_max = self.count_max.max(number(&block[at + 6..]));
+            }
+        }
+        for at in starts(b"stream") {
+            self.stream(block, at);
+        }
+    }
+
+    /// Handles the start or the end of a stream's data.
+    fn stream(&mut self, block: &[u8], at: usize) {
+        let place = self.skipped + at as u64;
+        if block[..at].ends_with(b"end") {
+            if let Some(start) = self.open_at.take() {
+                self.no_text_bytes += place.saturating_sub(start);
+            }
+            return;
+        }
+        let before = block[at.saturating_sub(BEHIND_BYTES)..at].trim_ascii_end();
+        if self.open_at.is_some() || !before.ends_with(b">>") {
+            return;
+        }
+        let dictionary = memmem::rfind(before, b"obj").map_or(before, |obj| &before[obj..]);
+        let names = |name: &[u8]| {
+            memmem::find_iter(dictionary, name)
+                .any(|at| !is_name_byte(dictionary.get(at + name.len())))
+        };
+        let is_image = names(b"/Image");
+        let fonts: [&[u8]; 4] = [b"/Length1", b"/Type1C", b"/CIDFontType0C", b"/OpenType"];
+        if is_image || fonts.into_iter().any(names) {
+            self.images += u64::from(is_image);
+            self.open_at = Some(place);
+        }
+    }
+
+    fn found(&self) -> Pdf {
+        let pages = self.page_objects.max(self.count_max);
+        Pdf {
+            pages,
+            images: self.images,
+            content_bytes: self.skipped.saturating_sub(self.no_text_bytes),
+            hides_pages: self.hides_pages || pages == 0,
+        }
+    }
+}
+
+/// Whether the byte continues a name.
+fn is_name_byte(byte: Option<&u8>) -> bool {
+    byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'#' | b'_' | b'-'))
+}
+
+/// The number at the start of the text; 0 without one.
+fn number(text: &[u8]) -> u64 {
+    let digits = text.trim_ascii_start().iter();
+    digits
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0_u64, |number, digit| {
+            number
+                .saturating_mul(10)
+                .saturating_add(u64::from(digit - b'0'))
+        })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::parse::base64::encode;
+
+    /// A file of `pages` pages, each with text and an image of these sizes.
+    pub(in crate::parse) fn pdf(pages: usize, text_bytes: usize, image_bytes: usize) -> Vec<u8> {
+        let mut file = b"%PDF-1.7\n".to_vec();
+        let stream = |file: &mut Vec<u8>, dictionary: &str, bytes: usize| {
+            file.extend(format!("9 0 obj\n<< {dictionary} /Length {bytes} >>\nstream\n").bytes());
+            file.extend((0..bytes).map(|at| (at * at % 251) as u8 | 0x80));
+            file.extend(b"\nendstream\nendobj\n");
+        };
+        for _ in 0..pages {
+            file.extend(b"3 0 obj\n<< /Type /Page /Parent 2 0 R /Contents 4 0 R >>\nendobj\n");
+            stream(&mut file, "/Filter /FlateDecode", text_bytes);
+            stream(
+                &mut file,
+                "/Type /XObject /Subtype /Image /Filter /DCTDecode",
+                image_bytes,
+            );
+        }
+        let kids = "3 0 R ".repeat(pages.min(40));
+        let tree = format!("2 0 obj\n<< /Type /Pages /Kids [{kids}] /Count {pages} >>\nendobj\n");
+        file.extend(tree.bytes());
+        file.extend(b"trailer << /Root 1 0 R >>\n%%EOF\n");
+        file
+    }
+
+    fn read(file: &[u8]) -> Pdf {
+        Pdf::read(&Base64::unchecked(&encode(file)))
+    }
+
+    #[test]
+    fn pages_are_counted_at_every_block_boundary() {
+        for (pages, text, image) in [
+            (1, 300, 0),
+            (3, 1000, 100_000),
+            (100, 2000, 1000),
+            (7, 70_001, 65_535),
+        ] {
+            let found = read(&pdf(pages, text, image));
+            assert_eq!(
+                (found.pages, found.images, found.hides_pages),
+                (pages as u64, pages as u64, false)
+            );
+            let content = (pages * text) as u64;
+            let around = 400 * pages as u64 + 600;
+            assert!(
+                (content..content + around).contains(&found.content_bytes),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn pages_that_cannot_be_counted_are_estimated_by_bytes() {
+        let plain = pdf(2, 5000, 0);
+        let replaced = |from: &str, to: &str| {
+            let mut file = plain.clone();
+            while let Some(at) = memmem::find(&file, from.as_bytes()) {
+                file.splice(at..at + from.len(), to.bytes());
+            }
+            read(&file)
+        };
+        for found in [
+            replaced("/Type /Page", "/Typ_ /Page"),
+            replaced("/Type /Page ", "/Type /#50age "),
+            replaced("/Filter /FlateDecode", "/Type /ObjStm"),
+            read(&vec![0; 8 << 20]),
+        ] {
+            assert!(found.tokens_max() >= found.content_bytes, "{found:?}");
+            assert!(found.hides_pages || found.pages == 2, "{found:?}");
+        }
+        // The page tree has the count if its pages have no type.
+        let counted = replaced("/Type /Page ", "/T ");
+        assert_eq!((counted.pages, counted.hides_pages), (2, false));
+    }
+
+    #[test]
+    fn a_file_is_held_by_its_pages_and_by_what_may_be_text_in_it() {
+        let most = |pages, text, image| read(&pdf(pages, text, image)).tokens_max();
+        assert_eq!(most(1, 2000, 500_000), 8_000, "a scan");
+        assert_eq!(most(90, 2000, 0), 720_000);
+        assert!(most(1, 8 << 20, 0) >= 4 << 20, "no page is that short");
+        assert_eq!(read(&pdf(10, 2000, 0)).tokens_usual(), 30_000);
+        // A scan whose objects are compressed.
+        let mut scan = pdf(20, 100, 50_000);
+        scan.extend(b"5 0 obj\n<< /Type /ObjStm /N 3 >>\nstream\nxx\nendstream\n");
+        let found = read(&scan);
+        assert!(found.tokens_max() >= 20 * 8_000, "{found:?}");
+        assert!(found.tokens_max() < 500_000, "{found:?}");
+    }
+
+    #[test]
+    fn a_stream_without_an_end_hides_nothing() {
+        let mut file = b"%PDF-1.7 << /Subtype /Image >>\nstream\n".to_vec();
+        file.extend(pdf(4, 3000, 0).iter().filter(|byte| **byte != b'd'));
+        let found = read(&file);
+        assert_eq!(found.pages, 4);
+        assert!(found.content_bytes >= 12_000, "{found:?}");
+    }
+}

@@ -1,0 +1,445 @@
+//! Meters the answers of a service that does not use these layers: a client of a vendor's API, or a handler of your own.
+//!
+//! The answer passes unchanged; what it used goes into the [`Meter`] that the request carries as an extension, which
+//! `reserve`'s tariff inserts. The meter also learns how the answer ended: an error of the service, a status other than
+//! 2xx, or a body that broke off is not [`End::Finished`], so that a bill can leave it free.
+//!
+//! ```
+//! use http::{Request, Response, header::CONTENT_TYPE};
+//! use http_body_util::{BodyExt, Full};
+//! use tollgate_layers::{call::Format, passthrough::metered::MeteredLayer, usage::{End, Meter}};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const ANSWER: &str = r#"{"choices":[{"message":{"content":"Hi"}}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+//! let handler = async |_: Request<()>| {
+//!     let answer = Response::builder().header(CONTENT_TYPE, "application/json");
+//!     answer.body(Full::new(bytes::Bytes::from(ANSWER)))
+//! };
+//! let service = ServiceBuilder::new()
+//!     .layer(MeteredLayer::new(Format::Chat, 1 << 20))
+//!     .service_fn(handler);
+//!
+//! let meter = Meter::default();
+//! let req = Request::builder().extension(meter.clone()).body(())?;
+//! let answer: Response<_> = service.oneshot(req).await?;
+//! assert_eq!(answer.into_body().collect().await?.to_bytes(), ANSWER);
+//!
+//! let reading = meter.read();
+//! let usage = reading.usage.expect("the answer states it");
+//! assert_eq!((usage.input, usage.output, reading.end), (9, 1, Some(End::Finished)));
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{
+    media_type,
+    usage::{self, Reader, Seen},
+};
+use crate::{
+    call::Format,
+    sse::Splitter,
+    usage::{End, Meter},
+};
+
+/// Meters the answers of any service.
+#[derive(Clone, Copy, Debug)]
+pub struct MeteredLayer {
+    format: Format,
+    answer_bytes_max: usize,
+}
+
+impl MeteredLayer {
+    /// Reads the usage of answers in `format`: event streams, and JSON of at most `answer_bytes_max` bytes, which are
+    /// copied. The usage of a longer one is not read.
+    #[must_use]
+    pub const fn new(format: Format, answer_bytes_max: usize) -> Self {
+        Self {
+            format,
+            answer_bytes_max,
+        }
+    }
+}
+
+impl<S> Layer<S> for MeteredLayer {
+    type Service = Metered<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Metered {
+            inner,
+            layer: *self,
+        }
+    }
+}
+
+/// The service of [`MeteredLayer`].
+#[derive(Clone, Debug)]
+pub struct Metered<S> {
+    inner: S,
+    layer: MeteredLayer,
+}
+
+impl<S, B, A> Service<Request<B>> for Metered<S>
+where
+    S: Service<Request<B>, Response = Response<A>>,
+{
+    type Response = Response<ResponseBody<A>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let meter = req.extensions().get::<Meter>().cloned();
+        if let Some(meter) = &meter {
+            meter.dispatched();
+        }
+        ResponseFuture {
+            call: self.inner.call(req),
+            meter,
+            layer: self.layer,
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`Metered`].
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        call: F,
+        meter: Option<Meter>,
+        layer: MeteredLayer,
+    }
+}
+
+impl<F, A, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<A>, E>>,
+{
+    type Output = Result<Response<ResponseBody<A>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let res = ready!(this.call.poll(cx));
+        let answered = res.as_ref().is_ok_and(|res| res.status().is_success());
+        let mut tap = this.meter.take().map(|meter| (meter, *this.layer));
+        if !answered && let Some((meter, _)) = tap.take() {
+            meter.failed();
+        }
+        Poll::Ready(res.map(|res| {
+            let tap = tap.map(|(meter, layer)| Box::new(Tap::new(&res, layer, meter)));
+            res.map(|inner| ResponseBody { inner, tap })
+        }))
+    }
+}
+
+pin_project! {
+    /// An answer's body whose usage is read on its way.
+    #[derive(Debug)]
+    pub struct ResponseBody<A> {
+        #[pin]
+        inner: A,
+        // Gone once the answer has ended.
+        tap: Option<Box<Tap>>,
+    }
+}
+
+impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
+    type Data = Bytes;
+    type Error = A::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.inner.as_mut().poll_frame(cx));
+        if let Some(tap) = this.tap {
+            if let Some(Ok(frame)) = &frame
+                && let Some(data) = frame.data_ref()
+            {
+                tap.pass(data);
+            }
+            let broken = matches!(frame, Some(Err(_)));
+            // A server does not poll again once the body reports its end.
+            if (frame.is_none() || broken || this.inner.is_end_stream())
+                && let Some(tap) = this.tap.take()
+            {
+                tap.end(broken);
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Reads an answer.
+#[derive(Debug)]
+struct Tap {
+    meter: Meter,
+    layer: MeteredLayer,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Events {
+        splitter: Splitter,
+        reader: Box<Reader>,
+        failed: bool,
+    },
+    Json(BytesMut),
+    /// No usage can be read of it.
+    Other,
+}
+
+impl Tap {
+    fn new<A>(res: &Response<A>, layer: MeteredLayer, meter: Meter) -> Self {
+        let media_type = media_type(res.headers());
+        let kind = if media_type.eq_ignore_ascii_case(b"text/event-stream") {
+            Kind::Events {
+                splitter: Splitter::default(),
+                reader: Box::new(Reader::new(layer.format)),
+                failed: false,
+            }
+        } else if media_type.eq_ignore_ascii_case(b"application/json") {
+            Kind::Json(BytesMut::new())
+        } else {
+            Kind::Other
+        };
+        Self { meter, layer, kind }
+    }
+
+    fn pass(&mut self, data: &Bytes) {
+        match &mut self.kind {
+            Kind::Events {
+                splitter,
+                reader,
+                failed,
+            } => {
+                let split = splitter.push(data, |event| {
+                    *failed |= matches!(reader.event(&event), Seen::Failure(_));
+                });
+                self.meter.update(|reading| {
+                    reader.note(reading);
+                    reading.usage_due = reader.usage_due();
+                    if reader.finished() {
+                        reading.end = Some(if *failed {
+                            End::VendorError
+                        } else {
+                            End::Finished
+                        });
+                    }
+                });
+                if split.is_err() {
+                    self.kind = Kind::Other;
+                }
+            }
+            Kind::Json(bytes) if bytes.len() + data.len() <= self.layer.answer_bytes_max => {
+                bytes.extend_from_slice(data);
+            }
+            Kind::Json(_) => self.kind = Kind::Other,
+            Kind::Other => {}
+        }
+    }
+
+    fn end(mut self, broken: bool) {
+        let end = match &mut self.kind {
+            Kind::Events {
+                splitter,
+                reader,
+                failed,
+            } => {
+                if let Some(event) = splitter.finish() {
+                    *failed |= matches!(reader.event(&event), Seen::Failure(_));
+                }
+                self.meter.update(|reading| reader.note(reading));
+                match (*failed, reader.may_end()) {
+                    (true, _) => End::VendorError,
+                    (false, true) => End::Finished,
+                    (false, false) => End::VendorCut,
+                }
+            }
+            _ if broken => End::VendorCut,
+            Kind::Json(bytes) => match usage::plain(self.layer.format, bytes, &self.meter) {
+                Ok(_) => End::Finished,
+                Err(_) => End::VendorError,
+            },
+            Kind::Other => End::Finished,
+        };
+        self.meter.update(|reading| {
+            reading.usage_due = false;
+            reading.end.get_or_insert(end);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, io};
+
+    use http::{StatusCode, header::CONTENT_TYPE};
+    use http_body_util::{BodyExt, StreamBody};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::usage::Reading;
+
+    const JSON: &str = r#"{"choices":[{"message":{"content":"Hi"}}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+    const TEXT: &str = r#"data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}"#;
+    const USAGE: &str = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+    const DONE: &str = "data: [DONE]";
+
+    /// The reading after an answer of these pieces, which may break off.
+    async fn metered(status: u16, kind: &'static str, pieces: &[&str], breaks: bool) -> Reading {
+        let pieces: Vec<Bytes> = pieces
+            .iter()
+            .map(|piece| Bytes::from(piece.to_string()))
+            .collect();
+        let service =
+            MeteredLayer::new(Format::Chat, 1000).layer(tower::service_fn(move |_: Request<()>| {
+                let data = pieces
+                    .clone()
+                    .into_iter()
+                    .map(|piece| Ok(Frame::data(piece)));
+                let frames = data.chain(breaks.then(|| Err(io::Error::other("reset"))));
+                let body = StreamBody::new(futures_util::stream::iter(frames));
+                let mut res = Response::new(body);
+                *res.status_mut() = StatusCode::from_u16(status).unwrap();
+                res.headers_mut()
+                    .insert(CONTENT_TYPE, kind.parse().unwrap());
+                async { Ok::<_, Infallible>(res) }
+            }));
+        let meter = Meter::default();
+        let req = Request::builder().extension(meter.clone());
+        let res = service.oneshot(req.body(()).unwrap()).await.unwrap();
+        assert_eq!(res.into_body().collect().await.is_err(), breaks);
+        meter.read()
+    }
+
+    #[tokio::test]
+    async fn usage_and_end_of_any_answer_are_read_and_failures_use_nothing() {
+        let stream = [TEXT, "\n\n", USAGE, "\n\n", DONE, "\n\n"];
+        let long = "x".repeat(2000);
+        // status, content type, pieces, breaks; usage, end
+        type Case<'a> = (u16, &'static str, &'a [&'a str], bool, bool, Option<End>);
+        let cases: &[Case<'_>] = &[
+            (
+                200,
+                "application/json",
+                &[&JSON[..20], &JSON[20..]],
+                false,
+                true,
+                Some(End::Finished),
+            ),
+            (
+                200,
+                "application/json",
+                &[&JSON[..20]],
+                true,
+                false,
+                Some(End::VendorCut),
+            ),
+            (
+                200,
+                "application/json",
+                &["[]"],
+                false,
+                false,
+                Some(End::VendorError),
+            ),
+            (
+                200,
+                "application/json",
+                &[&long],
+                false,
+                false,
+                Some(End::Finished),
+            ),
+            (500, "application/json", &[JSON], false, false, None),
+            (429, "text/event-stream", &stream, false, false, None),
+            (
+                200,
+                "text/event-stream; charset=utf-8",
+                &stream,
+                false,
+                true,
+                Some(End::Finished),
+            ),
+            (
+                200,
+                "text/event-stream",
+                &stream[..4],
+                true,
+                true,
+                Some(End::VendorCut),
+            ),
+            (
+                200,
+                "text/event-stream",
+                &["data: {\"error\":{\"message\":\"no\"}}\n\n"],
+                false,
+                false,
+                Some(End::VendorError),
+            ),
+            (
+                200,
+                "text/plain",
+                &["hello"],
+                false,
+                false,
+                Some(End::Finished),
+            ),
+            (
+                200,
+                "text/plain",
+                &["hel"],
+                true,
+                false,
+                Some(End::VendorCut),
+            ),
+        ];
+        for (status, kind, pieces, breaks, has_usage, end) in cases {
+            let reading = metered(*status, kind, pieces, *breaks).await;
+            let case = format!("{status} {kind} {pieces:?}: {reading:?}");
+            let usage = reading.usage.map(|usage| (usage.input, usage.output));
+            assert_eq!(usage, has_usage.then_some((9, 1)), "{case}");
+            assert_eq!(reading.end, *end, "{case}");
+            assert_eq!(reading.dispatched, end.is_some(), "{case}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_meter_passes() {
+        let service = MeteredLayer::new(Format::Chat, 1000).layer(tower::service_fn(
+            async |_: Request<()>| {
+                Ok::<_, Infallible>(Response::new(http_body_util::Full::new(Bytes::from(JSON))))
+            },
+        ));
+        let res = service.oneshot(Request::new(())).await.unwrap();
+        assert_eq!(res.into_body().collect().await.unwrap().to_bytes(), JSON);
+    }
+}

@@ -1,0 +1,130 @@
+//! Remembers which share of a conversation's last input was in the vendor's cache, to estimate its next call.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{key::KeyId, price::Class, session::SessionId, usage::Usage};
+
+/// Number of entries. Conversations with the same index share an entry.
+const PLACES: usize = 4096;
+/// Minimum lifetime of vendors' caches.
+const LIFETIME: Duration = Duration::from_secs(5 * 60);
+
+/// The cached share of each conversation's last call. Contains no text.
+#[derive(Debug)]
+pub(super) struct CachedShares {
+    places: Mutex<Vec<Option<Last>>>,
+    hasher: RandomState,
+}
+
+/// Hash of a session, its key and its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Conversation(u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    conversation: Conversation,
+    /// Tokens read from the cache, or written to it.
+    cached: u64,
+    /// All input tokens.
+    input: u64,
+    at: Instant,
+}
+
+impl Default for CachedShares {
+    fn default() -> Self {
+        Self {
+            places: Mutex::new(vec![None; PLACES]),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl CachedShares {
+    pub(super) fn conversation(
+        &self,
+        key: &KeyId,
+        session: &SessionId,
+        model: &str,
+    ) -> Conversation {
+        Conversation(self.hasher.hash_one((key, &**session, model)))
+    }
+
+    /// Records the vendor's usage of a call.
+    pub(super) fn remember(&self, conversation: Conversation, usage: &Usage) {
+        let writes = [Class::CacheWrite1h, Class::CacheWrite12h];
+        let written = writes.map(|class| usage.classes.get(class));
+        let cached = [
+            usage.cached_input,
+            usage.cache_write,
+            written[0],
+            written[1],
+        ];
+        let last = Last {
+            conversation,
+            cached: cached.into_iter().fold(0, u64::saturating_add),
+            input: usage.input_total(),
+            at: Instant::now(),
+        };
+        self.place(conversation, |place| *place = Some(last));
+    }
+
+    /// Estimates how many of the next call's `input` tokens are in the vendor's cache: the same share, at most what was
+    /// there.
+    pub(super) fn cached(&self, conversation: Conversation, input: u64) -> u64 {
+        let last = self.place(conversation, |place| *place);
+        let Some(last) = last.filter(|last| {
+            last.conversation == conversation && last.at.elapsed() < LIFETIME && last.input > 0
+        }) else {
+            return 0;
+        };
+        let share = u128::from(input) * u128::from(last.cached) / u128::from(last.input);
+        u64::try_from(share)
+            .unwrap_or(u64::MAX)
+            .min(last.cached)
+            .min(input)
+    }
+
+    fn place<T>(&self, conversation: Conversation, look: impl FnOnce(&mut Option<Last>) -> T) -> T {
+        // After a panic under this lock the entries are still valid numbers.
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = conversation.0 % PLACES as u64;
+        look(&mut places[index as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_share_is_kept_per_conversation() {
+        let shares = CachedShares::default();
+        let conversation = |key: &str, session: &str| {
+            shares.conversation(&key.parse().unwrap(), &session.parse().unwrap(), "m")
+        };
+        let one = conversation("k", "s");
+        let usage = Usage {
+            input: 1_000,
+            cached_input: 8_000,
+            cache_write: 1_000,
+            output: 5,
+            ..Usage::default()
+        };
+        assert_eq!(shares.cached(one, 10_000), 0);
+        shares.remember(one, &usage);
+        for (input, cached) in [(10_000, 9_000), (5_000, 4_500), (20_000, 9_000), (0, 0)] {
+            assert_eq!(shares.cached(one, input), cached, "{input}");
+        }
+        for other in [conversation("k", "t"), conversation("l", "s")] {
+            assert_eq!(shares.cached(other, 10_000), 0);
+        }
+        shares.remember(one, &Usage::default());
+        assert_eq!(shares.cached(one, 10_000), 0, "its last call counts");
+    }
+}

@@ -1,0 +1,383 @@
+//! Remembers how many tokens a vendor counted for a conversation, to bound the next call that continues it.
+//!
+//! The vendor's count of a call covers its whole request. A later request of the same key that begins with the same
+//! turns, and is otherwise the same, has at most that count, and the bound of the turns after them. Only hashes and
+//! counts are stored, under a key of hashing that is random for each process.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, Hash, Hasher, RandomState},
+    ops::Range,
+};
+
+use foldhash::{SharedSeed, quality::FoldHasher};
+use memchr::memmem::Finder;
+use quick_cache::sync::Cache;
+
+use crate::{
+    call::{Call, Turn},
+    key::KeyId,
+};
+
+/// Default number of remembered conversations: about 3 MB.
+pub(super) const PREFIXES_MAX: usize = 32_768;
+
+/// A mark for the vendor's cache. Clients move marks from turn to turn; they are not part of the input.
+const MARK: &[u8] = b"\"cache_control\"";
+/// A longer value of [`MARK`] is hashed: it is none, or not as clients write it.
+const MARK_BYTES_MAX: usize = 96;
+
+/// The counted conversations of all keys.
+pub(super) struct Prefixes {
+    counts: Cache<u64, Counted>,
+    /// Random for each process, like `shared_seed`: nobody can choose two conversations with the same hash.
+    seed: u64,
+    shared_seed: SharedSeed,
+    mark: Finder<'static>,
+}
+
+/// A conversation that a vendor counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    /// Bytes that were hashed.
+    bytes: u64,
+    /// Input tokens, by the vendor's count.
+    tokens: u64,
+}
+
+/// The whole conversation of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Prefix {
+    hash: u64,
+    bytes: u64,
+}
+
+/// The beginning of a call's conversation that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// Input tokens, by the vendor's count.
+    pub(super) tokens: u64,
+    /// Bytes of text that the count may not include: those after the known turns, and marks for the cache.
+    pub(super) text_bytes: u64,
+    /// Turns after the known ones.
+    pub(super) turns: u64,
+}
+
+impl Prefixes {
+    /// Remembers at most `count` conversations; `None` for 0.
+    pub(super) fn new(count: usize) -> Option<Self> {
+        (count > 0).then(|| Self {
+            counts: Cache::new(count),
+            seed: random(),
+            shared_seed: SharedSeed::from_u64(random()),
+            mark: Finder::new(MARK),
+        })
+    }
+
+    fn hash(&self, value: impl Hash) -> u64 {
+        let mut hasher = FoldHasher::with_seed(self.seed, &self.shared_seed);
+        value.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The conversation of this call, and its longest beginning that is known. `None` if its turns were not located.
+    pub(super) fn read(
+        &self,
+        key: &KeyId,
+        model: &str,
+        vendor_model: &str,
+        call: &Call,
+    ) -> Option<(Prefix, Option<Known>)> {
+        let turns = &call.spans.turns;
+        let (last, all) = (turns.each.last()?, &turns.all);
+        let ceiling = call.spans.max_tokens.clone().unwrap_or_default();
+        let name = &call.spans.model;
+        let mut hashing = Hashing {
+            prefixes: self,
+            hash: self.hash((key, model, vendor_model)),
+            bytes: 0,
+            mark_bytes: 0,
+        };
+        // All other fields come first, wherever they are in the body: they apply to every turn. The model and the
+        // ceiling of output are no input.
+        let mut skipped = [all.clone(), ceiling, name.clone()];
+        skipped.sort_by_key(|range| range.start);
+        let mut at = 0;
+        for range in skipped {
+            hashing.push(call.body.get(at..range.start)?);
+            at = range.end.max(at);
+        }
+        hashing.push(call.body.get(at..)?);
+        let ends: Vec<_> = turns
+            .each
+            .iter()
+            .map(|turn| hashing.turn(&call.body, turn.span.clone()))
+            .collect::<Option<_>>()?;
+        let mut longest_first = std::iter::zip(&turns.each, &ends).enumerate().rev();
+        let known = longest_first.find_map(|(index, (turn, end))| {
+            let counted = self.counts.get(&end.prefix.hash)?;
+            (counted.bytes == end.prefix.bytes).then(|| Known {
+                tokens: counted.tokens,
+                text_bytes: text_after(turn, last) + end.mark_bytes,
+                turns: (turns.each.len() - index - 1) as u64,
+            })
+        });
+        Some((ends.last()?.prefix, known))
+    }
+
+    /// Remembers the vendor's count of a call.
+    pub(super) fn remember(&self, prefix: Prefix, tokens: u64) {
+        let counted = Counted {
+            bytes: prefix.bytes,
+            tokens,
+        };
+        self.counts.insert(prefix.hash, counted);
+    }
+}
+
+impl fmt::Debug for Prefixes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prefixes")
+            .field("count", &self.counts.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bits from the system's source of randomness, which the standard library's hash maps use.
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+fn text_after(turn: &Turn, last: &Turn) -> u64 {
+    last.text_bytes.saturating_sub(turn.text_bytes)
+}
+
+/// The hash of a request up to one of its turns.
+struct Hashing<'a> {
+    prefixes: &'a Prefixes,
+    hash: u64,
+    bytes: u64,
+    mark_bytes: u64,
+}
+
+/// The state after a turn.
+struct TurnEnd {
+    prefix: Prefix,
+    /// Bytes of marks so far, which were not hashed.
+    mark_bytes: u64,
+}
+
+impl Hashing<'_> {
+    fn turn(&mut self, body: &[u8], span: Range<usize>) -> Option<TurnEnd> {
+        self.push(body.get(span)?);
+        Some(TurnEnd {
+            prefix: Prefix {
+                hash: self.hash,
+                bytes: self.bytes,
+            },
+            mark_bytes: self.mark_bytes,
+        })
+    }
+
+    /// Hashes a part of the body without its marks.
+    fn push(&mut self, part: &[u8]) {
+        let (mut at, mut joined) = (0, Vec::new());
+        for found in self.prefixes.mark.find_iter(part) {
+            if let Some(mark) = mark_at(part, found).filter(|mark| mark.start >= at) {
+                joined.extend_from_slice(&part[at..mark.start]);
+                self.mark_bytes += mark.len() as u64;
+                at = mark.end;
+            }
+        }
+        // Most parts have no marks, and are not copied.
+        let rest = &part[at..];
+        let hashed = if at == 0 {
+            rest
+        } else {
+            joined.extend_from_slice(rest);
+            &joined
+        };
+        self.hash = self.prefixes.hash((self.hash, hashed));
+        self.bytes += hashed.len() as u64;
+    }
+}
+
+/// The mark whose name is at `name`, with one of the commas around it. `None` if these bytes are part of a text, or the
+/// value is not a short flat object. Another meaning of such an object does no harm: its bytes are counted.
+fn mark_at(part: &[u8], name: usize) -> Option<Range<usize>> {
+    let blanks = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_whitespace()).count();
+    let before = part[..name].trim_ascii_end();
+    let mut at = name + MARK.len();
+    at += blanks(&part[at..]);
+    at += part[at..].starts_with(b":").then_some(1)?;
+    at += blanks(&part[at..]);
+    let value = &part[at..part.len().min(at + MARK_BYTES_MAX)];
+    let inside = value.strip_prefix(b"{")?;
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"\"_-:, \n\r\t".contains(byte);
+    let length = inside.iter().take_while(|byte| is_plain(byte)).count();
+    let end = at
+        + 1
+        + length
+        + inside
+            .get(length)
+            .filter(|byte| **byte == b'}')
+            .map(|_| 1)?;
+    match before.last()? {
+        b',' => Some(before.len() - 1..end),
+        b'{' => {
+            let comma = end + blanks(&part[end..]);
+            (part.get(comma) == Some(&b',')).then_some(name..comma + 1)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "parse")]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{call::Operation, parse};
+
+    fn call(body: &Value) -> Call {
+        parse::call(Operation::Messages, &Bytes::from(body.to_string()), 100).unwrap()
+    }
+
+    fn turn(role: &str, text: &str, mark: bool) -> Value {
+        let mut part = json!({ "type": "text", "text": text });
+        if mark {
+            part["cache_control"] = json!({ "type": "ephemeral", "ttl": "1h" });
+        }
+        json!({ "role": role, "content": [part] })
+    }
+
+    fn body(turns: &[Value]) -> Value {
+        json!({ "model": "m", "max_tokens": 9, "system": "s".repeat(20_000), "messages": turns })
+    }
+
+    fn read(prefixes: &Prefixes, key: &str, body: &Value) -> (Prefix, Option<Known>) {
+        let key = key.parse().unwrap();
+        prefixes.read(&key, "m", "v", &call(body)).unwrap()
+    }
+
+    #[test]
+    fn conversation_that_continues_is_known_whatever_marks_it_has() {
+        let first = [turn("user", "Hello", true)];
+        let next = [
+            turn("user", "Hello", false),
+            turn("assistant", "Hi", false),
+            turn("user", "Why?", true),
+        ];
+        let prefixes = Prefixes::new(10).unwrap();
+        let (prefix, known) = read(&prefixes, "k", &body(&first));
+        assert_eq!(known, None);
+        prefixes.remember(prefix, 5_000);
+        let (_, known) = read(&prefixes, "k", &body(&first));
+        let mark_bytes = r#","cache_control":{"ttl":"1h","type":"ephemeral"}"#.len() as u64;
+        let same = Known {
+            tokens: 5_000,
+            text_bytes: mark_bytes,
+            turns: 0,
+        };
+        assert_eq!(known, Some(same));
+
+        let (prefix, known) = read(&prefixes, "k", &body(&next));
+        let size = call(&body(&next)).input.text_bytes - call(&body(&next[..1])).input.text_bytes;
+        let longer = Known {
+            tokens: 5_000,
+            text_bytes: size,
+            turns: 2,
+        };
+        assert_eq!(known, Some(longer));
+        // The longest known beginning counts.
+        prefixes.remember(prefix, 5_100);
+        let (_, known) = read(&prefixes, "k", &body(&next));
+        assert_eq!(known.map(|known| known.tokens), Some(5_100));
+    }
+
+    #[test]
+    fn other_keys_models_fields_and_turns_are_not_known() {
+        let turns = [turn("user", "Hello", false), turn("user", "Why?", false)];
+        let prefixes = Prefixes::new(10).unwrap();
+        let (prefix, _) = read(&prefixes, "k", &body(&turns[..1]));
+        prefixes.remember(prefix, 5_000);
+        let known = |key: &str, body: &Value| read(&prefixes, key, body).1.is_some();
+        assert!(known("k", &body(&turns)));
+        assert!(!known("l", &body(&turns)));
+        let other = |name: &str, value: Value| {
+            let mut body = body(&turns);
+            body[name] = value;
+            known("k", &body)
+        };
+        assert!(other("max_tokens", json!(10)));
+        for (name, value) in [
+            ("system", json!("t".repeat(20_000))),
+            ("tools", json!([{ "name": "f", "input_schema": {} }])),
+            (
+                "thinking",
+                json!({ "type": "enabled", "budget_tokens": 1024 }),
+            ),
+            ("messages", json!([turn("user", "Hallo", false)])),
+            ("messages", json!([turn("assistant", "Hello", false)])),
+        ] {
+            assert!(!other(name, value), "{name}");
+        }
+        let key = "k".parse().unwrap();
+        for (model, vendor_model) in [("m", "w"), ("n", "v")] {
+            let (_, known) = prefixes
+                .read(&key, model, vendor_model, &call(&body(&turns)))
+                .unwrap();
+            assert_eq!(known, None);
+        }
+    }
+
+    #[test]
+    fn bytes_that_look_like_a_mark_are_counted_or_hashed() {
+        let arguments = |value: &Value| {
+            json!({ "role": "assistant", "content": [
+                { "type": "tool_use", "id": "t", "name": "f", "input": { "a": 1, "cache_control": value } },
+            ] })
+        };
+        let prefixes = Prefixes::new(10).unwrap();
+        let short = body(&[arguments(&json!({ "type": "x" }))]);
+        prefixes.remember(read(&prefixes, "k", &short).0, 5_000);
+        // value, whether it is known
+        for (value, is_known) in [
+            (json!({ "type": "y" }), true),
+            (json!({ "type": "y".repeat(50) }), true),
+            (json!({ "type": "y".repeat(500) }), false),
+            (json!({ "type": { "a": "b" } }), false),
+            (json!("x"), false),
+        ] {
+            let (_, known) = read(&prefixes, "k", &body(&[arguments(&value)]));
+            assert_eq!(known.is_some(), is_known, "{value}");
+            if let Some(known) = known {
+                assert!(
+                    known.text_bytes >= value.to_string().len() as u64,
+                    "{value}"
+                );
+            }
+        }
+        let text = |text: &str| body(&[turn("user", text, false)]);
+        let quoted = r#"{"a":1,"cache_control":{"type":"x"}}"#;
+        prefixes.remember(read(&prefixes, "k", &text(quoted)).0, 5_000);
+        assert!(read(&prefixes, "k", &text(quoted)).1.is_some());
+        assert!(read(&prefixes, "k", &text(r#"{"a":1}"#)).1.is_none());
+    }
+
+    #[test]
+    fn oldest_conversations_are_forgotten() {
+        let prefixes = Prefixes::new(16).unwrap();
+        for index in 0..1_000 {
+            let prefix = Prefix {
+                hash: prefixes.hash(index),
+                bytes: 1,
+            };
+            prefixes.remember(prefix, 1);
+        }
+        assert!(prefixes.counts.len() <= 32, "{}", prefixes.counts.len());
+        assert!(Prefixes::new(0).is_none());
+    }
+}

@@ -1,0 +1,222 @@
+//! Charges a model call by its usage, within the bounds of its request.
+
+use std::sync::{Arc, OnceLock};
+
+use super::estimate::InputEstimator;
+use crate::{
+    endpoint::Endpoint,
+    model::Model,
+    money::MicroRub,
+    price::{Asked, Bound, Class, Counts, Price, PriceList},
+    reserve::{
+        Bill,
+        early::EarlyCounts,
+        ledger::Item,
+        prefixes::{Prefix, Prefixes},
+    },
+    session::SessionId,
+    usage::{Bounds, Counted, End, EstimateInput, Overcount, Reading, Usage},
+};
+
+/// Data of a model call to compute its charge.
+#[derive(Debug)]
+pub struct TokenBill {
+    /// The amount of the hold.
+    pub(super) held: MicroRub,
+    pub(super) prices: PriceList,
+    pub(super) bound: Bound,
+    /// The service tier, speed and region that the request names, and the classes that it may use.
+    pub(super) asked: Asked,
+    pub(super) model: Arc<Model>,
+    pub(super) bounds: Bounds,
+    pub(super) session: Option<SessionId>,
+    /// Whether the answer is a stream.
+    pub(super) stream: bool,
+    /// Remembers the share of the call's input that its vendor's cache had.
+    pub(super) estimator: Option<Arc<InputEstimator>>,
+    /// Where the vendor's count of the call's conversation is remembered.
+    pub(super) prefix: Option<(Arc<Prefixes>, Prefix)>,
+    pub(super) early: Arc<EarlyCounts>,
+    /// The input that the vendor counted before its answer.
+    pub(super) stated: OnceLock<Usage>,
+    pub(super) endpoint: Endpoint,
+}
+
+impl Bill for TokenBill {
+    /// A finished call costs what the vendor reports, within the request's bounds. A call that broke off, or whose
+    /// client left, costs its input and the output seen, estimated if the vendor has not reported them. If nothing was
+    /// delivered or reported, only a client that left pays, for the input.
+    fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
+        if !reading.dispatched {
+            return None;
+        }
+        let end = reading.end.unwrap_or(End::ClientLeft);
+        let delivered = reading.text_bytes > 0 || end == End::Finished || reading.answered;
+        let left = end == End::ClientLeft || reading.client_gone;
+        let nothing_counted = reading.usage.is_none_or(|usage| usage.is_zero());
+        if nothing_counted && !delivered && !left {
+            return None;
+        }
+        let Counted {
+            usage,
+            estimated,
+            overcount,
+        } = self.bounds.count(reading);
+        if usage.is_zero() {
+            return None;
+        }
+        if !estimated {
+            self.remember(&usage, reading);
+        }
+        let vendor = reading.vendor.as_deref().unwrap_or_default();
+        let vendor_model = reading.vendor_model.as_deref().unwrap_or_default();
+        let served = match reading.translated {
+            // A vendor of another format is not sent these fields.
+            true => reading.served,
+            false => reading.served.or_asked(self.asked.served),
+        };
+        let price = |usage| (self.prices).charge_of(usage, &served, vendor, vendor_model);
+        let paid_for = self.with_searches_paid_for(usage, |usage| price(usage).0.cost);
+        let overcount = overcount.or((paid_for != usage).then_some(Overcount {
+            reported: usage,
+            billable: usage,
+        }));
+        let (charge, mut vendor_cost_rub) = price(paid_for);
+        let bounded_loss_rub = overcount.map(|overcount| {
+            let (billable, vendor_cost) = price(overcount.billable);
+            // The vendor bills what it has counted.
+            vendor_cost_rub = vendor_cost;
+            billable.cost.minus_or_zero(charge.cost)
+        });
+        let item = Item {
+            model: self.model.id.clone(),
+            vendor: vendor.to_owned(),
+            usage: charge.usage,
+            price: Some(charge.price),
+            estimated,
+            bounded: overcount.is_some(),
+            unpriced: charge.unpriced || reading.unknown,
+            vendor_cost_rub,
+            vendor_usage: overcount.map(|overcount| overcount.reported),
+            bounded_loss_rub,
+            // The settler has the amounts of the hold, and adds them.
+            held_max_rub: None,
+            held_at_end_rub: None,
+            end,
+            session: self.session.clone(),
+            endpoint: Some(self.endpoint),
+            // The settler has the clock, and adds it.
+            timeline: None,
+        };
+        Some((charge.cost, item))
+    }
+
+    /// Once the vendor has counted the input: the price of that, and of the most output. `None` while the vendor may
+    /// still add input, or if its first counts are not known to be final.
+    fn cost_max(&self, reading: &Reading) -> Option<MicroRub> {
+        let searches = |counts: &Counts| counts.get(Class::WebSearchCall);
+        let reported = reading.usage?;
+        let may_add = searches(&self.asked.classes) + searches(&reported.classes) > 0;
+        if may_add || reading.suspect || reading.unknown || reported.input_total() == 0 {
+            return None;
+        }
+        let Counted {
+            usage, overcount, ..
+        } = self.bounds.count(reading);
+        let input = usage.input_alone();
+        if overcount.is_some() || input.input_total() > self.bounds.input_bound {
+            return None;
+        }
+        let input = *self.stated.get_or_init(|| input);
+        let vendor = reading.vendor.as_deref().unwrap_or_default();
+        if !self.early.are_final(vendor, &self.model.id) {
+            return None;
+        }
+        let served = reading.served.unusual();
+        let asked = [self.asked.served, served].map(|served| Asked {
+            served,
+            ..self.asked
+        });
+        let most = asked.map(|asked| {
+            let output = self.bounds.output_bound;
+            self.prices.bound_counted(&input, output, &asked)
+        });
+        Some(most[0]?.max(most[1]?))
+    }
+}
+
+impl TokenBill {
+    /// Learns from a call whose usage the vendor has counted.
+    fn remember(&self, usage: &Usage, reading: &Reading) {
+        if let Some(estimator) = &self.estimator {
+            estimator.remember(usage);
+        }
+        if reading.end != Some(End::Finished) {
+            return;
+        }
+        if let Some((prefixes, prefix)) = self.prefix.as_ref().filter(|_| !reading.translated) {
+            prefixes.remember(*prefix, usage.input_total());
+        }
+        if let Some(stated) = self.stated.get() {
+            let cost = |usage: &Usage| self.prices.usual.cost(usage);
+            let input = usage.input_alone();
+            let is_within =
+                input.input_total() <= stated.input_total() && cost(&input) <= cost(stated);
+            let vendor = reading.vendor.as_deref().unwrap_or_default();
+            self.early.record(vendor, &self.model.id, is_within);
+        }
+    }
+
+    /// No money is held for searches that the request does not offer. The usage keeps only as many of them as the hold
+    /// pays for.
+    fn with_searches_paid_for(&self, usage: Usage, cost: impl Fn(Usage) -> MicroRub) -> Usage {
+        let searches = usage.classes.get(Class::WebSearchCall);
+        if searches == 0 || self.bounds.calls_max.is_some() {
+            return usage;
+        }
+        let with = |searches| Usage {
+            classes: usage.classes.with(Class::WebSearchCall, searches),
+            ..usage
+        };
+        let mut fewer = (0..=searches).rev().map(with);
+        let paid_for = fewer.find(|usage| cost(*usage) <= self.held);
+        paid_for.unwrap_or_else(|| with(0))
+    }
+
+    /// About the least that the hold is lowered to while the call runs: all input is in the vendor's cache, and the
+    /// vendor counts it before its answer. The hold itself if it is not lowered.
+    #[must_use]
+    pub fn held_min(&self) -> MicroRub {
+        let may_lower = self.stream && self.asked.classes.get(Class::WebSearchCall) == 0;
+        let mut routes = self.model.routes.iter();
+        let is_lowered = may_lower
+            && routes.any(|route| self.early.are_final(&route.vendor.name, &self.model.id));
+        let (Some(estimator), true) = (&self.estimator, is_lowered) else {
+            return self.held;
+        };
+        let tokens = estimator.estimate().tokens;
+        let price = &self.prices.usual;
+        let cheapest = Price {
+            input: price.input.min(price.cached_input).min(price.cache_write),
+            ..Price::default()
+        };
+        let input = cheapest.cost(&Usage {
+            input: tokens,
+            ..Usage::default()
+        });
+        let output = self.bound.cost(0, self.bounds.output_bound);
+        input.plus_or_max(output).min(self.held)
+    }
+
+    /// Input tokens that the hold pays for, in any class.
+    #[must_use]
+    pub const fn input_tokens_max(&self) -> u64 {
+        self.bounds.input_bound
+    }
+
+    /// Output tokens that the hold pays for, over all choices.
+    #[must_use]
+    pub const fn output_tokens_max(&self) -> u64 {
+        self.bounds.output_bound
+    }
+}

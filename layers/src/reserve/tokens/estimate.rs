@@ -1,0 +1,85 @@
+//! Estimates a call's input from samples of its texts.
+
+use std::sync::{Arc, OnceLock};
+
+use super::ByTokens;
+use crate::{
+    call::{IMAGE_SHARES, InputSize},
+    reserve::cached_shares::{CachedShares, Conversation},
+    text_sample::TextSample,
+    usage::{EstimateInput, InputEstimate, Usage},
+};
+
+/// Tokens that formats usually add around a message.
+const MESSAGE_TOKENS: u64 = 4;
+
+/// Estimates the input of one call, once, if its vendor does not report it.
+#[derive(Debug)]
+pub(super) struct InputEstimator {
+    texts: TextSample,
+    /// Estimated tokens of texts that were not sampled, in thousandths.
+    unsampled_milli: u64,
+    /// Estimated tokens of everything but text.
+    others: u64,
+    /// The part of `others` that is audio.
+    sound: u64,
+    /// The largest estimate.
+    tokens_max: u64,
+    remembered: Option<(Conversation, Arc<CachedShares>)>,
+    estimate: OnceLock<InputEstimate>,
+}
+
+impl InputEstimator {
+    /// For a call with this much audio, whose hold covers `tokens_max` tokens of input.
+    pub(super) fn new(
+        tariff: &ByTokens,
+        input: &InputSize,
+        texts: TextSample,
+        sound: u64,
+        tokens_max: u64,
+        conversation: Option<Conversation>,
+    ) -> Self {
+        // If the tariff holds more for an image, each image also has more tokens.
+        let images = input.usual_images.saturating_mul(tariff.image_tokens) / IMAGE_SHARES;
+        let others = (input.messages * MESSAGE_TOKENS + input.tokens + images)
+            .saturating_add(input.usual_documents)
+            .saturating_add(sound);
+        Self {
+            texts,
+            unsampled_milli: input.unsampled_milli,
+            others,
+            sound: sound.min(tokens_max),
+            tokens_max: tokens_max.max(1),
+            remembered: conversation.map(|it| (it, Arc::clone(&tariff.cached_shares))),
+            estimate: OnceLock::new(),
+        }
+    }
+
+    /// Remembers the share of the input that the vendor's cache had.
+    pub(super) fn remember(&self, usage: &Usage) {
+        if let Some((conversation, shares)) = &self.remembered {
+            shares.remember(*conversation, usage);
+        }
+    }
+}
+
+impl EstimateInput for InputEstimator {
+    fn estimate(&self) -> InputEstimate {
+        *self.estimate.get_or_init(|| {
+            let text = self.unsampled_milli.saturating_add(self.texts.milli()) / 1000;
+            let tokens = text.saturating_add(self.others).clamp(1, self.tokens_max);
+            let text = tokens.saturating_sub(self.sound);
+            let cached = self
+                .remembered
+                .as_ref()
+                .map_or(0, |(conversation, shares)| {
+                    shares.cached(*conversation, text)
+                });
+            InputEstimate {
+                tokens,
+                sound: self.sound,
+                cached,
+            }
+        })
+    }
+}

@@ -1,0 +1,531 @@
+use proptest::prelude::*;
+
+use super::{
+    bounds::{CALL_TOKENS, CONTEXT_TOKENS_MAX, INPUT_TOKENS, MESSAGE_TOKENS},
+    *,
+};
+use crate::{
+    call::InputSize,
+    endpoint::Endpoint,
+    model::{Route, Vendor},
+    price::{Condition, Counts, Price, PriceList, Rate, Rates},
+    reserve::Bill,
+    text_sample::TextSample,
+    usage::{End, EstimateInput, InputEstimate, Reading, Usage},
+};
+
+fn bill() -> TokenBill {
+    let rate = Rate::new(1_000_000);
+    let prices = PriceList::from(Price {
+        input: rate,
+        cached_input: rate,
+        output: rate,
+        cache_write: rate,
+        version: 1,
+        exchange_rate: "1".into(),
+        ..Price::default()
+    });
+    TokenBill {
+        held: MicroRub::MAX,
+        bound: prices.bound(100, &Asked::default()),
+        asked: Asked::default(),
+        prices,
+        model: Arc::new(Model {
+            id: "m".into(),
+            family: "f".into(),
+            kind: ModelKind::Chat,
+            output_tokens_max: 50,
+            output_tokens_min: 1,
+            output_tokens_default: None,
+            input_tokens_max: None,
+            input_tokens_priced_max: None,
+            sticky: false,
+            routes: vec![],
+        }),
+        bounds: Bounds {
+            input_bound: 100,
+            input_limit: 150,
+            input_estimate: Some(Arc::new(InputEstimate {
+                tokens: 20,
+                ..InputEstimate::default()
+            })),
+            output_bound: 50,
+            output_limit: 60,
+            ..Bounds::default()
+        },
+        session: Some("s-1".parse().unwrap()),
+        stream: true,
+        estimator: None,
+        prefix: None,
+        early: Arc::default(),
+        stated: OnceLock::new(),
+        endpoint: Endpoint::Messages,
+    }
+}
+
+fn usage(input: u64, output: u64) -> Option<Usage> {
+    Some(Usage {
+        input,
+        output,
+        ..Usage::default()
+    })
+}
+
+#[test]
+fn unrequested_searches_cost_no_more_than_the_hold() {
+    // Input and output cost 30 µ₽, one search 10.
+    let mut bill = bill();
+    bill.prices = PriceList::from(Price {
+        classes: Rates::default().with(Class::WebSearchCall, Some(Rate::new(10))),
+        ..Price::clone(&bill.prices.usual)
+    });
+    for (held, asked, searches, cost) in [
+        (1_000, None, 7, 100),
+        (100, None, 7, 100),
+        (99, None, 6, 90),
+        (30, None, 0, 30),
+        (20, None, 0, 30),
+        // These are covered by the hold.
+        (20, Some(7), 7, 100),
+    ] {
+        bill.held = MicroRub::new(held);
+        bill.bounds.calls_max = asked;
+        let said = usage(10, 20).map(|usage| Usage {
+            classes: usage.classes.with(Class::WebSearchCall, 7),
+            ..usage
+        });
+        let reading = Reading {
+            dispatched: true,
+            usage: said,
+            output_counted: true,
+            end: Some(End::Finished),
+            ..Reading::default()
+        };
+        let (charged, item) = bill.charge(&reading).unwrap();
+        let counted = item.usage.classes.get(Class::WebSearchCall);
+        assert_eq!(
+            (counted, charged.micro()),
+            (searches, cost),
+            "{held} {asked:?}"
+        );
+        assert_eq!(item.bounded, searches < 7, "{held} {asked:?}");
+    }
+}
+
+#[test]
+fn token_inputs_count_as_tokens_and_each_input_has_its_own_window() {
+    let vectors = InputSize {
+        inputs: 3,
+        tokens: 300,
+        text_bytes: 30,
+        unsampled_milli: 7_900,
+        ..InputSize::default()
+    };
+    let around = 3 * INPUT_TOKENS;
+    // mode, window, bound
+    for (mode, context, bound) in [
+        (HoldMode::Usual, None, 320 + around),
+        (HoldMode::Strict, None, 330 + around),
+        (HoldMode::Usual, Some(8192), 320 + around),
+        // No input exceeds the window, and each may fill it.
+        (HoldMode::Usual, Some(120), 360),
+        // Text beyond the window shows that the window is larger.
+        (HoldMode::Usual, Some(10), 320),
+    ] {
+        let tariff = ByTokens::new(mode, 0, 0);
+        let found = tariff.input_bound(&vectors, &Counts::default(), context);
+        assert_eq!(
+            (found.tokens, found.longest_step),
+            (bound, bound),
+            "{context:?}"
+        );
+        let limit = tariff.input_limit(&vectors, &Counts::default(), context);
+        assert_eq!(limit, 330 + around);
+        let texts = TextSample::default();
+        let estimator = InputEstimator::new(&tariff, &vectors, texts, 0, bound, None);
+        assert_eq!(estimator.estimate().tokens, 300 + 7);
+    }
+}
+
+#[test]
+fn search_results_are_input_and_each_step_has_its_own_window() {
+    let question = InputSize {
+        messages: 1,
+        text_bytes: 300,
+        ..InputSize::default()
+    };
+    let alone = 200 + CALL_TOKENS + MESSAGE_TOKENS;
+    // searches, window, bound, longest step, limit
+    for (searches, context, bound, longest, limit) in [
+        (
+            0,
+            Some(2000),
+            alone,
+            alone,
+            300 + CALL_TOKENS + MESSAGE_TOKENS,
+        ),
+        (1, Some(2000), 2 * alone + 1000, alone + 1000, 4000),
+        (2, Some(6000), 3 * alone + 3000, alone + 2000, 18_000),
+        // No step exceeds the window.
+        (5, Some(2000), 12_000, 2000, 12_000),
+        (5, Some(700), 4200, 700, 4200),
+        (
+            1,
+            None,
+            2 * alone + 1000,
+            alone + 1000,
+            2 * CONTEXT_TOKENS_MAX,
+        ),
+        (u64::MAX, None, u64::MAX, u64::MAX, u64::MAX),
+    ] {
+        let apart = Counts::default().with(Class::WebSearchCall, searches);
+        let tariff = ByTokens::new(HoldMode::Usual, 0, 0).search_tokens(1000);
+        let found = tariff.input_bound(&question, &apart, context);
+        let bound = InputBound {
+            tokens: bound,
+            longest_step: longest,
+        };
+        assert_eq!(found, bound, "{searches} {context:?}");
+        let found = tariff.input_limit(&question, &apart, context);
+        assert_eq!(found, limit, "{searches} {context:?}");
+    }
+}
+
+#[test]
+fn r62_a_ceiling_that_a_vendor_would_refuse_is_held_as_it_is_raised() {
+    let sold_by = |formats: &[Format]| {
+        let model = Model::new("m", 4096);
+        formats.iter().fold(model, |model, format| {
+            let endpoint = http::Uri::from_static("https://vendor.example/v1");
+            let key = format.credential("key").unwrap();
+            model.route(Route::new(Vendor::new("v", *format, endpoint, key), "x"))
+        })
+    };
+    let (chat, responses) = (Format::Chat, Format::Responses);
+    for (caller, formats, tokens, held) in [
+        (chat, &[chat][..], 1, 1),
+        (chat, &[chat, responses], 1, 16),
+        (Format::Messages, &[responses], 15, 16),
+        (chat, &[responses], 17, 17),
+        // The maximum in the caller's own format is not changed.
+        (responses, &[responses], 1, 1),
+        (responses, &[chat], 1, 1),
+    ] {
+        let model = sold_by(formats);
+        assert_eq!(sent_at_most(caller, &model, tokens), held, "{formats:?}");
+    }
+    // A vendor of both formats gets the caller's own, else its first.
+    for (first, other, caller, held) in [
+        (responses, chat, chat, 1),
+        (responses, chat, responses, 1),
+        (responses, chat, Format::Messages, 16),
+        (chat, responses, Format::Messages, 1),
+    ] {
+        let endpoint = http::Uri::from_static("https://vendor.example/v1");
+        let key = || first.credential("key").unwrap();
+        let vendor = Vendor::new("v", first, endpoint.clone(), key());
+        let vendor = vendor.also(other, endpoint, [key()]);
+        let model = Model::new("m", 4096).route(Route::new(vendor, "x"));
+        let sent = sent_at_most(caller, &model, 1);
+        assert_eq!(sent, held, "{first:?}, {other:?}, {caller:?}");
+    }
+}
+
+/// Caller whose account pays.
+#[cfg(feature = "parse")]
+pub(super) fn caller() -> Caller {
+    use crate::key::{KeyDigest, KeyRecord};
+
+    Caller(Arc::new(KeyRecord::new(
+        "k".parse().unwrap(),
+        "acme".parse().unwrap(),
+        KeyDigest::new([0; 32]),
+    )))
+}
+
+#[cfg(feature = "parse")]
+#[test]
+fn minimum_hold_covers_the_ceiling_sent_to_the_vendor() {
+    let endpoint = http::Uri::from_static("https://vendor.example/v1");
+    let key = Format::Responses.credential("key").unwrap();
+    let vendor = Vendor::new("v", Format::Responses, endpoint, key);
+    let mut model = Model::new("m", 4096).route(Route::new(vendor, "x"));
+    model.output_tokens_min = 1;
+    let body = bytes::Bytes::from_static(
+        br#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#,
+    );
+    let call = crate::parse::call(crate::call::Operation::Chat, &body, 100).unwrap();
+    let mut req = Request::new(Priced {
+        call: Arc::new(call),
+        model: Arc::new(model),
+        prices: bill().prices,
+        output_tokens: 4096,
+        meter: crate::usage::Meter::default(),
+    });
+    req.extensions_mut().insert(caller());
+    let tariff = ByTokens::new(HoldMode::Usual, 0, 0);
+    let mut quote = tariff.quote(&req).unwrap();
+    tariff.granted(&mut req, &mut quote.bill, quote.least);
+    let bill = quote.bill;
+    assert_eq!(bill.bounds.output_bound, 16);
+    let most = bill
+        .bound
+        .cost(bill.bounds.input_bound, bill.bounds.output_bound);
+    assert!(most <= quote.least, "{most:?} {:?}", quote.least);
+}
+
+#[test]
+fn call_costs_what_the_decisions_promise() {
+    let reading = |usage, text_bytes, end| Reading {
+        dispatched: true,
+        usage,
+        text_bytes,
+        text_tokens: text_bytes / 4,
+        end,
+        vendor: Some("answered".into()),
+        ..Reading::default()
+    };
+    let (done, cut, error) = (
+        Some(End::Finished),
+        Some(End::VendorCut),
+        Some(End::VendorError),
+    );
+    // name, reading, charge in micro-rubles, estimated
+    for (name, reading, charge) in [
+        ("never sent", Reading::default(), None),
+        (
+            "finished",
+            reading(usage(10, 5), 16, done),
+            Some((15, false)),
+        ),
+        (
+            "finished, usage beyond the hold",
+            reading(usage(120, 5), 16, done),
+            Some((125, false)),
+        ),
+        (
+            "finished, absurd usage",
+            reading(usage(1 << 60, 1 << 60), 16, done),
+            Some((150, true)),
+        ),
+        (
+            "finished, no usage",
+            reading(None, 16, done),
+            Some((24, true)),
+        ),
+        (
+            "finished, zero usage",
+            reading(usage(0, 0), 16, done),
+            Some((24, true)),
+        ),
+        (
+            "finished, output zero and empty",
+            reading(usage(10, 0), 0, done),
+            Some((10, false)),
+        ),
+        (
+            "client left at once",
+            reading(None, 0, None),
+            Some((20, true)),
+        ),
+        (
+            "client left, input known",
+            reading(usage(10, 1), 16, None),
+            Some((14, true)),
+        ),
+        (
+            "vendor failed before anything",
+            reading(None, 0, error),
+            None,
+        ),
+        (
+            "vendor failed before anything, and had counted nothing",
+            reading(usage(0, 0), 0, error),
+            None,
+        ),
+        (
+            "vendor failed with usage",
+            reading(usage(10, 1), 0, error),
+            Some((11, false)),
+        ),
+        (
+            "vendor cut after text",
+            reading(None, 16, cut),
+            Some((24, true)),
+        ),
+        (
+            "answered, and not deliverable",
+            Reading {
+                answered: true,
+                ..reading(None, 0, cut)
+            },
+            Some((20, true)),
+        ),
+    ] {
+        let charged = bill().charge(&reading).map(|(cost, item)| {
+            assert_eq!(item.vendor, "answered", "{name}");
+            assert_eq!(item.bounded, name == "finished, absurd usage", "{name}");
+            assert_eq!(item.session.as_deref(), Some("s-1"), "{name}");
+            assert_eq!(item.endpoint, Some(Endpoint::Messages), "{name}");
+            (cost.micro(), item.estimated)
+        });
+        assert_eq!(charged, charge, "{name}");
+    }
+}
+
+proptest! {
+    /// A vendor counts the input, then writes any output that the request allows, and may correct its count downward.
+    #[test]
+    fn lowered_hold_is_never_below_the_charge(
+        rates in prop::array::uniform4(0u64..10_000_000_000), dear in prop::array::uniform4(0u64..10_000_000_000),
+        above in 0u64..3000, ruled in any::<bool>(), hour_rate in prop::option::of(0u64..10_000_000_000),
+        input in prop::array::uniform4(0u64..1000), less in 0u64..1000, untold in 0u64..1000, hour in any::<bool>(),
+        output in 0u64..1000, spare in 0u64..50, text_bytes in 0u64..10_000, output_counted in any::<bool>(),
+        end in prop::sample::select(vec![None, Some(End::Finished), Some(End::VendorCut), Some(End::VendorError)]),
+    ) {
+        let price = |rates: [u64; 4], above| {
+            let [input, cached_input, output, cache_write] = rates.map(Rate::new);
+            let classes = Rates::default().with(Class::CacheWrite1h, hour_rate.map(Rate::new));
+            let condition = Condition { above_input_tokens: above, ..Condition::default() };
+            Price { input, cached_input, output, cache_write, classes, condition, ..Price::default() }
+        };
+        let prices = PriceList::from(price(rates, None));
+        let prices = prices.rules(ruled.then(|| price(dear, Some(above))));
+        let has_hour = hour && hour_rate.is_some();
+        let asked = Asked {
+            classes: Counts::default().with(Class::CacheWrite1h, u64::from(has_hour)),
+            ..Asked::default()
+        };
+        let stated = Usage {
+            input: input[0],
+            cached_input: input[1],
+            cache_write: input[2],
+            output: 1,
+            classes: Counts::default().with(Class::CacheWrite1h, if has_hour { input[3] } else { 0 }),
+        };
+        let input_bound = stated.input_total() + spare + 1;
+        let output_bound = output.max(1) + spare;
+        let early = Arc::new(EarlyCounts::default());
+        early.record("v", "m", true);
+        let bill = TokenBill {
+            bound: prices.bound(input_bound, &asked),
+            prices,
+            asked,
+            early,
+            bounds: Bounds {
+                input_bound,
+                input_limit: input_bound,
+                output_bound,
+                output_limit: output_bound,
+                cache_write: has_hour.then_some(Class::CacheWrite1h),
+                ..Bounds::default()
+            },
+            ..bill()
+        };
+        let begun = Reading {
+            dispatched: true,
+            vendor: Some("v".into()),
+            usage: Some(stated),
+            cache_write_usual: untold.min(stated.cache_write),
+            ..Reading::default()
+        };
+        let Some(most) = bill.cost_max(&begun) else {
+            prop_assert_eq!(stated.input_total(), 0);
+            return Ok(());
+        };
+        let reading = Reading {
+            usage: Some(Usage { input: stated.input.saturating_sub(less), output, ..stated }),
+            output_counted,
+            text_bytes,
+            text_tokens: text_bytes / 4,
+            end,
+            ..begun
+        };
+        if let Some((charged, _)) = bill.charge(&reading) {
+            prop_assert!(charged <= most, "{charged:?} {most:?}");
+        }
+    }
+
+    /// Any answer within what the request allows, or with parts left out.
+    #[test]
+    fn hold_is_never_below_the_charge_of_requested_or_estimated_usage(
+        rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform7(0u64..10_000_000_000),
+        asked in prop::array::uniform4(any::<bool>()),
+        input in prop::array::uniform5(0u64..1000), output in prop::array::uniform2(0u64..1000),
+        spare in (0u64..50, 0u64..50), estimate in 1u64..1000, sound in 0u64..1000, text_bytes in 0u64..10_000,
+        told in any::<bool>(), output_counted in any::<bool>(), untold in 0u64..1000,
+        end in prop::sample::select(vec![None, Some(End::Finished), Some(End::VendorCut), Some(End::VendorError)]),
+    ) {
+        let [has_sound, hour, speaks, draws] = asked;
+        let none_unless = |asked: bool, count: u64| if asked { count } else { 0 };
+        let class = |class, asked: bool| (class, u64::from(asked));
+        let counts = |list: [(Class, u64); 4]| list.into_iter().collect::<crate::price::Counts>();
+        let asked = Asked {
+            classes: counts([
+                class(Class::InputAudio, has_sound),
+                class(Class::CacheWrite1h, hour),
+                class(Class::OutputAudio, speaks),
+                class(Class::OutputImage, draws),
+            ]),
+            ..Asked::default()
+        };
+        let usage = Usage {
+            input: input[0],
+            cached_input: input[1],
+            cache_write: input[2],
+            output: output[0],
+            classes: counts([
+                (Class::InputAudio, none_unless(has_sound, input[3])),
+                (Class::CacheWrite1h, none_unless(hour, input[4])),
+                (Class::OutputAudio, none_unless(speaks, output[1])),
+                (Class::OutputImage, none_unless(draws, output[1])),
+            ]),
+        };
+        let [input, cached_input, output, cache_write] = rates.map(Rate::new);
+        let classes = std::iter::zip(Class::ALL, others.map(|rate| Some(Rate::new(rate)))).collect();
+        let prices = PriceList::from(Price { input, cached_input, output, cache_write, classes, ..Price::default() });
+        let (input_bound, output_bound) = (usage.input_total() + spare.0 + 1, usage.output_total() + spare.1);
+        let estimate = estimate.min(input_bound);
+        let bound = prices.bound(input_bound, &asked);
+        let bill = TokenBill {
+            bound,
+            prices,
+            bounds: Bounds {
+                input_bound,
+                input_limit: input_bound,
+                input_estimate: Some(Arc::new(InputEstimate {
+                    tokens: estimate,
+                    sound: none_unless(has_sound, sound.min(estimate)),
+                    cached: untold,
+                })),
+                output_bound,
+                output_limit: output_bound,
+                cache_write: hour.then_some(Class::CacheWrite1h),
+                output_class: match (speaks, draws) {
+                    (true, _) => Some(Class::OutputAudio),
+                    (_, true) => Some(Class::OutputImage),
+                    _ => None,
+                },
+                ..Bounds::default()
+            },
+            ..bill()
+        };
+        let reading = Reading {
+            dispatched: true,
+            usage: told.then_some(usage),
+            cache_write_usual: untold.min(usage.cache_write),
+            output_counted,
+            text_bytes,
+            text_tokens: text_bytes / 4,
+            end,
+            ..Reading::default()
+        };
+        let hold = bound.cost(input_bound, output_bound);
+        if let Some((charged, item)) = bill.charge(&reading) {
+            prop_assert!(charged <= hold, "{charged:?} {hold:?} {item:?}");
+            prop_assert!(!item.unpriced);
+            // Anybody can recompute the charge.
+            prop_assert_eq!(item.price.unwrap().cost(&item.usage), charged);
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Places cache marks for a messages vendor: the caller's, or the gateway's own if the caller's format has none.
+//!
+//! The vendor reads tools, then instructions, then turns, and caches everything before a mark. It accepts at most four
+//! marks, and a mark of a longer lifetime only before those of a shorter one.
+
+use serde::{Serialize, Serializer, ser::Error as _};
+use serde_json::value::RawValue;
+
+use super::turns::{Block, Conversation};
+use crate::{
+    error::Error,
+    model::CacheMarks,
+    translate::wire::{Object, RequestCx},
+};
+
+/// The vendor rejects more marks.
+const MARKS_MAX: usize = 4;
+/// Shortest request that receives the gateway's own marks: no vendor caches fewer than 1024 tokens of about four bytes
+/// each.
+const PROMPT_BYTES_MIN: usize = 4096;
+const HOUR: &str = "1h";
+
+/// `cache_control` of the messages format. Without a `ttl` the vendor's cache entry lives five minutes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "ephemeral")]
+pub(in crate::translate) struct Mark {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl: Option<&'static str>,
+    /// Translated from `prompt_cache_breakpoint`. Vendors of OpenAI's formats also cache automatically besides it.
+    #[serde(skip)]
+    breakpoint: bool,
+}
+
+impl Mark {
+    /// Translation of a `prompt_cache_breakpoint`. Its lifetimes have no counterpart.
+    pub(in crate::translate) const BREAKPOINT: Self = Self {
+        ttl: None,
+        breakpoint: true,
+    };
+
+    /// Reads the mark of an object in a chat request.
+    pub(in crate::translate) fn read(object: &Object<'_, '_>) -> Result<Option<Self>, Error> {
+        let Some(mark) = object.get("cache_control")? else {
+            let breakpoint = object.get("prompt_cache_breakpoint")?;
+            return Ok(breakpoint.map(|_| Self::BREAKPOINT));
+        };
+        let mark = mark.object()?;
+        let ttl = mark.get("ttl")?.map(|ttl| ttl.string()).transpose()?;
+        Ok(Some(Self {
+            ttl: ttl.filter(|ttl| ttl == HOUR).map(|_| HOUR),
+            breakpoint: false,
+        }))
+    }
+}
+
+/// A content block with its mark.
+#[derive(Debug)]
+pub(in crate::translate) struct Marked<'a> {
+    pub(super) block: Box<Block<'a>>,
+    pub(super) mark: Mark,
+}
+
+impl Serialize for Marked<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let block = serde_json::to_string(&self.block).map_err(S::Error::custom)?;
+        let mark = serde_json::to_string(&self.mark).map_err(S::Error::custom)?;
+        let fields = block.strip_suffix('}').unwrap_or(&block);
+        let json = format!("{fields},\"cache_control\":{mark}}}");
+        let json = RawValue::from_string(json).map_err(S::Error::custom)?;
+        json.serialize(serializer)
+    }
+}
+
+/// Something that can have a mark: a tool or a block.
+pub(in crate::translate) trait Markable {
+    fn mark(&self) -> Option<Mark>;
+    /// Replaces the mark. Thinking blocks ignore this.
+    fn set_mark(&mut self, mark: Option<Mark>);
+}
+
+/// A request's own settings for the cache, besides the marks on its parts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::translate) struct CacheWishes {
+    /// `cache_control` of the request itself: marks the end of the prompt.
+    end: Option<Mark>,
+    /// `prompt_cache_options.mode` is `explicit`: only the request's own marks are wanted.
+    explicit: bool,
+}
+
+impl CacheWishes {
+    pub(in crate::translate) fn read(fields: &Object<'_, '_>) -> Result<Self, Error> {
+        let mut explicit = false;
+        if let Some(options) = fields.get("prompt_cache_options")? {
+            let options = options.object()?;
+            let mode = options.get("mode")?;
+            explicit = mode.is_some_and(|mode| mode.raw.get() == "\"explicit\"");
+        }
+        Ok(Self {
+            end: Mark::read(fields)?,
+            explicit,
+        })
+    }
+
+    /// Adds the gateway's marks if the caller left caching to the vendor, and drops marks that the vendor would reject.
+    pub(in crate::translate) fn place<T: Markable>(
+        self,
+        tools: &mut [T],
+        conversation: &mut Conversation<'_>,
+        request_bytes: usize,
+        cx: &RequestCx<'_>,
+    ) {
+        let marks = places(tools, conversation).filter_map(|place| place.mark());
+        let (mut breakpoints, mut own) = (false, self.explicit);
+        for mark in marks {
+            breakpoints |= mark.breakpoint;
+            own |= !mark.breakpoint;
+        }
+        if let Some(end) = self.end {
+            conversation.mark_users_turns(1, end);
+        } else if !own
+            && cx.dialect.cache_marks == CacheMarks::Auto
+            && request_bytes >= PROMPT_BYTES_MIN
+        {
+            place_ours(tools, conversation, breakpoints);
+        }
+        keep_last(tools, conversation, cx.cache.hour_priced);
+    }
+}
+
+/// Marks the ends of the parts that repeat from call to call: the tools, the instructions, and the conversation as sent
+/// before and as sent now, unless it is a single question. If the caller set breakpoints, only the end is marked, as
+/// OpenAI does.
+fn place_ours<T: Markable>(
+    tools: &mut [T],
+    conversation: &mut Conversation<'_>,
+    breakpoints: bool,
+) {
+    let goes_on = !tools.is_empty() || conversation.is_answered();
+    if !breakpoints {
+        let tool = tools.last_mut().map(|tool| tool as &mut dyn Markable);
+        let instruction = conversation.system.last_mut();
+        let instruction = instruction.map(|block| block as &mut dyn Markable);
+        for place in tool.into_iter().chain(instruction) {
+            place.set_mark(Some(Mark::default()));
+        }
+    }
+    if goes_on {
+        let turns = if breakpoints { 1 } else { 2 };
+        conversation.mark_users_turns(turns, Mark::default());
+    }
+}
+
+/// Keeps the last marks, which have the longest prompts before them. After the first five-minute mark, one-hour marks
+/// become five-minute ones; all do if the model has no price for an hour.
+fn keep_last<T: Markable>(tools: &mut [T], conversation: &mut Conversation<'_>, hours: bool) {
+    let marked = places(tools, conversation).filter(|place| place.mark().is_some());
+    let mut marked: Vec<_> = marked.collect();
+    let surplus = marked.len().saturating_sub(MARKS_MAX);
+    for place in marked.drain(..surplus) {
+        place.set_mark(None);
+    }
+    let mut hours = hours;
+    for place in marked {
+        let mark = place.mark();
+        hours &= mark.is_some_and(|mark| mark.ttl.is_some());
+        place.set_mark(mark.map(|mark| Mark {
+            ttl: mark.ttl.filter(|_| hours),
+            ..mark
+        }));
+    }
+}
+
+/// All tools and blocks, in the order in which the vendor reads them.
+fn places<'p, 'a: 'p, T: Markable>(
+    tools: &'p mut [T],
+    conversation: &'p mut Conversation<'a>,
+) -> impl Iterator<Item = &'p mut dyn Markable> {
+    let tools = tools.iter_mut().map(|tool| tool as &mut dyn Markable);
+    let blocks = conversation.blocks_mut();
+    tools.chain(blocks.map(|block: &'p mut Block<'a>| block as &mut dyn Markable))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::{
+        model::{CacheMarks, Dialect},
+        translate::{
+            chat,
+            responses::to_messages,
+            wire::{CacheCx, RequestCx},
+        },
+    };
+
+    fn cx(dialect: &Dialect, hour_priced: bool) -> RequestCx<'_> {
+        RequestCx {
+            model: "m",
+            output_tokens: 100,
+            dialect,
+            cache: CacheCx {
+                hour_priced,
+                ..CacheCx::default()
+            },
+        }
+    }
+
+    fn of_chat(dialect: &Dialect, hour_priced: bool, body: &Value) -> Value {
+        let body = chat::request(body.to_string().as_bytes(), &cx(dialect, hour_priced));
+        serde_json::from_slice(&body.unwrap()).unwrap()
+    }
+
+    fn of_responses(dialect: &Dialect, body: &Value) -> Value {
+        let body = to_messages(body.to_string().as_bytes(), "v", &cx(dialect, true));
+        serde_json::from_slice(&body.unwrap()).unwrap()
+    }
+
+    /// Paths of the marks, such as `system.0`, each with its lifetime.
+    fn marks(value: &Value) -> Vec<String> {
+        fn walk(value: &Value, path: &str, found: &mut Vec<String>) {
+            match value {
+                Value::Object(fields) => {
+                    if let Some(mark) = fields.get("cache_control") {
+                        assert_eq!(mark["type"], "ephemeral");
+                        let ttl = mark["ttl"].as_str().unwrap_or("5m");
+                        found.push(format!("{path}:{ttl}"));
+                    }
+                    for (name, value) in fields {
+                        walk(value, &format!("{path}.{name}"), found);
+                    }
+                }
+                Value::Array(list) => {
+                    for (index, value) in list.iter().enumerate() {
+                        walk(value, &format!("{path}.{index}"), found);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        for part in ["tools", "system", "messages"] {
+            walk(&value[part], part, &mut found);
+        }
+        found
+    }
+
+    fn text(text: &str) -> Value {
+        json!({ "type": "text", "text": text })
+    }
+
+    fn marked(mut value: Value, ttl: &str) -> Value {
+        value["cache_control"] = match ttl {
+            "" => json!({ "type": "ephemeral" }),
+            ttl => json!({ "type": "ephemeral", "ttl": ttl }),
+        };
+        value
+    }
+
+    fn tool() -> Value {
+        json!({ "type": "function", "function": { "name": "f" } })
+    }
+
+    fn called() -> Value {
+        json!({ "role": "assistant", "content": null, "tool_calls": [
+            { "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }] })
+    }
+
+    fn long() -> String {
+        "word ".repeat(1000)
+    }
+
+    #[test]
+    fn marks_of_a_chat_caller_reach_a_messages_vendor_wherever_they_are() {
+        let user = json!({ "role": "user", "content": "q" });
+        let result =
+            |content: Value| json!({ "role": "tool", "tool_call_id": "c", "content": content });
+        let says = |role: &str, content: Value| json!({ "role": role, "content": content });
+        let cases = [
+            (vec![], vec![user.clone()], vec![]),
+            (
+                vec![marked(tool(), "")],
+                vec![user.clone()],
+                vec!["tools.0:5m"],
+            ),
+            (
+                vec![json!({ "type": "function", "function": marked(json!({ "name": "f" }), "") })],
+                vec![user.clone()],
+                vec!["tools.0:5m"],
+            ),
+            (
+                vec![],
+                vec![
+                    says("system", json!([marked(text("a"), ""), text("b")])),
+                    user.clone(),
+                ],
+                vec!["system.0:5m"],
+            ),
+            (
+                vec![],
+                vec![marked(says("system", json!("a")), ""), user.clone()],
+                vec!["system.0:5m"],
+            ),
+            (
+                vec![],
+                vec![says("user", json!([marked(text("a"), ""), text("b")]))],
+                vec!["messages.0.content.0:5m"],
+            ),
+            (
+                vec![],
+                vec![says(
+                    "user",
+                    json!([{ "type": "text", "text": "a", "prompt_cache_breakpoint": { "mode": "explicit" } }]),
+                )],
+                vec!["messages.0.content.0:5m"],
+            ),
+            // If a text of blanks is dropped, its mark moves to the text before it.
+            (
+                vec![],
+                vec![says("user", json!([text("a"), marked(text(" "), "")]))],
+                vec!["messages.0.content.0:5m"],
+            ),
+            (
+                vec![],
+                vec![says(
+                    "user",
+                    json!([marked(
+                        json!({ "type": "image_url", "image_url": { "url": "https://h/i" } }),
+                        ""
+                    )]),
+                )],
+                vec!["messages.0.content.0:5m"],
+            ),
+            (
+                vec![tool()],
+                vec![user.clone(), marked(called(), ""), result(json!("x"))],
+                vec!["messages.1.content.0:5m"],
+            ),
+            // A mark inside a tool result is ignored.
+            (
+                vec![tool()],
+                vec![
+                    user.clone(),
+                    called(),
+                    result(json!([marked(text("x"), ""), text("y")])),
+                ],
+                vec!["messages.2.content.0:5m"],
+            ),
+            (
+                vec![tool()],
+                vec![user.clone(), called(), marked(result(json!("x")), "")],
+                vec!["messages.2.content.0:5m"],
+            ),
+        ];
+        for (tools, messages, expected) in cases {
+            let body = json!({ "model": "m", "tools": tools, "messages": messages });
+            let sent = of_chat(&Dialect::default(), true, &body);
+            assert_eq!(marks(&sent), expected, "{body}");
+        }
+        let body = json!({ "model": "m", "cache_control": { "type": "ephemeral", "ttl": "1h" },
+            "messages": [user, { "role": "assistant", "content": "a" }, { "role": "user", "content": [text("b"), text("c")] }] });
+        let sent = of_chat(&Dialect::default(), true, &body);
+        assert_eq!(marks(&sent), ["messages.2.content.1:1h"]);
+        assert!(sent.get("cache_control").is_none());
+    }
+
+    #[test]
+    fn the_last_four_marks_are_kept_and_a_longer_lifetime_before_a_shorter_one() {
+        let parts = |ttls: &[&str]| -> Value {
+            ttls.iter()
+                .map(|ttl| marked(text("a"), ttl))
+                .collect::<Vec<_>>()
+                .into()
+        };
+        let cases: [(&[&str], bool, &[&str]); 6] = [
+            (
+                &["", "", "", "", "", ""][..],
+                true,
+                &["2:5m", "3:5m", "4:5m", "5:5m"],
+            ),
+            (
+                &["1h", "1h", "", "5m"],
+                true,
+                &["0:1h", "1:1h", "2:5m", "3:5m"],
+            ),
+            (&["1h", "", "1h"], true, &["0:1h", "1:5m", "2:5m"]),
+            (
+                &["", "1h", "1h", "1h", "1h"],
+                true,
+                &["1:1h", "2:1h", "3:1h", "4:1h"],
+            ),
+            // Without a price for an hour, or with an unknown lifetime, a mark lasts five minutes.
+            (&["1h", "2h"], false, &["0:5m", "1:5m"]),
+            (&["2h"], true, &["0:5m"]),
+        ];
+        for (ttls, hours, expected) in cases {
+            let body =
+                json!({ "model": "m", "messages": [{ "role": "user", "content": parts(ttls) }] });
+            let sent = of_chat(&Dialect::default(), hours, &body);
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|place| format!("messages.0.content.{place}"))
+                .collect();
+            assert_eq!(marks(&sent), expected, "{ttls:?}");
+        }
+    }
+
+    #[test]
+    fn breakpoints_of_a_responses_caller_become_marks_and_the_end_is_marked_unless_disabled() {
+        let point = json!({ "mode": "explicit" });
+        let part = |text: &str| json!({ "type": "input_text", "text": text });
+        let pointed = |text: &str| json!({ "type": "input_text", "text": text, "prompt_cache_breakpoint": point });
+        let say = |role: &str, content: Value| json!({ "role": role, "content": content });
+        let input = json!([
+            say("developer", json!([pointed("rules")])),
+            say("user", json!([pointed(&long()), part("q")])),
+            { "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}" },
+            { "type": "function_call_output", "call_id": "c", "output": [pointed("x"), part("y")] },
+            say("user", json!([part("go on")])),
+        ]);
+        let own = [
+            "system.0:5m",
+            "messages.0.content.0:5m",
+            "messages.2.content.0:5m",
+        ];
+        let with_end = [own.as_slice(), &["messages.2.content.1:5m"]].concat();
+        for (mode, setting, expected) in [
+            (json!(null), CacheMarks::Auto, with_end.as_slice()),
+            (
+                json!({ "mode": "implicit" }),
+                CacheMarks::Auto,
+                with_end.as_slice(),
+            ),
+            (
+                json!({ "mode": "explicit" }),
+                CacheMarks::Auto,
+                own.as_slice(),
+            ),
+            (json!(null), CacheMarks::Never, own.as_slice()),
+        ] {
+            let body = json!({ "model": "m", "input": input, "prompt_cache_options": mode });
+            let dialect = Dialect::default().cache_marks(setting);
+            assert_eq!(marks(&of_responses(&dialect, &body)), expected, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_caller_without_marks_gets_the_marks_that_the_vendors_guide_recommends() {
+        let auto = Dialect::default();
+        let says = |role: &str, text: &str| json!({ "role": role, "content": text });
+        let conversation = json!([
+            says("system", &long()),
+            says("user", "one"),
+            says("assistant", "two"),
+            says("user", "three"),
+        ]);
+        let chat = |messages: &Value| json!({ "model": "m", "messages": messages });
+        let tail = [
+            "system.0:5m",
+            "messages.0.content.0:5m",
+            "messages.2.content.0:5m",
+        ];
+        assert_eq!(marks(&of_chat(&auto, true, &chat(&conversation))), tail);
+        // A single question may never be continued, so it is not written to the cache.
+        let lone = json!([says("system", &long()), says("user", "one")]);
+        assert_eq!(marks(&of_chat(&auto, true, &chat(&lone))), ["system.0:5m"]);
+        let mut with_tools = chat(&lone);
+        with_tools["tools"] = json!([tool(), { "type": "function", "function": { "name": "g" } }]);
+        assert_eq!(
+            marks(&of_chat(&auto, true, &with_tools)),
+            ["tools.1:5m", "system.0:5m", "messages.0.content.0:5m"]
+        );
+        let codex = json!({ "model": "m", "instructions": long(),
+            "tools": [{ "type": "function", "name": "f" }],
+            "input": [says("user", "q"), { "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}" },
+                { "type": "function_call_output", "call_id": "c", "output": "x" }] });
+        assert_eq!(
+            marks(&of_responses(&auto, &codex)),
+            [
+                "tools.0:5m",
+                "system.0:5m",
+                "messages.0.content.0:5m",
+                "messages.2.content.0:5m"
+            ]
+        );
+        // Too short to be cached; disabled by the caller; marked by the caller; disabled by the operator.
+        let short = json!([
+            says("system", "s"),
+            says("user", "a"),
+            says("assistant", "b"),
+            says("user", "c")
+        ]);
+        assert!(marks(&of_chat(&auto, true, &chat(&short))).is_empty());
+        let mut explicit = chat(&conversation);
+        explicit["prompt_cache_options"] = json!({ "mode": "explicit" });
+        assert!(marks(&of_chat(&auto, true, &explicit)).is_empty());
+        let mut own = chat(&conversation);
+        own["messages"][1] = json!({ "role": "user", "content": [marked(text("one"), "")] });
+        assert_eq!(
+            marks(&of_chat(&auto, true, &own)),
+            ["messages.0.content.0:5m"]
+        );
+        let never = Dialect::default().cache_marks(CacheMarks::Never);
+        assert!(marks(&of_chat(&never, true, &chat(&conversation))).is_empty());
+        assert!(marks(&of_responses(&never, &codex)).is_empty());
+    }
+
+    #[test]
+    fn a_conversation_that_grows_keeps_its_beginning() {
+        let says = |role: &str, text: &str| json!({ "role": role, "content": text });
+        let all = [
+            says("system", "rules"),
+            says("user", "one"),
+            says("assistant", "two"),
+            says("developer", "in verse"),
+            says("user", "three"),
+            says("assistant", "four"),
+            says("system", "in prose"),
+            says("assistant", "five"),
+            says("user", "six"),
+        ];
+        let whole = of_chat(
+            &Dialect::default(),
+            true,
+            &json!({ "model": "m", "messages": all }),
+        );
+        for length in [2, 3, 5, 6, 9] {
+            let body = json!({ "model": "m", "messages": all[..length] });
+            let sent = of_chat(&Dialect::default(), true, &body);
+            assert_eq!(sent["system"], whole["system"], "{length}");
+            let turns = sent["messages"].as_array().unwrap();
+            assert_eq!(
+                turns[..],
+                whole["messages"].as_array().unwrap()[..turns.len()],
+                "{length}"
+            );
+            let body = json!({ "model": "m", "input": all[..length] });
+            assert_eq!(
+                of_responses(&Dialect::default(), &body)["messages"],
+                sent["messages"],
+                "{length}"
+            );
+        }
+        assert_eq!(
+            whole["messages"][2]["content"][0]["text"],
+            "<system>\nin verse\n</system>"
+        );
+        assert_eq!(
+            whole["messages"][4]["content"][0]["text"],
+            "<system>\nin prose\n</system>"
+        );
+    }
+}

@@ -1,0 +1,393 @@
+//! Carries state that a chat vendor needs back together with the tool calls that followed it: its reasoning, and the
+//! signatures of its calls (`extra_content`).
+//!
+//! [`Kept`] collects the state from an answer. A capsule carries it through a caller of another format: as the
+//! signature of a thinking block, as the data of a redacted one, or as the `encrypted_content` of a reasoning item.
+//! [`Returned`] reads it from the caller's next request, and the assistant's message gets it back under the vendor's
+//! own field names. It is sent only to the vendor that the capsule names.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json, value::RawValue};
+
+use super::{
+    capsule,
+    messages::text::{Json as Literal, given, inner, quoted},
+    wire::{Fields, compact},
+};
+
+/// Largest state of one capsule, in bytes before encoding. Of a larger state only the field's name is kept.
+const STATE_BYTES_MAX: usize = 256 << 10;
+/// Type of the object in a capsule.
+const KIND: &str = "chat_state";
+
+/// The field of a message that holds the text of its reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Field {
+    /// The name that most vendors use; also used for thinking without a capsule.
+    #[default]
+    ReasoningContent,
+    /// The name that some vendors use.
+    Reasoning,
+}
+
+/// State of an answer that is not in a capsule yet.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    field: Option<Field>,
+    /// Reasoning that is hidden from the caller, as written between quotes.
+    hidden: String,
+    details: Vec<Map<String, Json>>,
+    /// Signatures of calls, with the calls' ids as written between quotes.
+    signed: Vec<(String, String)>,
+    bytes: usize,
+}
+
+impl Kept {
+    /// Adds the fields of a message, or of a piece of it, except for its texts.
+    pub(super) fn fields(&mut self, field: Option<Field>, details: Option<&RawValue>) {
+        self.field = field.or(self.field);
+        let Some(details) = details else { return };
+        let list = serde_json::from_str::<Vec<Map<String, Json>>>(details.get());
+        for detail in list.unwrap_or_default() {
+            self.bytes += details.get().len();
+            if self.fits() {
+                merge(&mut self.details, detail);
+            }
+        }
+    }
+
+    /// Adds a piece of reasoning that is hidden from the caller. It is kept only if the vendor has a field to which it
+    /// can return.
+    pub(super) fn hide(&mut self, piece: &str) {
+        if self.field.is_none() {
+            return;
+        }
+        self.bytes += piece.len();
+        if self.fits() {
+            self.hidden.push_str(piece);
+        }
+    }
+
+    /// Adds the signature of the call with this id.
+    pub(super) fn sign(&mut self, id: &str, signature: &RawValue) {
+        self.bytes += id.len() + signature.get().len();
+        if self.fits() {
+            let signature = compact(signature).into_owned();
+            self.signed.push((id.to_owned(), signature));
+        }
+    }
+
+    fn fits(&self) -> bool {
+        self.bytes <= STATE_BYTES_MAX
+    }
+
+    /// Whether there is more than a visible text under the usual field name.
+    pub(super) fn is_more_than_text(&self) -> bool {
+        self.needs_block() || self.field == Some(Field::Reasoning)
+    }
+
+    /// Whether there is state that needs a block of its own.
+    pub(super) fn needs_block(&self) -> bool {
+        let some = !self.hidden.is_empty() || !self.signed.is_empty() || self.keeps_details();
+        some && self.fits()
+    }
+
+    /// Whether the details are needed. Unsigned details only repeat the text of the message's field, if it has one.
+    fn keeps_details(&self) -> bool {
+        let proves = |detail: &Map<String, Json>| {
+            ["signature", "data"].iter().any(|name| {
+                let text = detail.get(*name).and_then(Json::as_str);
+                text.is_some_and(|text| !text.is_empty())
+            })
+        };
+        self.details
+            .iter()
+            .any(|it| self.field.is_none() || proves(it))
+    }
+
+    /// Moves the state into a capsule for the vendor of this name; none is left.
+    pub(super) fn seal(&mut self, vendor: &str) -> String {
+        let Self {
+            field,
+            hidden,
+            details,
+            signed,
+            ..
+        } = std::mem::take(self).bounded();
+        let mut json = format!("{{\"type\":\"{KIND}\"");
+        if let Some(field) = field {
+            let name = serde_json::to_string(&field).expect("a variant serializes to JSON");
+            json.push_str(&format!(",\"field\":{name}"));
+        }
+        if !hidden.is_empty() {
+            json.push_str(&format!(",\"text\":\"{hidden}\""));
+        }
+        if !details.is_empty() {
+            let list = serde_json::to_string(&details).expect("JSON values serialize to JSON");
+            json.push_str(&format!(",\"details\":{list}"));
+        }
+        if !signed.is_empty() {
+            let calls: Vec<String> = signed
+                .iter()
+                .map(|(id, signature)| format!("\"{id}\":{signature}"))
+                .collect();
+            json.push_str(&format!(",\"calls\":{{{}}}", calls.join(",")));
+        }
+        json.push('}');
+        capsule::seal(vendor, &json)
+    }
+
+    /// The part of the state that goes into a capsule.
+    fn bounded(mut self) -> Self {
+        if !self.fits() {
+            return Self {
+                field: self.field,
+                ..Self::default()
+            };
+        }
+        if !self.keeps_details() {
+            self.details.clear();
+        }
+        self
+    }
+}
+
+/// Adds a detail, or a piece of the last one: pieces of one detail have the same type and index.
+fn merge(details: &mut Vec<Map<String, Json>>, piece: Map<String, Json>) {
+    let same = |known: &&mut Map<String, Json>| {
+        let same = |name| known.get(name) == piece.get(name);
+        same("type") && same("index") && !known.contains_key("data")
+    };
+    let Some(known) = details.last_mut().filter(same) else {
+        details.push(piece);
+        return;
+    };
+    for (name, value) in piece {
+        match (name.as_str(), known.get_mut(&name), value) {
+            ("text" | "summary", Some(Json::String(text)), Json::String(more)) => {
+                text.push_str(&more);
+            }
+            (_, Some(_), Json::Null) => {}
+            (_, Some(Json::String(_)), Json::String(empty)) if empty.is_empty() => {}
+            (_, _, value) => {
+                known.insert(name, value);
+            }
+        }
+    }
+}
+
+/// State that a request returns, for the assistant's message that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Returned<'a> {
+    reasoning: Reasoning<'a>,
+    /// Signatures of calls, by call id.
+    signed: HashMap<String, Box<RawValue>>,
+}
+
+/// The reasoning of a message, under its vendor's field names.
+#[derive(Debug, Default)]
+pub(super) struct Reasoning<'a> {
+    texts: [Vec<Literal<'a>>; 2],
+    /// Elements of `reasoning_details`.
+    pub(super) details: Vec<Box<RawValue>>,
+}
+
+/// Content of a capsule.
+#[derive(Deserialize)]
+struct State<'a> {
+    field: Option<Field>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    details: Option<Vec<&'a RawValue>>,
+    #[serde(borrow)]
+    calls: Option<Fields<'a>>,
+}
+
+impl<'a> Returned<'a> {
+    /// Adds reasoning with its signature and its visible texts. Unsigned reasoning is sent to any vendor of the format.
+    /// If the signature is another vendor's, or not a capsule, the reasoning is dropped.
+    pub(super) fn take(&mut self, proof: &str, vendor: &str, texts: Vec<Literal<'a>>) {
+        if proof.is_empty() {
+            self.reasoning.say(Field::default(), texts);
+            return;
+        }
+        let state = capsule::open(proof, vendor).filter(|json| capsule::is_of(json, &[KIND]));
+        let Some(json) = state else { return };
+        let Ok(state) = serde_json::from_str::<State<'_>>(&json) else {
+            return;
+        };
+        if let Some(field) = state.field {
+            let hidden = given(state.text).map(|text| quoted(&[text]));
+            let shown = texts.into_iter().filter(|_| hidden.is_none());
+            let texts = shown.chain(hidden.clone()).collect();
+            self.reasoning.say(field, texts);
+        }
+        let objects = |raw: &&RawValue| raw.get().starts_with('{');
+        let details = state.details.unwrap_or_default().into_iter();
+        let details = details.filter(objects).map(ToOwned::to_owned);
+        self.reasoning.details.extend(details);
+        let signed = state.calls.unwrap_or_default().0.into_iter();
+        let signed = signed.filter(|(_, raw)| objects(raw));
+        self.signed
+            .extend(signed.map(|(id, raw)| (id.into_owned(), raw.to_owned())));
+    }
+
+    /// Takes the signature of the call with this id.
+    pub(super) fn signature(&mut self, id: &str) -> Option<Box<RawValue>> {
+        self.signed.remove(id)
+    }
+
+    /// Takes the reasoning so far, for the message with the calls that followed it.
+    pub(super) fn reasoning(&mut self) -> Reasoning<'a> {
+        std::mem::take(&mut self.reasoning)
+    }
+}
+
+impl<'a> Reasoning<'a> {
+    fn say(&mut self, field: Field, texts: Vec<Literal<'a>>) {
+        self.texts[field as usize].extend(texts);
+    }
+
+    /// Appends reasoning of the same message.
+    pub(super) fn append(&mut self, mut more: Self) {
+        for (all, more) in self.texts.iter_mut().zip(&mut more.texts) {
+            all.append(more);
+        }
+        self.details.append(&mut more.details);
+    }
+
+    /// Value of a field with the reasoning's text; `None` if the message has no such field.
+    pub(super) fn text(&self, field: Field) -> Option<Literal<'a>> {
+        let pieces: Vec<&str> = self.texts[field as usize]
+            .iter()
+            .filter_map(|text| inner(text))
+            .collect();
+        let text = quoted(&pieces);
+        (inner(&text) != Some("")).then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn raw(json: &Json) -> Box<RawValue> {
+        RawValue::from_string(json.to_string()).unwrap()
+    }
+
+    /// State that this vendor gets back from a capsule: the text of either field, the details, the signature of `c1`.
+    fn back(sealed: &str, vendor: &str, shown: &[&str]) -> Json {
+        let mut returned = Returned::default();
+        let shown = shown.iter().map(|text| quoted(&[text])).collect();
+        returned.take(sealed, vendor, shown);
+        let reasoning = returned.reasoning();
+        json!([
+            reasoning.text(Field::ReasoningContent),
+            reasoning.text(Field::Reasoning),
+            reasoning.details,
+            returned.signature("c1"),
+        ])
+    }
+
+    #[test]
+    fn state_returns_under_its_vendors_names_and_only_to_it() {
+        let signature = json!({"google": {"thought_signature": "a+/="}});
+        let mut kept = Kept::default();
+        kept.fields(Some(Field::Reasoning), None);
+        kept.hide("h\\u0436");
+        kept.hide("m");
+        kept.sign("c1", &raw(&signature));
+        assert!(kept.needs_block());
+        let sealed = kept.seal("deep");
+        assert!(!kept.needs_block(), "it is in one capsule");
+        assert_eq!(
+            back(&sealed, "deep", &[]),
+            json!([null, "hжm", [], signature])
+        );
+        let nothing = json!([null, null, [], null]);
+        assert_eq!(back(&sealed, "other", &["hm"]), nothing);
+        assert_eq!(back("EqQB", "deep", &["hm"]), nothing);
+        // Visible text is not in the capsule, and text without a capsule returns under the usual field name.
+        kept.fields(Some(Field::Reasoning), None);
+        let sealed = kept.seal("deep");
+        assert_eq!(
+            back(&sealed, "deep", &["h", "m"]),
+            json!([null, "hm", [], null])
+        );
+        assert_eq!(back("", "deep", &["h", "m"]), json!(["hm", null, [], null]));
+    }
+
+    #[test]
+    fn details_sent_in_pieces_are_returned_whole() {
+        let mut kept = Kept::default();
+        for piece in [
+            json!([]),
+            json!([{"type": "reasoning.text", "text": "", "signature": "", "index": 0}]),
+            json!([{"type": "reasoning.text", "text": "h", "format": "f", "index": 0}]),
+            json!([{"type": "reasoning.text", "text": "m", "signature": null, "index": 0}]),
+            json!([{"type": "reasoning.text", "signature": "s", "index": 0}, {"type": "reasoning.encrypted", "data": "x", "index": 1}]),
+            json!([{"type": "reasoning.encrypted", "data": "y", "index": 1}]),
+        ] {
+            kept.fields(Some(Field::Reasoning), Some(&raw(&piece)));
+        }
+        let whole = json!([
+            {"type": "reasoning.text", "text": "hm", "signature": "s", "format": "f", "index": 0},
+            {"type": "reasoning.encrypted", "data": "x", "index": 1},
+            {"type": "reasoning.encrypted", "data": "y", "index": 1},
+        ]);
+        let sealed = kept.seal("v");
+        assert_eq!(
+            back(&sealed, "v", &["hm"]),
+            json!([null, "hm", whole, null])
+        );
+        // Unsigned details only repeat the text, unless the vendor has no other field for it.
+        let unsigned = json!([{"type": "reasoning.text", "text": "hm"}]);
+        kept.fields(Some(Field::Reasoning), Some(&raw(&unsigned)));
+        assert!(!kept.needs_block());
+        let sealed = kept.seal("v");
+        assert_eq!(back(&sealed, "v", &["hm"]), json!([null, "hm", [], null]));
+        kept.fields(None, Some(&raw(&unsigned)));
+        assert!(kept.needs_block());
+        let sealed = kept.seal("v");
+        assert_eq!(
+            back(&sealed, "v", &["hm"]),
+            json!([null, null, unsigned, null])
+        );
+    }
+
+    #[test]
+    fn a_state_that_is_too_large_keeps_only_the_name_of_its_field() {
+        let piece = "x".repeat(STATE_BYTES_MAX / 2);
+        let mut kept = Kept::default();
+        kept.fields(Some(Field::Reasoning), None);
+        kept.hide(&piece);
+        kept.hide(&piece);
+        assert!(kept.needs_block());
+        kept.hide("x");
+        assert!(!kept.needs_block());
+        let sealed = kept.seal("v");
+        assert!(sealed.len() < 100, "{}", sealed.len());
+        assert_eq!(back(&sealed, "v", &["hm"]), json!([null, "hm", [], null]));
+    }
+
+    #[test]
+    fn a_forged_capsule_is_read_as_state_or_ignored() {
+        let sealed = |json: &str| capsule::seal("v", json);
+        let nothing = json!([null, null, [], null]);
+        for json in [
+            r#"{"type":"chat_state","type":"reasoning","calls":{"c1":{}}}"#,
+            r#"{"type":"reasoning","field":"reasoning"}"#,
+            r#"{"type":"chat_state","field":"content"}"#,
+            r#"{"type":"chat_state","details":{"x":1}}"#,
+            r#"{"type":"chat_state","details":["x"],"calls":{"c1":"x"}}"#,
+        ] {
+            assert_eq!(back(&sealed(json), "v", &["hm"]), nothing, "{json}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A route of the operators' listener: a path and a method, what a request needs, and the handler.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::HeaderMap;
+
+use super::{Admin, Answer, Operator, Right, refusal::Refusal};
+use crate::edge::body_limit::UnreadBody;
+
+/// A path and a method with their handler.
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    /// A segment in braces matches any segment; at most two. The last one may be empty.
+    pub(super) path: &'static str,
+    pub(super) access: Access,
+    pub(super) right: Right,
+    pub(super) answer: fn(Arc<Admin>, Asked) -> Answering,
+}
+
+pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
+
+/// Required and permitted parts of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Nothing: the answer is public, and the request's headers and query are not read.
+    Open,
+    /// The admin key.
+    WithKey,
+    /// The admin key, and query parameters, which the handler reads. All other routes refuse parameters.
+    WithKeyAndQuery,
+}
+
+impl Route {
+    pub(super) const fn get(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("GET", path, answer).needs(Right::Read)
+    }
+
+    pub(super) const fn post(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("POST", path, answer)
+    }
+
+    pub(super) const fn put(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("PUT", path, answer)
+    }
+
+    pub(super) const fn patch(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("PATCH", path, answer)
+    }
+
+    pub(super) const fn delete(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("DELETE", path, answer)
+    }
+
+    /// Requires this right. A changing route that names no right requires all of them.
+    pub(super) const fn needs(self, right: Right) -> Self {
+        Self { right, ..self }
+    }
+
+    /// Makes the route public.
+    pub(super) const fn open(self) -> Self {
+        Self {
+            access: Access::Open,
+            ..self
+        }
+    }
+
+    /// Allows query parameters.
+    pub(super) const fn with_query(self) -> Self {
+        Self {
+            access: Access::WithKeyAndQuery,
+            ..self
+        }
+    }
+
+    const fn new(
+        method: &'static str,
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            access: Access::WithKey,
+            right: Right::Everything,
+            answer,
+        }
+    }
+}
+
+/// A request, as passed to its handler.
+pub(super) struct Asked {
+    pub(super) named: [String; 2],
+    pub(super) query: Option<String>,
+    pub(super) headers: HeaderMap,
+    pub(super) operator: Operator,
+    pub(super) body: UnreadBody,
+}
+
+impl Asked {
+    /// The operator that sent the request, for the audit log.
+    pub(super) fn who(&self) -> Operator {
+        self.operator.clone()
+    }
+
+    /// First segment that matched braces, unchecked.
+    pub(super) fn named(&self) -> &str {
+        &self.named[0]
+    }
+
+    /// Second segment that matched braces, unchecked.
+    pub(super) fn second_named(&self) -> &str {
+        &self.named[1]
+    }
+
+    pub(super) fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    pub(super) const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The whole body, within its limits.
+    pub(super) async fn body(self) -> Result<Bytes, Refusal> {
+        Ok(self.body.whole().await?)
+    }
+}

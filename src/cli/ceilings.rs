@@ -1,0 +1,83 @@
+//! Ceilings of a key or a group: as options, as fields of the API, and as printed.
+
+use clap::Args;
+use serde_json::Value;
+use tollgate_layers::money::MicroRub;
+
+use super::show::Cell;
+use crate::api::ceilings::{CEILINGS, fields};
+
+/// Ceilings to set, in the order of [`CEILINGS`].
+#[derive(Debug, Default, Args)]
+pub(super) struct Ceilings {
+    /// The most it may spend in all
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
+    pub(super) ceiling: Option<MicroRub>,
+    /// The most it may spend in a month (UTC)
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
+    pub(super) ceiling_month: Option<MicroRub>,
+    /// The most it may spend in a day (UTC)
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
+    pub(super) ceiling_day: Option<MicroRub>,
+}
+
+/// Ceilings to remove, in the order of [`CEILINGS`].
+#[derive(Debug, Args)]
+pub(super) struct NoCeilings {
+    /// Remove the ceiling
+    #[arg(long, conflicts_with = "ceiling")]
+    no_ceiling: bool,
+    /// Remove the monthly ceiling
+    #[arg(long, conflicts_with = "ceiling_month")]
+    no_ceiling_month: bool,
+    /// Remove the daily ceiling
+    #[arg(long, conflicts_with = "ceiling_day")]
+    no_ceiling_day: bool,
+}
+
+impl Ceilings {
+    /// The ceilings that were given, as fields of the API.
+    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        let amounts = [self.ceiling, self.ceiling_month, self.ceiling_day];
+        fields()
+            .zip(amounts)
+            .filter_map(|(field, amount)| Some((field, amount?.to_string().into())))
+    }
+}
+
+impl NoCeilings {
+    /// The fields of the ceilings to remove.
+    pub(super) fn fields(&self) -> impl Iterator<Item = &'static str> {
+        let removed = [self.no_ceiling, self.no_ceiling_month, self.no_ceiling_day];
+        fields()
+            .zip(removed)
+            .filter_map(|(field, is_removed)| is_removed.then_some(field))
+    }
+}
+
+/// Each ceiling with what was spent, between `before` and `after`.
+pub(super) fn cells(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
+    let ceilings = CEILINGS.iter().flat_map(|ceiling| {
+        let (value, spent) = ceiling.pointers;
+        let (heading, spent_heading, _) = ceiling.headings;
+        [
+            Cell::rubles(heading, value).or("none"),
+            Cell::rubles(spent_heading, spent),
+        ]
+    });
+    let before = before.iter().copied().chain(ceilings);
+    before.chain(after.iter().copied()).collect()
+}
+
+/// Spending and its ceiling per period, as narrow columns between `before` and `after`.
+pub(super) fn columns(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
+    let ceilings = CEILINGS.iter().flat_map(|ceiling| {
+        let (value, spent) = ceiling.pointers;
+        [
+            Cell::rubles(ceiling.headings.2, spent),
+            Cell::rubles("of", value).or("-"),
+        ]
+    });
+    let before = before.iter().copied().chain(ceilings);
+    before.chain(after.iter().copied()).collect()
+}

@@ -1,0 +1,161 @@
+//! Presets: vendors and models whose settings and prices the binary carries.
+//!
+//! Each file `NAME.toml` of this directory is a vendor's preset. `[vendor]` has fields of `[[vendor]]`,
+//! `[model."NAME"]` fields of `[[model]]`, as an operator would write them; the other keys describe the preset. With
+//! `preset = "NAME"` an operator's table takes every field that it does not write from there ([`merge`]).
+
+mod merge;
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use serde::{Deserialize, de::IgnoredAny};
+use tollgate_ledger::calendar::{DAY_MS, day_of_date};
+
+pub(super) use self::merge::{Origins, lay_under};
+
+/// A vendor that the binary carries.
+#[derive(Debug)]
+pub struct Preset {
+    /// Name in `[[vendor]] preset`.
+    pub name: &'static str,
+    /// Text of the file, in TOML.
+    pub text: &'static str,
+    /// The keys that describe it.
+    pub about: About,
+}
+
+/// Description of a preset. The settings themselves are merged as TOML.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// The vendor's name, for people.
+    pub title: String,
+    /// Day on which facts and prices were taken, like 2026-11-29.
+    pub date: String,
+    /// Page with the vendor's prices.
+    pub source: String,
+    /// Environment variable that holds the key at the vendor.
+    pub key_env: String,
+    /// Page on which the vendor issues keys; absent: it issues none.
+    pub key_page: Option<String>,
+    /// Advice for operators, in Markdown.
+    pub notes: Vec<String>,
+    /// Models by name.
+    #[serde(default, rename = "model")]
+    pub models: BTreeMap<String, ModelAbout>,
+    #[serde(rename = "vendor")]
+    _vendor: IgnoredAny,
+    /// Fields of every model.
+    #[serde(rename = "every_model")]
+    _every_model: Option<IgnoredAny>,
+}
+
+/// Description of a preset's model.
+#[derive(Debug, Deserialize)]
+pub struct ModelAbout {
+    /// Page with the model's prices; absent: the preset's.
+    pub source: Option<String>,
+    /// Day on which the vendor withdraws the model, if it has announced one.
+    pub retires: Option<String>,
+}
+
+/// Keys of a model's table that are not settings: those of [`ModelAbout`], and the vendor's name of the model.
+const ABOUT_MODEL: [&str; 3] = ["source", "retires", "model"];
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!($name, ".toml")))),*]
+    };
+}
+
+static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
+    presets![
+        "openai",
+        "anthropic",
+        "google",
+        "xai",
+        "deepseek",
+        "qwen",
+        "moonshot",
+        "zai",
+        "mistral",
+        "groq",
+        "openrouter",
+        "gigachat",
+        "yandexgpt",
+        "ollama",
+        "vllm",
+    ]
+    .into_iter()
+    .map(|(name, text)| Preset {
+        name,
+        text,
+        about: toml::from_str(text).expect("a test reads every preset"),
+    })
+    .collect()
+});
+
+/// Every preset.
+#[must_use]
+pub fn presets() -> &'static [Preset] {
+    &ALL
+}
+
+impl Preset {
+    /// The preset with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        presets().iter().find(|preset| preset.name == name)
+    }
+
+    /// The presets that have this model, each with the model's name there. `vendor/model` names one of them.
+    #[must_use]
+    pub fn of_model(name: &str) -> Vec<(&'static Self, &'static str)> {
+        let model_of = |preset: &'static Self, model: &str| {
+            let (model, _) = preset.about.models.get_key_value(model)?;
+            Some((preset, model.as_str()))
+        };
+        let qualified = name.split_once('/');
+        let qualified = qualified.and_then(|(vendor, model)| model_of(Self::named(vendor)?, model));
+        match qualified {
+            Some(found) => vec![found],
+            None => presets()
+                .iter()
+                .filter_map(|preset| model_of(preset, name))
+                .collect(),
+        }
+    }
+
+    /// Days between the preset's date and `now_ms`.
+    #[must_use]
+    pub fn age_days(&self, now_ms: u64) -> u64 {
+        let today = now_ms / DAY_MS;
+        let taken = day_number(&self.about.date).unwrap_or(today);
+        today.saturating_sub(taken)
+    }
+
+    /// The part of the file that is about one model.
+    #[must_use]
+    pub fn model_text(&self, model: &str) -> Option<&'static str> {
+        let head = format!("[model.\"{model}\"]");
+        let start = self.text.find(&head)?;
+        let rest = &self.text[start..];
+        let end = rest[1..]
+            .find("\n[model.")
+            .map_or(rest.len(), |end| end + 2);
+        Some(rest[..end].trim_end())
+    }
+}
+
+/// Days since 1970 of a date like 2026-11-29.
+pub(crate) fn day_number(date: &str) -> Option<u64> {
+    let mut parts = date.splitn(3, '-').map(str::parse::<i64>);
+    let mut next = || parts.next()?.ok();
+    let (year, month, day) = (next()?, next()?, next()?);
+    u64::try_from(day_of_date(year, month, day)).ok()
+}
+
+#[cfg(test)]
+mod page;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Renders `docs/vendors/NAME.md` for each preset.
+
+use std::fmt::Write as _;
+
+use super::{ModelAbout, Preset, presets};
+
+const PAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/vendors/");
+
+fn page(preset: &Preset) -> String {
+    let about = &preset.about;
+    let mut page = format!("# {}\n\n", about.title);
+    let _ = writeln!(
+        page,
+        "Preset `{}`. Facts and prices are of {}, from <{}>.\n",
+        preset.name, about.date, about.source
+    );
+    if let Some(keys) = &about.key_page {
+        let _ = writeln!(
+            page,
+            "**Key.** Create one at <{keys}> and put it into the environment of the gateway as `{}`.\n",
+            about.key_env
+        );
+    }
+    let example = about.models.keys().next();
+    let model = match example {
+        Some(model) => format!("[[model]]\npreset = \"{model}\"\n"),
+        None => format!(
+            "[[model]]\nid     = \"my-model\"\nfamily = \"My models\"\nusdt_mtok = {{ input = \"0.10\", cached_input = \"0.01\", output = \"0.40\", \
+             cache_write = \"0.10\" }}\ninput_tokens_max  = 32768\noutput_tokens_max = 8192\nroutes = [ {{ vendor = \"{}\" }} ]\n",
+            preset.name
+        ),
+    };
+    let _ = writeln!(
+        page,
+        "**In the file**\n\n```toml\n[[vendor]]\npreset = \"{}\"\n\n{model}```\n\nEvery field that you write replaces the one of the preset \
+         ([how presets apply](../prices.md#presets)).\n",
+        preset.name
+    );
+    if !about.notes.is_empty() {
+        page += "**Good to know**\n\n";
+        for note in &about.notes {
+            let _ = writeln!(page, "- {note}");
+        }
+        page.push('\n');
+    }
+    if !about.models.is_empty() {
+        page += &models(preset);
+    }
+    page + "This page is generated: `SETTINGS_WRITE=1 cargo test --lib --all-features config::` writes it.\n"
+}
+
+fn models(preset: &Preset) -> String {
+    let file: toml::Table = toml::from_str(preset.text).unwrap();
+    let currency = |model: &toml::Table| match model.contains_key("rub_mtok") {
+        true => "rub_mtok",
+        false => "usdt_mtok",
+    };
+    let mut page = "**Models.** Prices per million tokens; searches per call.\n\n| model | context | output | when | price |\n|---|---:|---:|---|---|\n".to_owned();
+    for (name, ModelAbout { retires, .. }) in &preset.about.models {
+        let model = file["model"][name].as_table().unwrap();
+        let number = |field: &str| model.get(field).map_or("–".to_owned(), plain);
+        let retires = retires.as_ref().map(|day| format!(" (until {day})"));
+        let price = currency(model);
+        let _ = writeln!(
+            page,
+            "| `{name}`{} | {} | {} | | {} |",
+            retires.unwrap_or_default(),
+            number("input_tokens_max"),
+            number("output_tokens_max"),
+            rates(&model[price], price)
+        );
+        let rules = model.get("price_rules").and_then(toml::Value::as_array);
+        for rule in rules.into_iter().flatten() {
+            let rule = rule.as_table().unwrap();
+            let when = rule.iter().filter(|(field, _)| !field.ends_with("_mtok"));
+            let when: Vec<_> = when
+                .map(|(field, value)| format!("{field} {}", plain(value)))
+                .collect();
+            let _ = writeln!(
+                page,
+                "| | | | {} | {} |",
+                when.join(", "),
+                rates(&rule[price], price)
+            );
+        }
+    }
+    page.push('\n');
+    page
+}
+
+fn rates(rates: &toml::Value, currency: &str) -> String {
+    let unit = if currency == "rub_mtok" { "₽" } else { "$" };
+    let rates = rates.as_table().unwrap().iter();
+    let rates: Vec<_> = rates
+        .map(|(class, rate)| format!("{class} {}", plain(rate)))
+        .collect();
+    format!("{unit}: {}", rates.join(", "))
+}
+
+fn plain(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(" "),
+        toml::Value::Integer(number) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_preset_has_its_page() {
+    for preset in presets() {
+        let (path, page) = (format!("{PAGES}{}.md", preset.name), page(preset));
+        if std::env::var_os("SETTINGS_WRITE").is_some() {
+            std::fs::create_dir_all(PAGES).unwrap();
+            std::fs::write(&path, &page).unwrap();
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            kept == page,
+            "{path} is old: SETTINGS_WRITE=1 cargo test --lib --all-features config::"
+        );
+    }
+}

@@ -1,0 +1,351 @@
+//! Sums over time as bars: drawn on the server as SVG, with a scale and the names of times.
+
+use std::collections::HashMap;
+
+use super::{
+    pages::{DAY_MS, HOUR_MS},
+    views::{Sums, UsageRow, micro},
+};
+use crate::text::{
+    rubles::Rubles,
+    time::{day, rfc3339},
+};
+
+/// Height of the highest bar that the scale has room for.
+const HEIGHT: u64 = 100;
+/// Width of a bar with the space after it.
+const STEP: usize = 10;
+/// A few bars do not fill the drawing.
+const BARS_MIN: usize = 12;
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+
+/// Two series over time. The exact numbers are in a table below the plot and in the bars' titles.
+pub(super) struct Plot {
+    pub(super) title: String,
+    /// Names the two series; empty for a single series.
+    pub(super) legend: &'static str,
+    /// Description for readers that do not see the drawing.
+    pub(super) label: String,
+    /// Labels of the scale: its upper end and its middle.
+    pub(super) scale: [String; 2],
+    pub(super) bars: Vec<Bar>,
+    /// Names of the first, the middle and the last time.
+    pub(super) times: Vec<String>,
+}
+
+/// A time's bars, the second before the first.
+pub(super) struct Bar {
+    pub(super) title: String,
+    pub(super) x: usize,
+    /// Style class and height of each.
+    pub(super) parts: [(&'static str, u64); 2],
+}
+
+/// A series' unit and how its values are written.
+#[derive(Clone, Copy)]
+enum Unit {
+    /// Values in micro-rubles, written as rubles.
+    Rubles,
+    Count,
+    Milliseconds,
+}
+
+impl Plot {
+    pub(super) fn width(&self) -> usize {
+        STEP * self.bars.len().max(BARS_MIN)
+    }
+
+    /// Draws values by time. Only the names of `times` decide which times are drawn.
+    fn new(
+        title: String,
+        unit: Unit,
+        classes: [&'static str; 2],
+        values: &[(String, String, [i128; 2])],
+    ) -> Self {
+        let most = values.iter().flat_map(|(_, _, values)| values).max();
+        let top = scale_end(most.copied().unwrap_or(0), unit);
+        let bar = |(index, (_, title, values)): (usize, &(String, String, [i128; 2]))| Bar {
+            title: title.clone(),
+            x: index * STEP,
+            parts: [0, 1].map(|part| (classes[part], height(values[part], top))),
+        };
+        let name = |index: usize| values.get(index).map(|(name, ..)| short(name));
+        let last = values.len().saturating_sub(1);
+        let times = match values.len() {
+            0..3 => values.iter().map(|(name, ..)| short(name)).collect(),
+            _ => [0, last / 2, last].into_iter().filter_map(name).collect(),
+        };
+        Self {
+            label: format!("{title}; the table below has the numbers"),
+            title,
+            legend: "",
+            scale: [unit.label(top), unit.label(top / 2)],
+            bars: values.iter().enumerate().map(bar).collect(),
+            times,
+        }
+    }
+
+    /// Charges by time.
+    pub(super) fn charged(by: &str, times: &[String], rows: &[(String, String)]) -> Self {
+        let found: HashMap<&str, &str> = rows.iter().map(|(at, sum)| (&**at, &**sum)).collect();
+        let values: Vec<_> = times
+            .iter()
+            .map(|at| {
+                let sum = found.get(&**at).copied().unwrap_or("0.00");
+                (at.clone(), format!("{at}: {sum} ₽"), [micro(sum).max(0), 0])
+            })
+            .collect();
+        Self::new(
+            format!("Charged {by}, ₽"),
+            Unit::Rubles,
+            ["bar", "bar"],
+            &values,
+        )
+    }
+}
+
+impl Unit {
+    fn label(self, value: i128) -> String {
+        match self {
+            Self::Rubles => {
+                let text = Rubles(value).to_string();
+                text.strip_suffix(".00").map_or(text.clone(), str::to_owned)
+            }
+            Self::Count | Self::Milliseconds => value.to_string(),
+        }
+    }
+}
+
+/// The end of a scale that has room for `most`: 1, 2, 4 or 10 times a power of ten, so that its half is round too.
+fn scale_end(most: i128, unit: Unit) -> i128 {
+    let mut power = match unit {
+        Unit::Rubles => 10_000,
+        Unit::Count | Unit::Milliseconds => 1,
+    };
+    loop {
+        if let Some(factor) = [2, 4, 10].into_iter().find(|factor| factor * power >= most) {
+            return factor * power;
+        }
+        power *= 10;
+    }
+}
+
+/// The height of a value. A value above zero is visible.
+fn height(value: i128, top: i128) -> u64 {
+    let height = value.max(0) * i128::from(HEIGHT) / top;
+    u64::try_from(height).map_or(HEIGHT, |height| height.max(u64::from(value > 0)))
+}
+
+/// A time as the axis shows it: `20:00`, `28 Nov`, `Nov 2026`.
+fn short(name: &str) -> String {
+    let month = |text: &str| {
+        let number: usize = text.parse().unwrap_or(0);
+        MONTHS.get(number.wrapping_sub(1)).copied().unwrap_or("")
+    };
+    match name.len() {
+        7 => format!("{} {}", month(&name[5..]), &name[..4]),
+        10 => format!("{} {}", &name[8..], month(&name[5..7])),
+        16.. => name[11..16].to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// The names of all hours that begin in `from_ms..=until_ms`, as reports name them.
+pub(super) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
+    let first = from_ms - from_ms % HOUR_MS;
+    (first..=until_ms)
+        .step_by(HOUR_MS as usize)
+        .map(rfc3339)
+        .collect()
+}
+
+/// The names of all days in `from_ms..=until_ms`, as reports name them.
+pub(super) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
+    let first = from_ms - from_ms % DAY_MS;
+    (first..=until_ms)
+        .step_by(DAY_MS as usize)
+        .map(day)
+        .collect()
+}
+
+/// The names of all months in `from_ms..=until_ms`, as reports name them.
+pub(super) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
+    let mut names = days(from_ms, until_ms);
+    names.iter_mut().for_each(|name| name.truncate(7));
+    names.dedup();
+    names
+}
+
+/// A development over time: charges, number of calls, and latency, with the table of their numbers.
+pub(super) struct Course {
+    /// The unit of time: `by day`.
+    pub(super) by: &'static str,
+    pub(super) plots: Vec<Plot>,
+    /// Only the times with calls.
+    pub(super) rows: Vec<(String, Sums)>,
+}
+
+impl Course {
+    pub(super) fn new(by: &'static str, times: &[String], rows: &[UsageRow]) -> Self {
+        let name = |row: &UsageRow| {
+            let names = [&row.hour, &row.day, &row.month];
+            names
+                .into_iter()
+                .flatten()
+                .next()
+                .cloned()
+                .unwrap_or_default()
+        };
+        let rows: Vec<(String, Sums)> = rows
+            .iter()
+            .map(|row| (name(row), row.sums.clone()))
+            .collect();
+        if rows.is_empty() {
+            return Self {
+                by,
+                plots: Vec::new(),
+                rows,
+            };
+        }
+        let found: HashMap<&str, &Sums> = rows.iter().map(|(at, sums)| (&**at, sums)).collect();
+        let values = |value: fn(&Sums) -> (String, [i128; 2])| -> Vec<_> {
+            times
+                .iter()
+                .map(|at| {
+                    let none = || ("no calls".to_owned(), [0, 0]);
+                    let (text, values) = found.get(&**at).map_or_else(none, |sums| value(sums));
+                    (at.clone(), format!("{at}: {text}"), values)
+                })
+                .collect()
+        };
+        let charged: Vec<(String, String)> = rows
+            .iter()
+            .map(|(at, sums)| (at.clone(), sums.charged_rub.clone()))
+            .collect();
+        let calls = values(|sums| {
+            let text = format!("{} calls, {} cut or failed", sums.calls, sums.failed_calls);
+            (text, [sums.calls.into(), sums.failed_calls.into()])
+        });
+        let mut plots = vec![
+            Plot::charged(by, times, &charged),
+            Plot {
+                legend: "All calls; cut or failed ones in red.",
+                ..Plot::new(
+                    format!("Calls {by}"),
+                    Unit::Count,
+                    ["bar", "bar failed"],
+                    &calls,
+                )
+            },
+        ];
+        if rows.iter().any(|(_, sums)| sums.whole.is_some()) {
+            let latency = values(|sums| {
+                let (p99, p50) = sums.whole.map_or((0, 0), |it| (it.p99_ms, it.p50_ms));
+                (
+                    format!("p50 {p50} ms, p99 {p99} ms"),
+                    [p99.into(), p50.into()],
+                )
+            });
+            plots.push(Plot {
+                legend: "p50 (dark), p99 (light).",
+                ..Plot::new(
+                    format!("Latency of calls {by}, ms"),
+                    Unit::Milliseconds,
+                    ["bar most", "bar"],
+                    &latency,
+                )
+            });
+        }
+        Self { by, plots, rows }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tollgate_layers::usage::Usage;
+
+    use super::*;
+
+    fn row(hour: &str, calls: u64, failed: u64, whole: &Value) -> UsageRow {
+        serde_json::from_value(json!({
+            "hour": hour, "calls": calls, "failed_calls": failed, "usage": Usage::default(), "charged_rub": "1.50",
+            "cost_known_calls": 0, "margin_rub": null, "vendor_cost_rub": null, "whole": whole, "first_byte": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn hours_without_calls_are_drawn_empty() {
+        let times = hours(7 * HOUR_MS + 1, 10 * HOUR_MS);
+        let rows = [
+            row(
+                &times[0],
+                40,
+                4,
+                &json!({"calls": 40, "p50_ms": 100, "p99_ms": 400}),
+            ),
+            row(&times[3], 10, 0, &Value::Null),
+        ];
+        let course = Course::new("by hour", &times, &rows);
+        let heights = |plot: &Plot| -> Vec<[u64; 2]> {
+            let bars = plot.bars.iter();
+            bars.map(|bar| bar.parts.map(|(_, height)| height))
+                .collect()
+        };
+        let [charged, calls, latency] = &course.plots[..] else {
+            panic!("three plots");
+        };
+        assert_eq!(heights(charged), [[75, 0], [0, 0], [0, 0], [75, 0]]);
+        assert_eq!(charged.scale, ["2", "1"]);
+        assert_eq!(heights(calls), [[100, 10], [0, 0], [0, 0], [25, 0]]);
+        assert_eq!(calls.scale, ["40", "20"]);
+        assert_eq!(heights(latency), [[100, 25], [0, 0], [0, 0], [0, 0]]);
+        assert_eq!(charged.times, ["07:00", "08:00", "10:00"]);
+        assert_eq!(course.rows.len(), 2);
+        assert_eq!(Course::new("by hour", &times, &rows[1..]).plots.len(), 2);
+        assert!(Course::new("by hour", &times, &[]).plots.is_empty());
+    }
+
+    #[test]
+    fn scales_end_at_a_round_number_with_a_round_half() {
+        for (most, unit, end, half) in [
+            (0, Unit::Count, "2", "1"),
+            (3, Unit::Count, "4", "2"),
+            (5, Unit::Count, "10", "5"),
+            (101, Unit::Milliseconds, "200", "100"),
+            (0, Unit::Rubles, "0.02", "0.01"),
+            (1_234_567, Unit::Rubles, "2", "1"),
+            (25_000_001, Unit::Rubles, "40", "20"),
+        ] {
+            let top = scale_end(most, unit);
+            assert_eq!(
+                [unit.label(top), unit.label(top / 2)],
+                [end, half],
+                "{most}"
+            );
+        }
+    }
+
+    #[test]
+    fn all_times_of_a_range_have_a_name() {
+        let november = 1_795_824_000_000; // 2026-11-28
+        assert_eq!(
+            days(november, november + 3 * DAY_MS)[2..],
+            ["2026-11-30", "2026-12-01"]
+        );
+        assert_eq!(
+            months(november, november + 40 * DAY_MS),
+            ["2026-11", "2026-12", "2027-01"]
+        );
+        for (name, shown) in [
+            ("2026-11", "Nov 2026"),
+            ("2026-11-28", "28 Nov"),
+            ("2026-11-28T20:00:00Z", "20:00"),
+        ] {
+            assert_eq!(short(name), shown);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The page of prices: those in force, earlier ones, and what sales would have been with another multiplier.
+
+use std::ops::Range;
+
+use askama::Template;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use rust_decimal::Decimal;
+
+use super::{
+    Answer, Visit,
+    api::Refused,
+    history::{Former, Numbered, former_prices, multipliers},
+    pages::{DAY_MS, DAYS_BACK_MAX, Frame, status_of, written},
+    views::{UsageRow, Usages},
+    what_if::{PricedInterval, Reckoning, WhatIf, asked_for, beyond_reckoning, intervals},
+};
+use crate::{
+    admin::Refusal,
+    catalog::snapshot::Snapshot,
+    text::time::{now_ms, rfc3339},
+};
+
+/// For how many days the page computes another multiplier, by default.
+const DAYS_BACK: u64 = 30;
+/// How many reports of a page are requested from the ledger at the same time.
+const REPORTS_AT_ONCE: usize = 4;
+/// How many receipts are summed up, at most, for an hour in which the multiplier changed.
+const RECEIPTS_SUMMED_MAX: u64 = 2_000;
+
+#[derive(Template)]
+#[template(path = "prices.html", config = "src/console/templates/askama.toml")]
+struct PricesHtml<'a> {
+    page: Frame<'a>,
+    days: u64,
+    days_max: u64,
+    now_has: String,
+    then_has: String,
+    sold: Vec<WhatIf>,
+    version: u64,
+    since: String,
+    rate: Option<String>,
+    rows: Vec<PriceRow>,
+    former: Vec<Former>,
+}
+
+struct PriceRow {
+    model: String,
+    rates: [(&'static str, String); 4],
+    vendors: String,
+}
+
+/// Sales by model, and the multiplier in force at their time.
+type SoldAt = (Vec<UsageRow>, Decimal);
+
+impl Visit {
+    /// The page of prices, with what the sales of the last days would have been at another multiplier.
+    pub(super) async fn prices(&self) -> Result<Result<Answer, Refused>, Refusal> {
+        let form = &self.form;
+        let snapshot = self.live.snapshot();
+        let days = form.get("days").parse().ok();
+        let days = days.filter(|days| (1..=DAYS_BACK_MAX).contains(days));
+        let days = days.unwrap_or(DAYS_BACK);
+        let now_has = snapshot.multiplier();
+        let (then, problem) = match asked_for(form.get("multiplier"), now_has) {
+            Ok(then) => (then, None),
+            Err(refused) => (now_has, Some(refused)),
+        };
+        let tariffs = match self.tariffs().await? {
+            Ok(tariffs) => tariffs,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let sold = match self.sold_at(days, then, now_has, &tariffs).await? {
+            Ok(sold) => sold,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let version = snapshot.version();
+        Ok(Ok(written(
+            status_of(problem.as_ref()),
+            &PricesHtml {
+                page: self.frame("Prices", "Prices", problem.as_ref()),
+                days,
+                days_max: DAYS_BACK_MAX,
+                now_has: now_has.to_string(),
+                then_has: then.to_string(),
+                sold,
+                version: version.id,
+                since: rfc3339(version.effective_from_ms),
+                rate: snapshot.rate().map(|reading| reading.rate.to_string()),
+                rows: price_rows(&snapshot),
+                former: former_prices(&tariffs),
+            },
+        )))
+    }
+
+    /// The sales of the last days, and what they would have been with the multiplier `then`.
+    async fn sold_at(
+        &self,
+        days: u64,
+        then: Decimal,
+        now_has: Decimal,
+        tariffs: &[Numbered],
+    ) -> Result<Result<Vec<WhatIf>, Refused>, Refusal> {
+        let now = now_ms();
+        let today = now - now % DAY_MS;
+        let time = today.saturating_sub((days - 1) * DAY_MS)..today + DAY_MS;
+        let mut changes = multipliers(tariffs);
+        if changes.is_empty() {
+            changes.push((0, now_has));
+        }
+        let intervals = intervals(time, &changes);
+        let asked = stream::iter(intervals).map(|interval| self.sold_in(interval));
+        let mut asked = asked.buffered(REPORTS_AT_ONCE);
+        let mut sold = Reckoning::default();
+        while let Some(parts) = asked.try_next().await? {
+            let parts = match parts {
+                Ok(parts) => parts,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            for (rows, from) in &parts {
+                for row in rows {
+                    if sold.add(row, *from, then).is_none() {
+                        return Ok(Err(beyond_reckoning()));
+                    }
+                }
+            }
+        }
+        Ok(Ok(sold.rows()))
+    }
+
+    /// The sales of an interval by model, with the multipliers in force.
+    async fn sold_in(
+        &self,
+        interval: PricedInterval,
+    ) -> Result<Result<Vec<SoldAt>, Refused>, Refusal> {
+        let whole = match self.usage_by_model(&interval.time()).await? {
+            Ok(rows) => rows,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let calls: u64 = whole.iter().map(|row| row.sums.calls).sum();
+        // Part of an hour can only be summed from its receipts, and there may be a million of them.
+        if interval.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
+            return Ok(Ok(vec![(whole, interval.mostly())]));
+        }
+        let mut sold = Vec::new();
+        for (part, from) in interval.parts() {
+            match self.usage_by_model(part).await? {
+                Ok(rows) => sold.push((rows, *from)),
+                Err(refused) => return Ok(Err(refused)),
+            }
+        }
+        Ok(Ok(sold))
+    }
+
+    async fn usage_by_model(
+        &self,
+        time: &Range<u64>,
+    ) -> Result<Result<Vec<UsageRow>, Refused>, Refusal> {
+        let (since, until) = (rfc3339(time.start), rfc3339(time.end));
+        let path = format!("/admin/v1/usage?group=model&since={since}&until={until}");
+        let report = self.api.get::<Usages>(&path).await?;
+        Ok(report.map(|report| report.rows))
+    }
+}
+
+/// The prices of each model in force.
+fn price_rows(snapshot: &Snapshot) -> Vec<PriceRow> {
+    let rows = snapshot.models().map(|(model, prices)| {
+        let price = prices.map(|prices| &prices.usual);
+        let rates = [
+            ("Input", price.map(|price| price.input)),
+            ("Cached input", price.map(|price| price.cached_input)),
+            ("Output", price.map(|price| price.output)),
+            ("Cache write", price.map(|price| price.cache_write)),
+        ];
+        let vendors: Vec<&str> = model
+            .routes
+            .iter()
+            .map(|route| &*route.vendor.name)
+            .collect();
+        PriceRow {
+            model: model.id.clone(),
+            rates: rates.map(|(name, rate)| {
+                (
+                    name,
+                    rate.map_or_else(|| "—".to_owned(), |rate| rate.to_string()),
+                )
+            }),
+            vendors: vendors.join(", "),
+        }
+    });
+    rows.collect()
+}

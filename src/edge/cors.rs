@@ -1,0 +1,303 @@
+//! Lets web pages read answers: any origin may read the price list and the other public documents, and configured
+//! origins everything else. Without these headers a browser hides answer, status and headers from the page.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
+    header::{
+        ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+        ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+        ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
+    },
+};
+use pin_project_lite::pin_project;
+use tollgate_layers::{
+    body::{AnswerBody, full},
+    setting::Setting,
+};
+use tower::{Layer, Service};
+
+use super::routes::{Route, Routes};
+
+const ANY: HeaderValue = HeaderValue::from_static("*");
+
+/// Headers of an answer that a page's script may read.
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "retry-after, x-should-retry, x-request-id, request-id, x-cost-rub, x-estimated, idempotent-replayed, \
+     idempotent-stored, x-original-request-id",
+);
+
+/// How long a browser may cache the answer to a preflight, in seconds.
+const PREFLIGHT_SECONDS: HeaderValue = HeaderValue::from_static("600");
+
+/// Origins of web pages that may use keys from a browser.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(Arc<[HeaderValue]>);
+
+impl Origins {
+    /// The value of `access-control-allow-origin` for a page of `origin`; `None` if the origin is not allowed.
+    fn allow(&self, origin: &HeaderValue) -> Option<HeaderValue> {
+        match self.0.contains(&ANY) {
+            true => Some(ANY),
+            false => self.0.contains(origin).then(|| origin.clone()),
+        }
+    }
+}
+
+impl FromIterator<HeaderValue> for Origins {
+    /// Origins as browsers send them, or `*` for any.
+    fn from_iter<I: IntoIterator<Item = HeaderValue>>(origins: I) -> Self {
+        Self(origins.into_iter().collect())
+    }
+}
+
+/// Request extension that marks an allowed preflight: the router answers it with the path's methods.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Preflight;
+
+/// Answer to a preflight of a path with these methods. The layer adds the origin.
+pub(super) fn preflight(methods: &'static str, asked: &HeaderMap) -> Response<AnswerBody> {
+    let mut res = Response::new(full(Bytes::new()));
+    *res.status_mut() = StatusCode::NO_CONTENT;
+    let headers = res.headers_mut();
+    headers.insert(
+        ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static(methods),
+    );
+    // All requested headers are allowed, because clients send various headers of their own; each request is checked
+    // when it arrives.
+    if let Some(names) = asked.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+    }
+    headers.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_SECONDS);
+    let varies = HeaderValue::from_static("access-control-request-headers");
+    headers.insert(VARY, varies);
+    res
+}
+
+/// Adds CORS headers to answers that pages may read.
+#[derive(Clone, Debug)]
+pub struct CorsLayer {
+    routes: Arc<Routes>,
+    origins: Setting<Origins>,
+}
+
+impl CorsLayer {
+    /// Pages of any origin may read the public ones of `routes`, and pages of `origins` all answers.
+    pub(crate) fn new(routes: Routes, origins: impl Into<Setting<Origins>>) -> Self {
+        Self {
+            routes: Arc::new(routes),
+            origins: origins.into(),
+        }
+    }
+
+    /// The value of `access-control-allow-origin` for the answer to this request, if the page may read it.
+    fn allow<B>(&self, req: &Request<B>) -> Option<HeaderValue> {
+        match self
+            .routes
+            .find(req.uri().path())
+            .is_some_and(Route::is_public)
+        {
+            true => Some(ANY),
+            false => self.origins.get().allow(req.headers().get(ORIGIN)?),
+        }
+    }
+}
+
+fn is_preflight<B>(req: &Request<B>) -> bool {
+    let headers = req.headers();
+    *req.method() == Method::OPTIONS
+        && headers.contains_key(ORIGIN)
+        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+impl<S> Layer<S> for CorsLayer {
+    type Service = Cors<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Cors {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// The service of [`CorsLayer`].
+#[derive(Clone, Debug)]
+pub struct Cors<S> {
+    inner: S,
+    layer: CorsLayer,
+}
+
+impl<S, B, A> Service<Request<B>> for Cors<S>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Infallible>,
+{
+    type Response = Response<A>;
+    type Error = Infallible;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut req: Request<B>) -> Self::Future {
+        let allow = self.layer.allow(&req);
+        if allow.is_some() && is_preflight(&req) {
+            req.extensions_mut().insert(Preflight);
+        }
+        ResponseFuture {
+            inner: self.inner.call(req),
+            allow,
+        }
+    }
+}
+
+pin_project! {
+    /// The answer's future.
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        allow: Option<HeaderValue>,
+    }
+}
+
+impl<F, A> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<A>, Infallible>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let Ok(mut res) = ready!(this.inner.poll(cx));
+        if let Some(allow) = this.allow.take() {
+            let headers = res.headers_mut();
+            if allow != ANY {
+                headers.append(VARY, HeaderValue::from_static("origin"));
+            }
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allow);
+            headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+        }
+        Poll::Ready(Ok(res))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+
+    const PAGE: &str = "https://app.example";
+
+    /// Sends a request from a page of `origin`; returns the answer and whether the request was an allowed preflight.
+    async fn asked(
+        origins: &[&'static str],
+        (method, path, origin): (&str, &str, Option<&str>),
+        status: u16,
+    ) -> (HeaderMap, bool) {
+        let origins: Origins = origins
+            .iter()
+            .map(|origin| HeaderValue::from_static(origin))
+            .collect();
+        let answers = service_fn(move |req: Request<()>| async move {
+            let mut res = Response::new(req.extensions().get::<Preflight>().is_some());
+            *res.status_mut() = StatusCode::from_u16(status).unwrap();
+            Ok(res)
+        });
+        let service = CorsLayer::new(Routes::new("tollgate"), origins).layer(answers);
+        let mut req = Request::builder().method(method).uri(path);
+        if let Some(origin) = origin {
+            req = req.header(ORIGIN, origin);
+        }
+        if method == "OPTIONS" {
+            req = req.header(ACCESS_CONTROL_REQUEST_METHOD, "POST");
+        }
+        let Ok(res) = service.oneshot(req.body(()).unwrap()).await;
+        (res.headers().clone(), *res.body())
+    }
+
+    #[tokio::test]
+    async fn public_documents_may_be_read_from_anywhere_and_the_rest_by_the_origins_that_are_allowed()
+     {
+        const CHAT: &str = "/v1/chat/completions";
+        for (origins, path, origin, allowed) in [
+            (&[][..], "/v1/tollgate/models", None, Some("*")),
+            (
+                &[PAGE],
+                "/v1/tollgate/models",
+                Some("https://other.example"),
+                Some("*"),
+            ),
+            (&[], "/v1/tollgate/connect/zed", None, Some("*")),
+            (&[], "/openapi.yaml", None, Some("*")),
+            (&[], CHAT, Some(PAGE), None),
+            (&[], "/v1/tollgate/key", Some(PAGE), None),
+            (&[], "/v1/other/models", Some(PAGE), None),
+            (&[PAGE], CHAT, Some(PAGE), Some(PAGE)),
+            (&[PAGE], "/v1/tollgate/key", Some(PAGE), Some(PAGE)),
+            (&[PAGE], "/v1/models", Some(PAGE), Some(PAGE)),
+            (
+                &[PAGE],
+                CHAT,
+                Some("https://app.example.evil.example"),
+                None,
+            ),
+            (&[PAGE], CHAT, Some("http://app.example"), None),
+            (&[PAGE], CHAT, Some("null"), None),
+            (&[PAGE], CHAT, None, None),
+            (&["*"], CHAT, Some("https://other.example"), Some("*")),
+        ] {
+            for status in [200, 401, 429, 503] {
+                let (headers, _) = asked(origins, ("POST", path, origin), status).await;
+                let found = headers.get(ACCESS_CONTROL_ALLOW_ORIGIN);
+                let what = format!("{origins:?} {path} {origin:?} {status}");
+                assert_eq!(
+                    found.map(|value| value.to_str().unwrap()),
+                    allowed,
+                    "{what}"
+                );
+                assert_eq!(
+                    headers.contains_key(ACCESS_CONTROL_EXPOSE_HEADERS),
+                    allowed.is_some(),
+                    "{what}"
+                );
+                assert_eq!(headers.contains_key(VARY), allowed == Some(PAGE), "{what}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_preflight_is_answered_for_the_origins_that_are_allowed() {
+        for (origins, method, path, origin, is_preflight) in [
+            (&[PAGE][..], "OPTIONS", "/v1/messages", Some(PAGE), true),
+            (&["*"], "OPTIONS", "/v1/messages", Some(PAGE), true),
+            (&[], "OPTIONS", "/v1/tollgate/models", Some(PAGE), true),
+            (&[], "OPTIONS", "/v1/messages", Some(PAGE), false),
+            (
+                &[PAGE],
+                "OPTIONS",
+                "/v1/messages",
+                Some("https://other.example"),
+                false,
+            ),
+            (&[PAGE], "OPTIONS", "/v1/messages", None, false),
+            (&[PAGE], "POST", "/v1/messages", Some(PAGE), false),
+        ] {
+            let (_, marked) = asked(origins, (method, path, origin), 200).await;
+            assert_eq!(
+                marked, is_preflight,
+                "{origins:?} {method} {path} {origin:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Limits cheap HTTP/2 control frames: PRIORITY and WINDOW_UPDATE cost the client nothing and the gateway some work. If
+//! a client sends many more than the answers justify, its connection is closed.
+
+use std::io;
+
+use tokio::time::Instant;
+
+/// The client's connection preface (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEAD_BYTES: usize = 9;
+const PRIORITY: u8 = 2;
+const WINDOW_UPDATE: u8 = 8;
+
+/// Frames that any client may send. Further ones are allowed per second and per bytes of answers, because some clients
+/// open both windows after each small piece.
+const FRAMES_FREE: u64 = 10_000;
+const FRAMES_PER_SECOND: u64 = 100;
+const BYTES_PER_FRAME: u64 = 32;
+
+/// Counts frames in the client's byte stream.
+#[derive(Debug)]
+pub(super) struct ControlFrames {
+    state: State,
+    began: Instant,
+    count: u64,
+    /// Bytes of answers sent.
+    written: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// This many bytes of the preface have arrived.
+    Preface(usize),
+    /// This many bytes of a frame's head have arrived.
+    Head([u8; HEAD_BYTES], usize),
+    /// This many bytes of a payload are still to arrive.
+    Payload(usize),
+    /// The stream is not HTTP/2.
+    Off,
+}
+
+impl ControlFrames {
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Preface(0),
+            began: Instant::now(),
+            count: 0,
+            written: 0,
+        }
+    }
+
+    /// Counts sent bytes of answers.
+    pub(super) const fn wrote(&mut self, bytes: usize) {
+        self.written = self.written.saturating_add(bytes as u64);
+    }
+
+    /// Reads received bytes.
+    ///
+    /// # Errors
+    /// If the client sends too many control frames.
+    pub(super) fn saw(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let before = self.count;
+        while !bytes.is_empty() {
+            let taken = match &mut self.state {
+                State::Off => return Ok(()),
+                State::Preface(seen) => {
+                    let rest = &PREFACE[*seen..];
+                    let part = rest.len().min(bytes.len());
+                    self.state = match rest[..part] == bytes[..part] {
+                        false => State::Off,
+                        true if part < rest.len() => State::Preface(*seen + part),
+                        true => State::Head([0; HEAD_BYTES], 0),
+                    };
+                    part
+                }
+                State::Head(head, seen) => {
+                    let part = (HEAD_BYTES - *seen).min(bytes.len());
+                    head[*seen..*seen + part].copy_from_slice(&bytes[..part]);
+                    *seen += part;
+                    if *seen == HEAD_BYTES {
+                        self.count += u64::from(matches!(head[3], PRIORITY | WINDOW_UPDATE));
+                        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                        self.state = State::Payload(length as usize);
+                    }
+                    part
+                }
+                State::Payload(left) => {
+                    let part = (*left).min(bytes.len());
+                    *left -= part;
+                    part
+                }
+            };
+            if let State::Payload(0) = self.state {
+                self.state = State::Head([0; HEAD_BYTES], 0);
+            }
+            bytes = &bytes[taken..];
+        }
+        if self.count > before && self.count > self.allowed() {
+            return Err(io::Error::other(
+                "a flood of PRIORITY and WINDOW_UPDATE frames",
+            ));
+        }
+        Ok(())
+    }
+
+    fn allowed(&self) -> u64 {
+        if self.count <= FRAMES_FREE {
+            return FRAMES_FREE;
+        }
+        let seconds = self.began.elapsed().as_secs();
+        FRAMES_FREE + seconds * FRAMES_PER_SECOND + self.written / BYTES_PER_FRAME
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0, 0, payload.len() as u8, kind, 0, 0, 0, 0, 0];
+        frame.extend(payload);
+        frame
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn control_frames_are_counted_in_any_pieces_and_a_flood_is_refused() {
+        for (kind, piece) in [(PRIORITY, 1), (WINDOW_UPDATE, 7), (WINDOW_UPDATE, 100_000)] {
+            let mut frames = ControlFrames::new();
+            // Bytes inside a DATA frame that look like a frame are not counted.
+            let mut bytes = [PREFACE, &frame(0, &frame(PRIORITY, b"12345"))].concat();
+            for _ in 0..FRAMES_FREE {
+                bytes.extend(frame(kind, b"1234"));
+                bytes.extend(frame(6, b"12345678"));
+            }
+            bytes
+                .chunks(piece)
+                .for_each(|piece| frames.saw(piece).unwrap());
+            assert_eq!(frames.count, FRAMES_FREE);
+            assert!(frames.saw(&frame(kind, b"1234")).is_err());
+            frames.saw(&frame(6, b"12345678")).unwrap();
+            frames.wrote(320);
+            frames.saw(&frame(kind, b"1234").repeat(5)).unwrap();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            frames.saw(&frame(kind, b"1234").repeat(100)).unwrap();
+            assert!(frames.saw(&frame(kind, b"1234").repeat(10)).is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn control_frames_are_counted_on_http2_only() {
+        let mut frames = ControlFrames::new();
+        frames.saw(b"PRI * HTTP/1.1\r\n").unwrap();
+        assert!(matches!(frames.state, State::Off));
+    }
+}

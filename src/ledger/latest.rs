@@ -1,0 +1,489 @@
+//! Reads the latest receipts: journals from their end backwards, so that showing today does not read all of them.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    fmt,
+    str::FromStr,
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::AccountId,
+    reserve::ledger::{
+        BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, LedgerAdmin,
+        Receipt,
+    },
+};
+use tollgate_ledger::rollup::{Rollup, Search, Sought, Times};
+
+use super::AnyLedger;
+use crate::text::time::now_ms;
+
+/// At most this many journal lines are read for a page of one account.
+const LINES_MAX: usize = 2_000;
+/// At most this many journal lines are read for a page of many accounts, whose lines come few at a time.
+const LINES_OF_ALL_MAX: usize = 1_000;
+/// At most this many steps back are made for a page. The rolled-up sums show which times may have matching lines.
+const STRETCHES_MAX: usize = 16;
+/// After this time a page takes no further step.
+const LONG: Duration = Duration::from_millis(50);
+/// How many accounts are read at the same time.
+const ACCOUNTS_AT_ONCE: usize = 256;
+/// How many lines of an account are read first if it is one among many: the second line gives the time at which its
+/// turn comes again.
+const LINES_FIRST: usize = 2;
+/// Factor by which each further page of an account grows, if it is one among many.
+const PAGE_GROWTH: usize = 8;
+
+/// Pauses (ms) between attempts to find a receipt. A charge is booked some milliseconds after its answer has ended, and
+/// the caller may request the receipt as soon as it has the answer.
+pub(crate) const LOOK_AGAIN_MS: &[u64] = &[10, 20, 40, 80];
+/// Pauses before a repeated search through all accounts, in milliseconds.
+pub(crate) const LOOK_IN_ALL_AGAIN_MS: &[u64] = &[100];
+/// A call that began longer ago than this has not just ended, so its receipt is looked for only once.
+const CALL_MAX: Duration = Duration::from_secs(3_600);
+
+/// Looks for a call's receipt with `look`, and repeats that while its charge may still be on its way.
+///
+/// # Errors
+/// Those of `look`.
+pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>(
+    number: RequestNumber,
+    look_again_ms: &[u64],
+    look: impl Fn() -> F,
+) -> Result<Receipt, BookError> {
+    let age_ms = now_ms().abs_diff(number.unix_ms());
+    if u128::from(age_ms) < CALL_MAX.as_millis() {
+        for wait_ms in look_again_ms {
+            match look().await {
+                Err(BookError::NotFound) => sleep(Duration::from_millis(*wait_ms)).await,
+                found => return found,
+            }
+        }
+    }
+    look().await
+}
+
+/// Lines of an account, newest first, a page at a time.
+#[derive(Debug)]
+pub(crate) struct LatestLines<'a> {
+    store: &'a AnyLedger,
+    account: &'a AccountId,
+    /// The times that are left to read, oldest first.
+    left: Times<'a>,
+    after: Option<String>,
+    limit: usize,
+}
+
+impl<'a> LatestLines<'a> {
+    pub(crate) fn new(
+        store: &'a AnyLedger,
+        account: &'a AccountId,
+        since_ms: u64,
+        until_ms: u64,
+    ) -> Self {
+        let times = Times {
+            times: std::iter::once(since_ms..until_ms).collect(),
+            behind: None,
+        };
+        Self::in_times(store, account, times)
+    }
+
+    const fn in_times(store: &'a AnyLedger, account: &'a AccountId, left: Times<'a>) -> Self {
+        Self {
+            store,
+            account,
+            left,
+            after: None,
+            limit: JOURNAL_LINES_MAX,
+        }
+    }
+
+    /// Begins with small pages that grow: most accounts have no line that is shown.
+    const fn few_at_first(mut self) -> Self {
+        self.limit = LINES_FIRST;
+        self
+    }
+
+    /// The next lines; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<JournalLine>>, BookError> {
+        let Some(part) = self.part() else {
+            return Ok(None);
+        };
+        if part.after.is_some() {
+            // The embedded ledgers answer without waiting, so this task yields to others.
+            tokio::task::yield_now().await;
+        }
+        let page = self.store.journal(self.account, &part).await?;
+        Ok(Some(self.turned(page)))
+    }
+
+    /// The next part to read.
+    fn part(&self) -> Option<JournalPart<'_>> {
+        let time = self.left.times.last()?;
+        Some(JournalPart {
+            since_ms: time.start,
+            until_ms: time.end,
+            after: self.after.as_deref(),
+            behind: self.left.behind,
+            newest_first: true,
+            limit: self.limit,
+            ..JournalPart::whole()
+        })
+    }
+
+    /// Moves on to the part after this page, and returns its lines.
+    fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
+        self.after = page.next;
+        if self.after.is_some() {
+            self.limit = (self.limit * PAGE_GROWTH).min(JOURNAL_LINES_MAX);
+        } else {
+            self.left.times.pop();
+            self.left.behind = None;
+        }
+        page.lines
+    }
+}
+
+/// The receipt of a line, if it is one of a charged call. A disputed receipt moved no money, and its call may have
+/// another receipt.
+pub(crate) fn charged(line: &JournalLine) -> Option<&Receipt> {
+    match line {
+        JournalLine::Call(receipt) => (receipt.booked != Booked::Stale).then_some(receipt),
+        JournalLine::Entry { .. } => None,
+    }
+}
+
+/// Which receipts of an account.
+#[derive(Debug)]
+pub(crate) struct ReceiptsPart {
+    pub(crate) since_ms: u64,
+    pub(crate) until_ms: u64,
+    pub(crate) after: Option<ReceiptsCursor>,
+    pub(crate) limit: usize,
+}
+
+/// Receipts, latest first. A page may have fewer than the limit; `next` continues the search.
+#[derive(Debug)]
+pub(crate) struct ReceiptsPage {
+    pub(crate) receipts: Vec<Receipt>,
+    pub(crate) next: Option<ReceiptsCursor>,
+}
+
+impl ReceiptsPage {
+    /// The latest receipts of these accounts that pass `asks_for`; those of the same millisecond are ordered by
+    /// account. `asks_for` must reject every receipt that is not `sought`.
+    pub(crate) async fn read(
+        store: &AnyLedger,
+        accounts: &[AccountId],
+        part: &ReceiptsPart,
+        sought: Sought<'_>,
+        asks_for: impl Fn(&Receipt) -> bool,
+    ) -> Result<Self, BookError> {
+        let until_ms = match part.after {
+            Some(after) => part.until_ms.min(after.at_ms.saturating_add(1)),
+            None => part.until_ms,
+        };
+        let alone = match accounts {
+            [account] => Some(account),
+            _ => None,
+        };
+        let mut search = Search::begin(store, alone, sought, part.since_ms..until_ms).await?;
+        let mut reading = Reading::new(accounts.len(), part);
+        let begun = Instant::now();
+        // At least one step per page, so that following `next` always makes progress.
+        for step in 0..STRETCHES_MAX {
+            if step > 0 && begun.elapsed() > LONG {
+                break;
+            }
+            let Some(stretch) = search.next(store).await? else {
+                return Ok(reading.ended());
+            };
+            let times = |account: &AccountId| stretch.times(&search, account);
+            let mut latest = Latest::begin(store, accounts, times).await?;
+            while let Some(line) = latest.next().await? {
+                if let Some(next) = reading.enough(line.at_ms()) {
+                    return Ok(reading.cut(next));
+                }
+                reading.add(line, &asks_for);
+            }
+        }
+        Ok(match search.next(store).await? {
+            Some(stretch) => {
+                let next = ReceiptsCursor::before(stretch.time.end);
+                reading.cut(next)
+            }
+            None => reading.ended(),
+        })
+    }
+
+    /// The pages so far contain everything from this time on; `None` if there is nothing older.
+    pub(crate) fn searched_since_ms(&self) -> Option<u64> {
+        self.next.map(|next| next.at_ms.saturating_add(1))
+    }
+}
+
+/// A page that is being read.
+struct Reading {
+    receipts: Vec<Receipt>,
+    limit: usize,
+    /// How many lines may still be read.
+    left: usize,
+    /// Where the previous page ended: within this millisecond, after this many receipts.
+    given: Option<ReceiptsCursor>,
+    /// The time of the previous line.
+    at_ms: u64,
+    /// How many matching receipts of that millisecond were found, on this page and those before it.
+    of_ms: u32,
+}
+
+impl Reading {
+    fn new(accounts: usize, part: &ReceiptsPart) -> Self {
+        Self {
+            receipts: Vec::new(),
+            limit: part.limit,
+            left: match accounts {
+                1 => LINES_MAX,
+                _ => LINES_OF_ALL_MAX,
+            },
+            given: part.after,
+            at_ms: u64::MAX,
+            of_ms: 0,
+        }
+    }
+
+    /// Where the next page begins, if a line of this time belongs to it. The limit of lines never splits a millisecond:
+    /// receipts that do not match are not counted in the cursor.
+    const fn enough(&self, at_ms: u64) -> Option<ReceiptsCursor> {
+        if self.receipts.len() == self.limit {
+            return Some(ReceiptsCursor {
+                at_ms: self.at_ms,
+                receipts: self.of_ms,
+            });
+        }
+        match self.left == 0 && at_ms < self.at_ms {
+            true => Some(ReceiptsCursor { at_ms, receipts: 0 }),
+            false => None,
+        }
+    }
+
+    fn add(&mut self, line: JournalLine, asks_for: impl Fn(&Receipt) -> bool) {
+        self.left = self.left.saturating_sub(1);
+        if line.at_ms() < self.at_ms {
+            (self.at_ms, self.of_ms) = (line.at_ms(), 0);
+        }
+        let is_asked_for = charged(&line).is_some_and(asks_for);
+        if let JournalLine::Call(receipt) = line
+            && is_asked_for
+        {
+            self.of_ms += 1;
+            let given = self.given.filter(|given| given.at_ms == self.at_ms);
+            if given.is_none_or(|given| self.of_ms > given.receipts) {
+                self.receipts.push(receipt);
+            }
+        }
+    }
+
+    fn cut(self, next: ReceiptsCursor) -> ReceiptsPage {
+        ReceiptsPage {
+            receipts: self.receipts,
+            next: Some(next),
+        }
+    }
+
+    fn ended(self) -> ReceiptsPage {
+        ReceiptsPage {
+            receipts: self.receipts,
+            next: None,
+        }
+    }
+}
+
+/// Merges the lines of many accounts, newest first.
+struct Latest<'a> {
+    ways: Vec<Way<'a>>,
+    /// The time of the next line of each account that has one.
+    turns: BinaryHeap<(u64, Reverse<usize>)>,
+}
+
+/// The lines of one account.
+struct Way<'a> {
+    latest: LatestLines<'a>,
+    lines: VecDeque<JournalLine>,
+}
+
+impl<'a> Latest<'a> {
+    async fn begin(
+        store: &'a AnyLedger,
+        accounts: &'a [AccountId],
+        times: impl Fn(&AccountId) -> Times<'a>,
+    ) -> Result<Self, BookError> {
+        let ways = accounts.iter().filter_map(|account| {
+            let times = times(account);
+            if times.times.is_empty() {
+                return None;
+            }
+            let latest = LatestLines::in_times(store, account, times);
+            Some(Way {
+                latest: match accounts.len() {
+                    1 => latest,
+                    _ => latest.few_at_first(),
+                },
+                lines: VecDeque::new(),
+            })
+        });
+        let mut latest = Self {
+            ways: ways.collect(),
+            turns: BinaryHeap::new(),
+        };
+        let mut first = 0;
+        for some in latest.ways.chunks_mut(ACCOUNTS_AT_ONCE) {
+            let alone = accounts.len() == 1;
+            let times = Self::begin_some(store, some, alone).await?;
+            let turns = times.into_iter().enumerate();
+            let turns = turns.filter_map(|(at, time)| Some((time?, Reverse(first + at))));
+            latest.turns.extend(turns);
+            first += some.len();
+        }
+        Ok(latest)
+    }
+
+    /// When the newest line, or the newest call, of each account was booked. If the store can give that time alone, the
+    /// lines are read later, in their turn.
+    async fn begin_some(
+        store: &'a AnyLedger,
+        ways: &mut [Way<'a>],
+        alone: bool,
+    ) -> Result<Vec<Option<u64>>, BookError> {
+        let mut times: Vec<Option<u64>> = vec![None; ways.len()];
+        loop {
+            // A part may have no line although an earlier one has.
+            let open = ways.iter().zip(&times).enumerate();
+            let open = open.filter(|(_, (_, time))| time.is_none());
+            let parts = open
+                .filter_map(|(at, (way, _))| Some((at, way.latest.account, way.latest.part()?)));
+            let (open, parts): (Vec<usize>, Vec<(&AccountId, JournalPart<'_>)>) = parts
+                .map(|(at, account, part)| (at, (account, part)))
+                .unzip();
+            if open.is_empty() {
+                return Ok(times);
+            }
+            let newest = match alone {
+                true => None,
+                false => store.newest_ms(&parts).await?,
+            };
+            if let Some(newest) = newest {
+                for (at, newest) in open.into_iter().zip(newest) {
+                    times[at] = newest;
+                    if newest.is_none() {
+                        ways[at].latest.turned(JournalPage::default());
+                    }
+                }
+                continue;
+            }
+            let pages = store.journals(&parts).await?;
+            for (at, page) in open.into_iter().zip(pages) {
+                let way = &mut ways[at];
+                match page {
+                    Some(page) => way.lines.extend(way.latest.turned(page)),
+                    None if alone => return Err(BookError::NotFound),
+                    // One of many accounts may have been removed since they were listed.
+                    None => way.latest.left.times.clear(),
+                }
+                times[at] = way.lines.front().map(JournalLine::at_ms);
+            }
+        }
+    }
+
+    fn wait(&mut self, at: usize) {
+        let first = self.ways[at].lines.front();
+        self.turns
+            .extend(first.map(|line| (line.at_ms(), Reverse(at))));
+    }
+
+    async fn next(&mut self) -> Result<Option<JournalLine>, BookError> {
+        while let Some((_, Reverse(at))) = self.turns.pop() {
+            let way = &mut self.ways[at];
+            // If only the time was known, the line read now may have an older time and so another turn.
+            let line = way.lines.pop_front();
+            if way.lines.is_empty() {
+                way.fill().await?;
+            }
+            self.wait(at);
+            if line.is_some() {
+                return Ok(line);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Way<'_> {
+    /// A page may have no matching line although later pages have.
+    async fn fill(&mut self) -> Result<(), BookError> {
+        while self.lines.is_empty()
+            && let Some(lines) = self.latest.next().await?
+        {
+            self.lines.extend(lines);
+        }
+        Ok(())
+    }
+}
+
+/// How far was read: everything newer than this millisecond, and this many of its matching receipts. The store's own
+/// cursors are not given to callers, because they would reveal how many calls others make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiptsCursor {
+    at_ms: u64,
+    receipts: u32,
+}
+
+impl ReceiptsCursor {
+    /// Everything from this time on was read.
+    const fn before(at_ms: u64) -> Self {
+        Self {
+            at_ms: at_ms.saturating_sub(1),
+            receipts: 0,
+        }
+    }
+}
+
+impl fmt::Display for ReceiptsCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.at_ms, self.receipts)
+    }
+}
+
+impl FromStr for ReceiptsCursor {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_once('-').and_then(|(at_ms, receipts)| {
+            Some(Self {
+                at_ms: at_ms.parse().ok()?,
+                receipts: receipts.parse().ok()?,
+            })
+        });
+        parsed.ok_or("must be the `next` of an answer to the same question")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursor_round_trips() {
+        for (at_ms, receipts, text) in [(9, 1, "9-1"), (8, 0, "8-0")] {
+            let next = ReceiptsCursor { at_ms, receipts };
+            assert_eq!(next.to_string(), text);
+            assert_eq!(text.parse(), Ok(next));
+        }
+        for none in ["", "7", "7-", "-1", "7-x", "7-1-1"] {
+            assert!(none.parse::<ReceiptsCursor>().is_err(), "{none}");
+        }
+    }
+}

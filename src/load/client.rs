@@ -1,0 +1,278 @@
+//! Sends calls at a pace. It runs on one thread if its runtime does, which leaves the other cores to what is measured.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use super::{
+    connection::{CallError, Connection, Origin, Prepared},
+    record::{Chunks, Record},
+};
+
+/// Limit of open calls of a paced load, for a server that cannot keep up.
+const UNDER_WAY_MAX: usize = 512;
+/// Pause of a connection that could not be opened, before the next call on it.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The calls to send.
+#[derive(Debug)]
+pub struct Call {
+    /// Sent in turn; not empty.
+    pub prepared: Vec<Prepared>,
+    /// Adds the caller's own measurement of a piece of the body, if there is one. Recorded in
+    /// [`super::Results::own`].
+    pub each: Option<fn(&Bytes, &mut Vec<Duration>)>,
+}
+
+/// When the next call is sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// On each connection when the previous call has ended.
+    WhenAnswered,
+    /// Calls per second, sent whether or not earlier ones are answered.
+    PerSecond(u32),
+}
+
+/// The effect of a failed call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failures {
+    /// The first failed call ends the load.
+    EndIt,
+    /// Failed calls are counted, and the load continues.
+    AreCounted,
+}
+
+/// The limits of a load.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    failures: Failures,
+    /// Calls that may still be begun.
+    left: Arc<AtomicU64>,
+    /// How long a call may take.
+    timeout: Duration,
+}
+
+impl Terms {
+    /// At most `calls_max` calls, each of which may take `timeout` from when it is sent.
+    #[must_use]
+    pub fn new(failures: Failures, calls_max: u64, timeout: Duration) -> Self {
+        Self {
+            failures,
+            left: Arc::new(AtomicU64::new(calls_max)),
+            timeout,
+        }
+    }
+
+    fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Takes one of the remaining calls; `false` if there are none.
+    fn take(&self) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.is_ok()
+    }
+}
+
+/// Sends the calls of a load.
+#[derive(Debug)]
+pub struct Client {
+    sender: Sender,
+    /// Open and idle.
+    connections: Vec<Connection>,
+}
+
+/// The state that all tasks of a load share.
+#[derive(Clone, Debug)]
+struct Sender {
+    origin: Origin,
+    call: Arc<Call>,
+    turn: Arc<AtomicUsize>,
+    terms: Terms,
+    record: Record,
+}
+
+impl Client {
+    /// A client without open connections, which writes its results into `record`.
+    #[must_use]
+    pub fn new(origin: Origin, call: Arc<Call>, terms: Terms, record: Record) -> Self {
+        let turn = Arc::default();
+        Self {
+            sender: Sender {
+                origin,
+                call,
+                turn,
+                terms,
+                record,
+            },
+            connections: Vec::new(),
+        }
+    }
+
+    /// Opens connections and sends a call over each; neither is recorded.
+    ///
+    /// # Errors
+    /// A connection cannot be opened, or a call failed.
+    pub async fn warm_up(&mut self, connections: u32) -> Result<(), CallError> {
+        let mut warming = JoinSet::new();
+        for _ in 0..connections {
+            let sender = self.sender.clone();
+            warming.spawn(async move {
+                let mut connection = Connection::open(&sender.origin).await?;
+                connection.send(sender.next(), |_| {}).await?;
+                Ok(connection)
+            });
+        }
+        while let Some(warmed) = warming.join_next().await {
+            self.connections.push(ended(warmed)?);
+        }
+        Ok(())
+    }
+
+    /// Sends calls for `time`, and then awaits those that are under way. `connections` are at most as many as calls run
+    /// together at [`Pace::WhenAnswered`].
+    ///
+    /// # Errors
+    /// A call failed, and failed calls end the load.
+    pub async fn run(self, pace: Pace, connections: u32, time: Duration) -> Result<(), CallError> {
+        match pace {
+            Pace::WhenAnswered => self.when_answered(connections, time).await,
+            Pace::PerSecond(calls) => self.when_due(evenly(calls, time)).await,
+        }
+    }
+
+    async fn when_answered(mut self, connections: u32, time: Duration) -> Result<(), CallError> {
+        let began = Instant::now();
+        let mut callers = JoinSet::new();
+        for _ in 0..connections {
+            let (sender, mut connection) = (self.sender.clone(), self.connections.pop());
+            callers.spawn(async move {
+                while began.elapsed() < time && sender.terms.take() {
+                    connection = sender.send(Instant::now(), connection).await?;
+                    if connection.is_none() {
+                        sleep(RECONNECT_PAUSE).await;
+                    }
+                }
+                Ok(())
+            });
+        }
+        while let Some(done) = callers.join_next().await {
+            ended(done)?;
+        }
+        Ok(())
+    }
+
+    /// Sends each call when it is due, on an idle connection, whether or not earlier calls are answered. Otherwise slow
+    /// answers would slow down the calls and so hide their own latency.
+    ///
+    /// # Errors
+    /// A call failed, and failed calls end the load.
+    pub async fn when_due(self, mut due: impl Iterator<Item = Instant>) -> Result<(), CallError> {
+        let mut idle = self.connections;
+        let mut under_way = JoinSet::new();
+        let mut next = due.next();
+        let mut timer = pin!(sleep_until(next.unwrap_or_else(Instant::now)));
+        loop {
+            let takes_more =
+                next.is_some() && under_way.len() < UNDER_WAY_MAX && self.sender.terms.left() > 0;
+            tokio::select! {
+                biased;
+                Some(done) = under_way.join_next(), if !under_way.is_empty() => {
+                    idle.extend(ended(done)?);
+                }
+                () = &mut timer, if takes_more => {
+                    self.sender.terms.take();
+                    // The latency is counted from here, so it includes the wait for a connection.
+                    let now = Instant::now();
+                    let (sender, free) = (self.sender.clone(), idle.pop());
+                    under_way.spawn(async move { sender.send(now, free).await });
+                    next = due.next();
+                    if let Some(next) = next {
+                        timer.as_mut().reset(next);
+                    }
+                }
+                else => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sender {
+    /// Sends a call that was due at `due` and records it. Returns the connection if it can be used again.
+    async fn send(
+        &self,
+        due: Instant,
+        mut connection: Option<Connection>,
+    ) -> Result<Option<Connection>, CallError> {
+        let mut chunks = Chunks::default();
+        let limit = self.terms.timeout;
+        let sent = timeout(limit, self.exchange(&mut connection, &mut chunks)).await;
+        match sent.unwrap_or(Err(CallError::TimedOut(limit))) {
+            Ok(()) => self.record.answered(due, &chunks),
+            Err(error) if self.terms.failures == Failures::EndIt => return Err(error),
+            Err(error) => {
+                self.record.failed(&error);
+                let is_whole = matches!(error, CallError::Status(..) | CallError::Event(_));
+                connection = connection.filter(|_| is_whole);
+            }
+        }
+        Ok(connection)
+    }
+
+    async fn exchange(
+        &self,
+        connection: &mut Option<Connection>,
+        chunks: &mut Chunks,
+    ) -> Result<(), CallError> {
+        // A server may close an idle connection; that does not fail the call.
+        if let Some(open) = connection
+            && !open.is_ready().await
+        {
+            *connection = None;
+        }
+        let connection = match connection {
+            Some(open) => open,
+            closed => closed.insert(Connection::open(&self.origin).await?),
+        };
+        let each = |data: &Bytes| {
+            chunks.arrived();
+            if let Some(each) = self.call.each {
+                each(data, &mut chunks.own);
+            }
+        };
+        connection.send(self.next(), each).await
+    }
+
+    fn next(&self) -> &Prepared {
+        let calls = &self.call.prepared;
+        &calls[self.turn.fetch_add(1, Ordering::Relaxed) % calls.len()]
+    }
+}
+
+/// The result of a task; its panic goes on in this one.
+fn ended<T>(done: Result<T, tokio::task::JoinError>) -> T {
+    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// `calls` moments per second, evenly spaced. If the server cannot keep up, the rest is dropped at the end of `time`.
+fn evenly(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
+    let (began, every) = (Instant::now(), Duration::from_secs(1) / calls);
+    (0_u32..)
+        .map(move |number| began + every * number)
+        .take_while(move |due| Instant::now().max(*due) < began + time)
+}

@@ -1,0 +1,50 @@
+//! An HTTPS client for servers other than vendors: sources of exchange rates, collectors of traces.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+
+pub(crate) type HttpsClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// An HTTP/1.1 client, plain or over TLS, which trusts Mozilla's certificate authorities.
+pub(crate) fn client() -> HttpsClient {
+    client_trusting(None)
+}
+
+/// A client that trusts these authorities instead, if there are any; see [`tls`].
+pub(crate) fn client_trusting(authorities: Option<&Bytes>) -> HttpsClient {
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls(authorities))
+        .https_or_http()
+        .enable_http1()
+        .build();
+    Client::builder(TokioExecutor::new()).build(connector)
+}
+
+/// A TLS configuration that trusts only these authorities (PEM, checked with the configuration), or Mozilla's list if
+/// there are none.
+pub(crate) fn tls(authorities: Option<&Bytes>) -> ClientConfig {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default TLS versions of rustls");
+    let builder = match authorities {
+        None => builder.with_webpki_roots(),
+        Some(pem) => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
+            builder.with_root_certificates(roots)
+        }
+    };
+    builder.with_no_client_auth()
+}

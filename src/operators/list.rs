@@ -1,0 +1,279 @@
+//! The file of named operators: their roles, and digests of their passwords.
+//!
+//! ```toml
+//! [[operator]]
+//! name = "anna"
+//! role = "finance"
+//! password = "$argon2id$v=19$m=19456,t=2,p=1$…"
+//! ```
+
+use std::{fmt::Write as _, fs, io, path::Path};
+
+use argon2::{
+    Argon2,
+    password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
+};
+use serde::Deserialize;
+use tollgate_layers::error::BoxError;
+
+use super::role::Role;
+
+/// How many operators a file may name.
+pub(crate) const OPERATORS_MAX: usize = 1000;
+/// The name under which the holder of the admin key acts.
+pub(crate) const ADMIN: &str = "admin";
+const NAME_LEN_MAX: usize = 64;
+
+/// The operators who may sign in by name.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Operators {
+    #[serde(default, rename = "operator")]
+    list: Vec<Named>,
+}
+
+/// An operator of the file.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// A PHC string of argon2.
+    pub(crate) password: String,
+}
+
+impl Operators {
+    /// Reads a file. A missing file is an empty list.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not a list of operators. The text describes the mistake, without the file's
+    /// content.
+    pub(crate) fn read(path: &Path) -> Result<Self, BoxError> {
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, BoxError> {
+        // The parser's message would quote the text, which may be a digest.
+        let operators: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| {
+                text[..span.start.min(text.len())].matches('\n').count() + 1
+            });
+            format!("line {line}: not [[operator]] with name, role (read, finance, support, admin) and password")
+        })?;
+        if operators.list.len() > OPERATORS_MAX {
+            return Err(format!("has more than {OPERATORS_MAX} operators").into());
+        }
+        for (index, one) in operators.list.iter().enumerate() {
+            check_name(&one.name)?;
+            if operators.list[..index]
+                .iter()
+                .any(|other| other.name == one.name)
+            {
+                return Err(format!("names {} twice", one.name).into());
+            }
+            PasswordHash::new(&one.password)
+                .map_err(|_| format!("{}: password is not a digest of argon2", one.name))?;
+        }
+        Ok(operators)
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&Named> {
+        self.list.iter().find(|one| one.name == name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Named> {
+        self.list.iter()
+    }
+
+    /// The list with this operator, who replaces an earlier one of the same name.
+    pub(crate) fn with(mut self, one: Named) -> Self {
+        match self.list.iter_mut().find(|other| other.name == one.name) {
+            Some(other) => *other = one,
+            None => self.list.push(one),
+        }
+        self
+    }
+
+    /// The list without this operator; `None` if there is none of this name.
+    pub(crate) fn without(mut self, name: &str) -> Option<Self> {
+        let before = self.list.len();
+        self.list.retain(|one| one.name != name);
+        (self.list.len() < before).then_some(self)
+    }
+
+    /// Replaces the file atomically: a reader gets the old file or the new one. A new file is readable by its owner
+    /// only; an existing file keeps its owner and mode, because the gateway has to go on reading it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
+        use std::{
+            io::Write as _,
+            os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
+        };
+
+        let mut text = String::from(
+            "# Who may sign in to the console. Written by `tollgate operator`; read at each sign-in and request.\n",
+        );
+        for Named {
+            name,
+            role,
+            password,
+        } in &self.list
+        {
+            // None of the values needs quoting: see `check_name`, `Role`, and the alphabet of PHC strings.
+            write!(
+                text,
+                "\n[[operator]]\nname = \"{name}\"\nrole = \"{role}\"\npassword = \"{password}\"\n"
+            )
+            .expect("writing to a string cannot fail");
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let beside = Path::new(&beside);
+        let _ = fs::remove_file(beside);
+        let mut options = fs::OpenOptions::new();
+        let mut file = (options.write(true).create_new(true).mode(0o600)).open(beside)?;
+        file.write_all(text.as_bytes())?;
+        if let Ok(before) = fs::metadata(path) {
+            let own = file.metadata()?;
+            if (before.uid(), before.gid()) != (own.uid(), own.gid()) {
+                fchown(&file, Some(before.uid()), Some(before.gid()))?;
+            }
+            file.set_permissions(before.permissions())?;
+        }
+        file.sync_all()?;
+        fs::rename(beside, path)
+    }
+}
+
+impl Named {
+    /// An operator with this password; only its digest is kept.
+    ///
+    /// # Errors
+    /// If the name is invalid, or the system has no random bytes.
+    pub(crate) fn new(name: &str, role: Role, password: &str) -> Result<Self, BoxError> {
+        check_name(name)?;
+        let mut salt = [0; 16];
+        getrandom::fill(&mut salt).map_err(|error| error.to_string())?;
+        let digest = Argon2::default()
+            .hash_password_with_salt(password.as_bytes(), &salt)
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            name: name.to_owned(),
+            role,
+            password: digest.to_string(),
+        })
+    }
+
+    /// Whether this is the password. Takes the time that argon2 is set to cost per guess.
+    pub(crate) fn is_password(&self, password: &str) -> bool {
+        Argon2::default()
+            .verify_password(password.as_bytes(), self.password.as_str())
+            .is_ok()
+    }
+}
+
+/// Keeps the digest out of logs.
+impl std::fmt::Debug for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (f.debug_struct("Named").field("name", &self.name))
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Checks a name: letters, digits, `.`, `-`, `_` and `@`, so that it is safe in logs and files. `admin` is reserved for
+/// the admin key.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(plain) {
+        return Err(format!(
+            "a name has 1 to {NAME_LEN_MAX} of the letters a-z and A-Z, digits, '.', '-', '_' and '@'"
+        ));
+    }
+    if name == ADMIN {
+        return Err(format!(
+            "{ADMIN} is the holder of the admin key: choose another name"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_file_round_trips_and_a_password_matches_only_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("operators.toml");
+        assert_eq!(Operators::read(&path).unwrap().iter().count(), 0);
+        let anna = Named::new("anna", Role::Finance, "correct horse").unwrap();
+        let boris = Named::new("boris@example", Role::Read, "another").unwrap();
+        let both = Operators::default().with(anna).with(boris);
+        both.write(&path).unwrap();
+        let read = Operators::read(&path).unwrap();
+        let anna = read.find("anna").unwrap();
+        assert_eq!(anna.role, Role::Finance);
+        assert!(anna.is_password("correct horse"));
+        assert!(!anna.is_password("another") && !anna.is_password(""));
+        assert!(!format!("{read:?}").contains("argon2"), "{read:?}");
+
+        let changed = read.with(Named::new("anna", Role::Admin, "new").unwrap());
+        assert_eq!(changed.iter().count(), 2);
+        assert_eq!(changed.find("anna").unwrap().role, Role::Admin);
+        let one = changed.without("anna").unwrap();
+        assert_eq!(
+            (one.iter().count(), one.clone().without("anna").is_none()),
+            (1, true)
+        );
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+
+        // The gateway can still read a file that an operator's command, run as another user, has written.
+        use std::os::unix::fs::{MetadataExt as _, chown};
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let is_root = chown(&path, Some(1), Some(1)).is_ok();
+        one.write(&path).unwrap();
+        assert_eq!(mode(), 0o640);
+        if is_root {
+            let of = fs::metadata(&path).unwrap();
+            assert_eq!((of.uid(), of.gid()), (1, 1));
+        }
+    }
+
+    #[test]
+    fn invalid_operators_file_is_refused_without_quoting_it() {
+        let digest = Named::new("anna", Role::Read, "x").unwrap().password;
+        let good =
+            format!("[[operator]]\nname = \"anna\"\nrole = \"read\"\npassword = \"{digest}\"\n");
+        assert!(Operators::parse(&good).is_ok());
+        for (from, to, says) in [
+            ("name = \"anna\"", "name = \"admin\"", "admin key"),
+            ("name = \"anna\"", "name = \"an na\"", "letters"),
+            ("role = \"read\"", "role = \"root\"", "line 3"),
+            ("password = \"$", "password = \"hunter2 $", "anna: password"),
+            ("[[operator]]", "[[operators]]", "line"),
+            ("role", "groups = 1\nrole", "line"),
+        ] {
+            let error = Operators::parse(&good.replacen(from, to, 1))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(says), "{error}");
+            assert!(
+                !error.contains('$') && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+        let twice = Operators::parse(&format!("{good}{good}"))
+            .unwrap_err()
+            .to_string();
+        assert!(twice.contains("twice"), "{twice}");
+    }
+}

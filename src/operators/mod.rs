@@ -1,0 +1,10 @@
+//! Operators: their roles and rights, and the file that names them.
+
+mod list;
+mod role;
+
+pub use self::role::{Operator, Role};
+pub(crate) use self::{
+    list::{ADMIN, Named, Operators},
+    role::Right,
+};

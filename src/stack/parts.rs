@@ -1,0 +1,276 @@
+//! The layers of the callers' stack with their settings, before they are put in order.
+
+use std::{net::IpAddr, sync::Arc};
+
+use http::Request;
+use tollgate_layers::{
+    Error,
+    auth::AuthLayer,
+    error::Limit,
+    facts::{Caller, ClientAddr},
+    failover::{FailoverLayer, FailoverSettings, Health},
+    idempotency::IdempotencyLayer,
+    in_flight::InFlightLayer,
+    key::KeyId,
+    parse::ParseLayer,
+    passthrough::PassthroughLayer,
+    rate_limit::{Gcra, Quota, RateLimitLayer, RefusalLimitLayer},
+    reserve::{LedgerFunds, ReserveLayer, Settler, tokens::ByTokens},
+    respond::RespondLayer,
+    select::SelectLayer,
+    setting::Setting,
+    upstream::Upstream,
+};
+
+use crate::{
+    catalog::snapshot::Live,
+    config::Config,
+    edge::{cors::CorsLayer, routes::Routes},
+    idempotency::{self, AnyAnswers, Books},
+    ledger::AnyLedger,
+    observe::{
+        metrics::{Metrics, ledger::Measured, requests::LimitedBy},
+        record::Calls,
+    },
+    payments::Payments,
+    state::{
+        limiter::{AddressLimiter, Counted},
+        limits::LiveLimits,
+        rates::{KEYS_MAX, KeyRates, KeyRequests, KeyTokens},
+    },
+};
+
+/// State that the layers share with the rest of the gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    /// Configuration that a reload does not change.
+    pub config: &'a Config,
+    /// Limits that a reload changes.
+    pub limits: &'a LiveLimits,
+    /// Models and prices in force.
+    pub live: &'a Arc<Live>,
+    /// The ledger that calls are booked in.
+    pub store: &'a AnyLedger,
+    /// Ends holds.
+    pub settler: &'a Settler,
+    /// Requests and tokens per minute, per key.
+    pub rates: &'a KeyRates,
+    /// State of the vendors.
+    pub health: &'a Health,
+    /// HTTP client for vendors.
+    pub upstream: &'a Upstream,
+    /// Counts requests and writes their log lines.
+    pub calls: &'a Calls,
+    /// Payments at providers.
+    pub payments: &'a Payments,
+}
+
+/// A limiter per address, as the callers' and the public paths use it.
+type PerAddress = Counted<AddressLimiter>;
+
+/// Layers that more than one half-stack uses, and what the others are made of.
+pub(super) struct Parts<'a> {
+    shared: Shared<'a>,
+    pub(super) in_flight: InFlightLayer,
+    pub(super) parse: ParseLayer,
+    pub(super) tariff: ByTokens,
+    books: Measured<AnyLedger>,
+    addresses: PerAddress,
+    key_seconds: Counted<Gcra<KeyId>>,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn new(shared: Shared<'a>) -> Self {
+        let metrics = shared.calls.metrics();
+        let (ledger, limits) = (&shared.config.ledger, shared.limits);
+        Self {
+            in_flight: InFlightLayer::new(limits.in_flight_max.clone()),
+            parse: ParseLayer::new(limits.parse.clone()),
+            tariff: ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens)
+                .search_tokens(ledger.search_tokens)
+                .conversations_max(ledger.hold_conversations_max),
+            books: Measured::new(shared.store.clone(), Arc::clone(metrics)),
+            addresses: counted(metrics, AddressLimiter::local(), LimitedBy::Address),
+            key_seconds: counted(metrics, Gcra::new(KEYS_MAX), LimitedBy::Key),
+            shared,
+        }
+    }
+
+    pub(super) fn cors(&self, routes: &Routes) -> CorsLayer {
+        CorsLayer::new(routes.clone(), self.shared.limits.cors_origins.clone())
+    }
+
+    pub(super) fn respond(&self) -> RespondLayer {
+        RespondLayer::new(self.shared.config.language).without_log()
+    }
+
+    /// Per address; in one count with [`Self::wrong_paths`].
+    pub(super) fn address_rate<B>(&self) -> RateLimitLayer<PerAddress, impl ByAddress<B> + use<B>> {
+        RateLimitLayer::new(
+            self.addresses.clone(),
+            by_address(&self.shared.limits.callers),
+        )
+    }
+
+    /// Per address, requests that reach no service.
+    pub(super) fn wrong_paths<B>(
+        &self,
+    ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
+        RefusalLimitLayer::new(
+            self.addresses.clone(),
+            by_address(&self.shared.limits.callers),
+            is_wrong_path as fn(&Error) -> bool,
+        )
+    }
+
+    /// Per address, public documents; over all gateways, if they share a Redis.
+    pub(super) fn catalog_rate<B>(&self) -> RateLimitLayer<PerAddress, impl ByAddress<B> + use<B>> {
+        let limiter = AddressLimiter::shared(self.shared.store);
+        RateLimitLayer::new(
+            counted(self.metrics(), limiter, LimitedBy::Catalog),
+            by_address(&self.shared.limits.catalog),
+        )
+    }
+
+    /// Per address, unknown keys only.
+    pub(super) fn guesses<B>(
+        &self,
+    ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
+        let limiter = AddressLimiter::local();
+        RefusalLimitLayer::new(
+            counted(self.metrics(), limiter, LimitedBy::UnknownKey),
+            by_address(&self.shared.limits.unknown_keys),
+            is_guess as fn(&Error) -> bool,
+        )
+    }
+
+    pub(super) fn auth(&self) -> AuthLayer<Measured<AnyLedger>> {
+        AuthLayer::new(self.books.clone())
+    }
+
+    /// Requests per second, per key.
+    pub(super) fn key_rate<B>(&self) -> RateLimitLayer<Counted<Gcra<KeyId>>, ByKey<B>> {
+        RateLimitLayer::new(self.key_seconds.clone(), by_key_and_second as ByKey<B>)
+            .named(Limit::KeyRequestsPerSecond)
+    }
+
+    /// Requests per minute, per key.
+    pub(super) fn key_minute_rate<B>(&self) -> RateLimitLayer<Counted<KeyRequests>, ByKey<B>> {
+        let limiter = self.shared.rates.requests.clone();
+        let limiter = counted(self.metrics(), limiter, LimitedBy::Key);
+        RateLimitLayer::new(limiter, by_key_and_minute as ByKey<B>)
+            .named(Limit::KeyRequestsPerMinute)
+    }
+
+    /// Tokens per minute, per key; the settler reports what a call has used.
+    pub(super) fn key_tokens<B>(&self) -> RateLimitLayer<Counted<KeyTokens>, ByKey<B>> {
+        let limiter = self.shared.rates.tokens.clone();
+        let limiter = counted(self.metrics(), limiter, LimitedBy::Key);
+        RateLimitLayer::new(limiter, tokens_by_key as ByKey<B>).named(Limit::KeyTokensPerMinute)
+    }
+
+    /// Shares the bound of all bodies with `parse`.
+    pub(super) fn parse_for_money(&self) -> ParseLayer<LedgerFunds<Measured<AnyLedger>>> {
+        self.parse
+            .clone()
+            .with_funds(LedgerFunds(self.books.clone()))
+    }
+
+    pub(super) fn idempotency(&self) -> IdempotencyLayer<AnyAnswers, Books> {
+        let Shared { config, store, .. } = self.shared;
+        IdempotencyLayer::new(
+            AnyAnswers::beside(store, config),
+            Books {
+                store: store.clone(),
+                leased: !config.ledger.lease_max.is_zero(),
+            },
+            config.idempotency.settings,
+            idempotency::report(&self.metrics().idempotency),
+        )
+    }
+
+    pub(super) fn select(&self) -> SelectLayer<Arc<Live>, LedgerFunds<Measured<AnyLedger>>> {
+        SelectLayer::new(
+            Arc::clone(self.shared.live),
+            LedgerFunds(self.books.clone()),
+        )
+    }
+
+    pub(super) fn reserve(&self) -> ReserveLayer<Measured<AnyLedger>, ByTokens> {
+        ReserveLayer::new(
+            self.books.clone(),
+            self.tariff.clone(),
+            self.shared.settler.clone(),
+            self.shared.limits.hold_ttl.clone(),
+        )
+    }
+
+    pub(super) fn failover(&self) -> FailoverLayer {
+        FailoverLayer::new(self.shared.health.clone(), FailoverSettings::default())
+    }
+
+    pub(super) fn passthrough(&self) -> PassthroughLayer {
+        let limits = self.shared.limits;
+        PassthroughLayer::new(limits.answer_bytes_max.clone())
+            .answers_bytes_max(limits.answers_bytes_max.clone())
+    }
+
+    pub(super) fn metrics(&self) -> &'a Arc<Metrics> {
+        self.shared.calls.metrics()
+    }
+}
+
+/// Counts refusals of `limiter` under `by`.
+fn counted<L>(metrics: &Metrics, limiter: L, by: LimitedBy) -> Counted<L> {
+    Counted::new(limiter, metrics.requests.limited(by))
+}
+
+/// Chooses the address under which a request is counted, and its quota.
+pub(super) trait ByAddress<B>:
+    Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync + 'static
+{
+}
+
+impl<B, F> ByAddress<B> for F where
+    F: Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync + 'static
+{
+}
+
+/// Chooses the key under which a request is counted, and its quota.
+pub(super) type ByKey<B> = fn(&Request<B>) -> Option<(KeyId, Quota)>;
+
+/// Counts requests per client address; unlimited if no quota is configured.
+fn by_address<B>(quota: &Setting<Option<Quota>>) -> impl ByAddress<B> + use<B> {
+    let quota = quota.clone();
+    move |req: &Request<B>| Some((req.extensions().get::<ClientAddr>()?.block(), quota.get()?))
+}
+
+/// Whether an unknown key had to be looked up. A mistyped key of this gateway fails its checksum and does not count as
+/// a guess; a key in another issuer's form does.
+const fn is_guess(error: &Error) -> bool {
+    matches!(error, Error::KeyUnknown)
+}
+
+/// Whether the request reached no service, and so none of the other limits per address.
+const fn is_wrong_path(error: &Error) -> bool {
+    matches!(error, Error::PathUnknown | Error::MethodNotAllowed { .. })
+}
+
+/// Counts requests per key, by the key's rate per second.
+fn by_key_and_second<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+    let Caller(key) = req.extensions().get()?;
+    Some((key.id.clone(), Quota::per_second(key.requests_per_second?)))
+}
+
+/// Counts requests per key, by the key's rate per minute.
+fn by_key_and_minute<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+    let Caller(key) = req.extensions().get()?;
+    Some((key.id.clone(), Quota::per_minute(key.requests_per_minute?)))
+}
+
+/// Counts tokens per key; a whole minute's tokens may be used at once.
+fn tokens_by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+    let Caller(key) = req.extensions().get()?;
+    let tokens = key.tokens_per_minute?;
+    Some((key.id.clone(), Quota::per_minute(tokens).with_burst(tokens)))
+}

@@ -1,0 +1,118 @@
+//! The limits per minute of keys: counted in Redis over all gateways if the ledger is Redis, otherwise in this process,
+//! which is then the only gateway.
+
+use std::time::Duration;
+
+use tollgate_layers::{
+    key::KeyId,
+    rate_limit::{
+        Gcra, Limiter, PostPaid, Quota,
+        shared::{
+            RateCounts, RedisRates, SharedGcra, SharedPostPaid, SharedRates, SharedRatesTask,
+        },
+    },
+};
+
+use crate::ledger::AnyLedger;
+
+/// At most this many keys' rates are kept in memory.
+pub(crate) const KEYS_MAX: usize = 100_000;
+
+/// The rates per minute of keys. Clones share them.
+#[derive(Clone, Debug)]
+pub struct KeyRates {
+    /// Requests per minute.
+    pub(crate) requests: KeyRequests,
+    /// Tokens per minute.
+    pub(crate) tokens: KeyTokens,
+    shared: Option<SharedRates<RedisRates>>,
+}
+
+impl KeyRates {
+    /// Counts where the ledger is. With Redis, the returned task makes the requests.
+    pub(crate) fn of(store: &AnyLedger) -> (Self, Option<SharedRatesTask>) {
+        match store {
+            AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => {
+                let rates = Self {
+                    requests: KeyRequests::Here(Gcra::new(KEYS_MAX)),
+                    tokens: KeyTokens::Here(PostPaid::new(KEYS_MAX)),
+                    shared: None,
+                };
+                (rates, None)
+            }
+            AnyLedger::Redis(outbox) => {
+                let store = RedisRates::new(outbox.ledger().conn().clone());
+                let (shared, task) = SharedRates::new(store);
+                let requests = SharedGcra::new(shared.clone(), "key-minute", KEYS_MAX);
+                let tokens = SharedPostPaid::new(shared.clone(), "key-tokens", KEYS_MAX);
+                let rates = Self {
+                    requests: KeyRequests::Everywhere(requests),
+                    tokens: KeyTokens::Everywhere(tokens),
+                    shared: Some(shared),
+                };
+                (rates, Some(task))
+            }
+        }
+    }
+
+    /// Counters of the requests to Redis; all zero if there are none.
+    pub(crate) fn counts(&self) -> RateCounts {
+        (self.shared.as_ref()).map_or_else(RateCounts::default, SharedRates::counts)
+    }
+}
+
+/// Requests per minute, per key.
+#[derive(Clone, Debug)]
+pub(crate) enum KeyRequests {
+    Here(Gcra<KeyId>),
+    Everywhere(SharedGcra<KeyId, RedisRates>),
+}
+
+impl Limiter<KeyId> for KeyRequests {
+    async fn admit(&self, id: KeyId, quota: Quota) -> Result<(), Duration> {
+        match self {
+            Self::Here(limiter) => limiter.admit(id, quota).await,
+            Self::Everywhere(limiter) => limiter.admit(id, quota).await,
+        }
+    }
+
+    fn admit_now(&self, id: &KeyId, quota: Quota) -> Option<Result<(), Duration>> {
+        match self {
+            Self::Here(limiter) => limiter.admit_now(id, quota),
+            Self::Everywhere(limiter) => limiter.admit_now(id, quota),
+        }
+    }
+}
+
+/// Tokens per minute, per key.
+#[derive(Clone, Debug)]
+pub(crate) enum KeyTokens {
+    Here(PostPaid<KeyId>),
+    Everywhere(SharedPostPaid<KeyId, RedisRates>),
+}
+
+impl KeyTokens {
+    /// Counts the tokens that a call of the key has used.
+    pub(crate) fn take(&self, id: &KeyId, tokens: u64) {
+        match self {
+            Self::Here(limiter) => limiter.take(id, tokens),
+            Self::Everywhere(limiter) => limiter.take(id, tokens),
+        }
+    }
+}
+
+impl Limiter<KeyId> for KeyTokens {
+    async fn admit(&self, id: KeyId, quota: Quota) -> Result<(), Duration> {
+        match self {
+            Self::Here(limiter) => limiter.admit(id, quota).await,
+            Self::Everywhere(limiter) => limiter.admit(id, quota).await,
+        }
+    }
+
+    fn admit_now(&self, id: &KeyId, quota: Quota) -> Option<Result<(), Duration>> {
+        match self {
+            Self::Here(limiter) => limiter.admit_now(id, quota),
+            Self::Everywhere(limiter) => limiter.admit_now(id, quota),
+        }
+    }
+}

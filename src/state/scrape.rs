@@ -1,0 +1,72 @@
+//! Answers a scrape: reads the current state and renders all metrics.
+
+use std::{fmt, sync::Arc};
+
+use tollgate_layers::failover::Health;
+
+use super::{rates::KeyRates, readiness::Readiness};
+use crate::{
+    catalog::snapshot::Live,
+    edge::server::OpenConnections,
+    ledger::AnyLedger,
+    observe::{
+        metrics::{Metrics, Readings, text::Format},
+        record::Calls,
+    },
+};
+
+/// Sources of the current state. None of them waits for another machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Sources {
+    pub(crate) calls: Calls,
+    pub(crate) live: Arc<Live>,
+    pub(crate) store: AnyLedger,
+    pub(crate) rates: KeyRates,
+    pub(crate) health: Health,
+    pub(crate) readiness: Readiness,
+    pub(crate) connections: OpenConnections,
+}
+
+impl Sources {
+    fn read(&self) -> Readings {
+        let (holds_open, hold_oldest) = self.calls.holds();
+        let backlog = self.store.backlog();
+        let (outbox_rows, waited) =
+            backlog.map_or((0, None), |backlog| (backlog.calls, backlog.oldest));
+        Readings {
+            holds_open,
+            hold_oldest,
+            vendors: self.health.snapshot(),
+            outbox_rows,
+            outbox_oldest: waited.unwrap_or_default(),
+            leases: self.store.lease_counts(),
+            rates: self.rates.counts(),
+            connections: self.connections.count(),
+            rate: self.live.snapshot().rate(),
+            is_ready: self.readiness.check().is_ok(),
+        }
+    }
+}
+
+/// Answers scrapes.
+#[derive(Clone, Debug)]
+pub struct Scrape {
+    metrics: Arc<Metrics>,
+    sources: Sources,
+}
+
+impl Scrape {
+    pub(crate) const fn new(metrics: Arc<Metrics>, sources: Sources) -> Self {
+        Self { metrics, sources }
+    }
+
+    /// The requests of this gateway.
+    pub(crate) const fn calls(&self) -> &Calls {
+        &self.sources.calls
+    }
+
+    /// All metrics as text.
+    pub(crate) fn text(&self, format: Format) -> Result<String, fmt::Error> {
+        self.metrics.text(self.sources.read(), format)
+    }
+}

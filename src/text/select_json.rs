@@ -1,0 +1,337 @@
+//! Picks one number out of a JSON text, digit for digit: it never becomes a float.
+//!
+//! ```text
+//! /tether/rub                              the field `rub` of the field `tether`
+//! /data[symbol=USDT/RUB]/askPrice          the first element whose `symbol` is `USDT/RUB`
+//! /result/items[]/price                    the median of all elements' `price`
+//! /rates[0]                                the first element
+//! ```
+
+use std::{collections::HashMap, fmt, str::FromStr};
+
+use rust_decimal::Decimal;
+use serde_json::value::RawValue;
+
+/// A path to a number in a JSON text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Selector {
+    text: String,
+    steps: Vec<Step>,
+}
+
+impl Selector {
+    /// The number that the path leads to: a JSON number, or a string that contains one.
+    ///
+    /// # Errors
+    /// If the text is not JSON, or there is no number at the end of the path.
+    pub fn select(&self, json: &[u8]) -> Result<Decimal, SelectError> {
+        let root: &RawValue = serde_json::from_slice(json).map_err(|_| SelectError::NotJson)?;
+        let mut found = Vec::new();
+        walk(root, &self.steps, &mut found)?;
+        median(found).ok_or(SelectError::OutOfRange)
+    }
+}
+
+impl FromStr for Selector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        let mut steps = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() || steps.is_empty() {
+            let segment = rest.strip_prefix('/').ok_or(SelectorError(
+                "must begin each step with '/', like /data/price",
+            ))?;
+            let (name, mut tail) =
+                segment.split_at(segment.find(['/', '[']).unwrap_or(segment.len()));
+            match (name, tail.starts_with('[')) {
+                ("", false) => {
+                    return Err(SelectorError(
+                        "has an empty step after a '/': name a field there",
+                    ));
+                }
+                ("", true) => {}
+                (name, _) => steps.push(Step::Field(name.to_owned())),
+            }
+            while let Some(inside) = tail.strip_prefix('[') {
+                let (inside, behind) = inside
+                    .split_once(']')
+                    .ok_or(SelectorError("has a '[' without its ']'"))?;
+                steps.push(in_brackets(inside)?);
+                tail = behind;
+            }
+            rest = tail;
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            steps,
+        })
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Selector({:?})", self.text)
+    }
+}
+
+/// Why a text is not a valid selector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SelectorError(&'static str);
+
+impl fmt::Display for SelectorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for SelectorError {}
+
+/// Why no number was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SelectError {
+    /// The text is not JSON.
+    NotJson,
+    /// A step found nothing, or a value of the wrong kind.
+    Nothing {
+        /// The step, as written.
+        step: String,
+    },
+    /// The value at the end of the path is not a number.
+    NotNumber,
+    /// The numbers are too large to compute their median.
+    OutOfRange,
+}
+
+impl fmt::Display for SelectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotJson => f.write_str("the answer is not JSON"),
+            Self::Nothing { step } => write!(
+                f,
+                "the answer has nothing at the step {step} of the selector"
+            ),
+            Self::NotNumber => f.write_str("the selector does not lead to a number"),
+            Self::OutOfRange => f.write_str("the numbers are too large"),
+        }
+    }
+}
+
+impl std::error::Error for SelectError {}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Step {
+    Field(String),
+    First { key: String, value: String },
+    Each,
+    Index(usize),
+}
+
+impl Step {
+    fn nothing(&self) -> SelectError {
+        let step = match self {
+            Self::Field(name) => format!("/{name}"),
+            Self::First { key, value } => format!("[{key}={value}]"),
+            Self::Each => "[]".to_owned(),
+            Self::Index(index) => format!("[{index}]"),
+        };
+        SelectError::Nothing { step }
+    }
+}
+
+fn in_brackets(inside: &str) -> Result<Step, SelectorError> {
+    if inside.is_empty() {
+        return Ok(Step::Each);
+    }
+    if let Ok(index) = inside.parse() {
+        return Ok(Step::Index(index));
+    }
+    match inside.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok(Step::First {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }),
+        _ => Err(SelectorError(
+            "has brackets other than [], [0] and [key=value]",
+        )),
+    }
+}
+
+fn walk(value: &RawValue, steps: &[Step], found: &mut Vec<Decimal>) -> Result<(), SelectError> {
+    let Some((step, rest)) = steps.split_first() else {
+        found.push(number(value).ok_or(SelectError::NotNumber)?);
+        return Ok(());
+    };
+    match step {
+        Step::Field(name) => walk(
+            field(value, name).ok_or_else(|| step.nothing())?,
+            rest,
+            found,
+        ),
+        Step::Index(index) => {
+            let items = items(value).ok_or_else(|| step.nothing())?;
+            walk(
+                items.get(*index).ok_or_else(|| step.nothing())?,
+                rest,
+                found,
+            )
+        }
+        Step::First { key, value: wanted } => {
+            let items = items(value).ok_or_else(|| step.nothing())?;
+            let is_wanted =
+                |item: &&&RawValue| field(item, key).is_some_and(|value| text(value) == *wanted);
+            walk(
+                items.iter().find(is_wanted).ok_or_else(|| step.nothing())?,
+                rest,
+                found,
+            )
+        }
+        Step::Each => {
+            // Elements without a number are skipped if at least one has it.
+            let before = found.len();
+            let mut failure = step.nothing();
+            for item in items(value).ok_or_else(|| step.nothing())? {
+                if let Err(error) = walk(item, rest, found) {
+                    failure = error;
+                }
+            }
+            if found.len() > before {
+                Ok(())
+            } else {
+                Err(failure)
+            }
+        }
+    }
+}
+
+fn field<'v>(value: &'v RawValue, name: &str) -> Option<&'v RawValue> {
+    let fields: HashMap<String, &RawValue> = serde_json::from_str(value.get()).ok()?;
+    fields.get(name).copied()
+}
+
+fn items(value: &RawValue) -> Option<Vec<&RawValue>> {
+    serde_json::from_str(value.get()).ok()
+}
+
+/// A string without its quotes; any other value as written.
+fn text(value: &RawValue) -> String {
+    serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned())
+}
+
+fn number(value: &RawValue) -> Option<Decimal> {
+    let text = text(value);
+    let text = text.trim();
+    let plain =
+        |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E');
+    if !text.bytes().all(plain) {
+        return None;
+    }
+    if text.contains(['e', 'E']) {
+        Decimal::from_scientific(text).ok()
+    } else {
+        text.parse().ok()
+    }
+}
+
+/// The median; with an even count, the mean of the two in the middle.
+fn median(mut numbers: Vec<Decimal>) -> Option<Decimal> {
+    numbers.sort();
+    let upper = *numbers.get(numbers.len() / 2)?;
+    if numbers.len() % 2 == 1 {
+        return Some(upper);
+    }
+    let lower = *numbers.get(numbers.len() / 2 - 1)?;
+    lower.checked_add(upper)?.checked_div(Decimal::TWO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn select(selector: &str, json: &str) -> Result<String, SelectError> {
+        let selector: Selector = selector
+            .parse()
+            .unwrap_or_else(|error| panic!("{selector}: {error}"));
+        selector
+            .select(json.as_bytes())
+            .map(|number| number.to_string())
+    }
+
+    #[test]
+    fn numbers_keep_their_digits() {
+        let market = r#" {"data":[{"symbol":"BTC/RUB","askPrice":1},{"symbol":"USDT/RUB","askPrice":81.430000000000001}]} "#;
+        let offers =
+            r#"{"result":{"items":[{"price":"92.10"},{"price":"90"},{"no":1},{"price":"91.5"}]}}"#;
+        for (selector, json, number) in [
+            ("/tether/rub", r#"{"tether":{"rub":79.35}}"#, "79.35"),
+            (
+                "/data[symbol=USDT/RUB]/askPrice",
+                market,
+                "81.430000000000001",
+            ),
+            ("/data[1]/askPrice", market, "81.430000000000001"),
+            ("/result/items[]/price", offers, "91.5"),
+            ("/[]/p", r#"[{"p":1},{"p":2}]"#, "1.50"),
+            ("/[0]", "[7, 8]", "7"),
+            ("/a[0][1]", r#"{"a":[[1,2],[3]]}"#, "2"),
+            ("/a[][]", r#"{"a":[[1,2],[30]]}"#, "2"),
+            (
+                "/a[id=7]/x",
+                r#"{"a":[{"id":6,"x":1},{"id":7,"x":2}]}"#,
+                "2",
+            ),
+            ("/a[k=b=c]/x", r#"{"a":[{"k":"b=c","x":2}]}"#, "2"),
+            ("/a[k=]/x", r#"{"a":[{"k":"","x":2}]}"#, "2"),
+            ("/курс", r#"{"\u043aурс":"8.5e1"}"#, "85"),
+            ("/e", r#"{"e":9.05E+1}"#, "90.5"),
+            ("/e", r#"{"e":9050e-2}"#, "90.50"),
+        ] {
+            assert_eq!(
+                select(selector, json).as_deref(),
+                Ok(number),
+                "{selector} in {json}"
+            );
+        }
+    }
+
+    #[test]
+    fn missing_or_non_numeric_value_is_an_error() {
+        let nothing = |step: &str| SelectError::Nothing {
+            step: step.to_owned(),
+        };
+        for (selector, json, error) in [
+            ("/a", "<html>", SelectError::NotJson),
+            ("/a", r#"{"a":1"#, SelectError::NotJson),
+            ("/a", r#"{"b":1}"#, nothing("/a")),
+            ("/a", "[1]", nothing("/a")),
+            ("/a[0]", r#"{"a":{"0":1}}"#, nothing("[0]")),
+            ("/a[3]", r#"{"a":[1]}"#, nothing("[3]")),
+            ("/a[k=v]", r#"{"a":[{"k":"w"},5]}"#, nothing("[k=v]")),
+            ("/a[]", r#"{"a":[]}"#, nothing("[]")),
+            ("/a[]/x", r#"{"a":[{"y":1}]}"#, nothing("/x")),
+            ("/a", r#"{"a":null}"#, SelectError::NotNumber),
+            ("/a", r#"{"a":"92,5"}"#, SelectError::NotNumber),
+            ("/a", r#"{"a":"9_2"}"#, SelectError::NotNumber),
+            ("/a", r#"{"a":""}"#, SelectError::NotNumber),
+            ("/a", r#"{"a":{"b":1}}"#, SelectError::NotNumber),
+            ("/a", r#"{"a":1e400}"#, SelectError::NotNumber),
+        ] {
+            assert_eq!(select(selector, json), Err(error), "{selector} in {json}");
+        }
+    }
+
+    #[test]
+    fn invalid_selector_is_refused() {
+        for text in [
+            "", "a", "/", "//a", "/a/", "/a[0", "/a[x]", "/a[=x]", "/a[0]b", "/a[-1]",
+        ] {
+            assert!(text.parse::<Selector>().is_err(), "{text}");
+        }
+    }
+}

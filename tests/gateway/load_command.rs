@@ -1,0 +1,188 @@
+//! `tollgate load`: what it counts, and how it exits.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::{Value, json};
+use tollgate::demo::{
+    script::polite,
+    vendor::{Reply, ScriptedVendor},
+};
+
+use crate::{
+    harness::{World, config_text, eventually},
+    support::process::{Start, TOLLGATE, signal},
+    upgrade::{both, funded_key},
+    usage_report::{complained, said},
+};
+
+fn load(url: &str, key: &str, args: &[&str]) -> Child {
+    Command::new(TOLLGATE)
+        .args(["load", "--url", url])
+        .args(args)
+        .env("TOLLGATE_KEY", key)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+async fn finished(load: Child) -> Output {
+    let ended = tokio::task::spawn_blocking(move || load.wait_with_output());
+    ended.await.unwrap().unwrap()
+}
+
+fn report(output: &Output, code: i32) -> Value {
+    serde_json::from_str(&said(output, code)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_survives_a_gateway_that_restarts_and_counts_the_refused_connections() {
+    let vendor = ScriptedVendor::start().await.unwrap();
+    vendor.script(polite);
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let port = port.unwrap().port();
+    let ledger = format!("sqlite:{}", dir.path().join("books.db").display());
+    let listen = format!("listen = \"127.0.0.1:{port}\"\nbase_url");
+    let text = config_text(vendor.address(), &ledger, dir.path().join("outbox.db"))
+        .replace("listen = \"127.0.0.1:0\"\nbase_url", &listen);
+    let config = dir.path().join("tollgate.toml");
+    std::fs::write(&config, text).unwrap();
+    let start = || Start::new(&config, &dir.path().join("log")).spawn();
+    let called = async |calls: usize| {
+        eventually("calls arrive", async || {
+            (vendor.received().len() >= calls).then_some(())
+        })
+        .await;
+    };
+
+    let old = start();
+    let (address, operators) = both(old.serving().await);
+    let key = funded_key(operators).await;
+    let args = "--rate 200 --seconds 600 --calls-max 1000000 --failed-max 100% --json";
+    let args: Vec<&str> = args.split(' ').collect();
+    let running = load(&format!("http://{address}/v1"), &key, &args);
+    called(50).await;
+    old.signal("-TERM");
+    assert_eq!(old.ended().await.code(), Some(0));
+    let before = vendor.received().len();
+    // Calls are due every 5 ms, and a process needs longer to start and to open its ledger.
+    let new = start();
+    new.serving().await;
+    called(before + 50).await;
+    signal("-INT", running.id());
+    let report = report(&finished(running).await, 0);
+
+    assert!(report["answered"].as_u64().unwrap() >= 90, "{report}");
+    assert!(
+        report["errors"]["no connection"].as_u64().unwrap() > 0,
+        "{report}"
+    );
+    assert_eq!(report["statuses"]["200"], report["answered"]);
+    let whole = &report["whole_call_ms"];
+    assert_eq!(whole["count"], report["answered"], "{report}");
+    assert!(whole["p50"].as_f64() <= whole["max"].as_f64(), "{report}");
+}
+
+#[tokio::test]
+async fn failed_calls_decide_the_exit_code_by_a_threshold() {
+    let world = World::start().await;
+    let key = world.key().await.secret;
+    // The first call is the check of address, key and request. Of the 11 others every second one fails.
+    world.vendor.script({
+        let calls = std::sync::atomic::AtomicU32::new(0);
+        move |received| {
+            let call = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if call.is_multiple_of(2) {
+                return polite(received);
+            }
+            Reply::json(400, &json!({ "error": { "message": "no" } }))
+        }
+    });
+    for (failed_max, code) in [("0", 1), ("5", 1), ("6", 0), ("54%", 1), ("55%", 0)] {
+        let args = "--calls-max 12 --connections 1 --json --failed-max";
+        let args: Vec<&str> = args.split(' ').chain([failed_max]).collect();
+        let output = finished(load(&world.url(""), &key, &args)).await;
+        let report = report(&output, code);
+        assert_eq!(
+            report["statuses"],
+            json!({ "200": 5, "400": 6 }),
+            "{report}"
+        );
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            errors.contains("6 of 11 calls failed"),
+            code == 1,
+            "{errors}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn requests_of_ones_own_are_sent_in_turn_and_streams_are_timed_by_the_piece() {
+    let world = World::start().await;
+    world.vendor.script(polite);
+    let key = world.key().await.secret;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.ndjson");
+    let body = |text: &str| json!({ "model": "chat", "stream": true, "max_tokens": 5, "messages": [{ "role": "user", "content": text }] });
+    std::fs::write(&file, format!("{}\n{}\n", body("один"), body("два"))).unwrap();
+    let file = file.to_str().unwrap();
+    let args = [
+        "--request",
+        file,
+        "--calls-max",
+        "5",
+        "--connections",
+        "1",
+        "--json",
+    ];
+    let report = report(&finished(load(&world.url(""), &key, &args)).await, 0);
+    assert_eq!(report["answered"], 4, "{report}");
+    assert_eq!(report["first_chunk_ms"]["count"], 4, "{report}");
+    let received = world.vendor.received();
+    let texts: Vec<_> = received
+        .iter()
+        .map(|call| call.json()["messages"][0]["content"].clone())
+        .collect();
+    // The check sends the first request too.
+    assert_eq!(texts, ["один", "один", "два", "один", "два"]);
+}
+
+#[tokio::test]
+async fn a_mistake_is_reported_once_before_the_load() {
+    let world = World::start().await;
+    let key = world.key().await.secret;
+    let url = world.url("");
+    for (url, key, args, code, says) in [
+        (url.as_str(), "tg-wrong", &["--model", "m"][..], 1, "401"),
+        (
+            "http://127.0.0.1:1",
+            &key,
+            &["--model", "m"],
+            69,
+            "no connection",
+        ),
+        (
+            &url,
+            &key,
+            &["--model", "no-such-model"],
+            1,
+            "no-such-model",
+        ),
+        (
+            &url,
+            &key,
+            &["--request", "no-such-file"],
+            74,
+            "cannot read",
+        ),
+        (&url, &key, &["--failed-max", "many"], 64, "a share like 1%"),
+    ] {
+        let errors = complained(&finished(load(url, key, args)).await, code);
+        assert!(errors.contains(says), "{errors}");
+    }
+}

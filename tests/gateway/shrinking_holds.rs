@@ -1,0 +1,295 @@
+//! Holds that shrink: the holds of a coding agent's calls at their start, once the vendor has counted their input, and
+//! at their end.
+//!
+//! `cargo test --test gateway holds_table -- --nocapture` prints the numbers of `docs/prices.md`.
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    checks::micro,
+    harness::{Key, Setup, World, eventually, with},
+    ops::Op,
+    replies::{Running, Tokens},
+};
+
+/// A large model at 104 ₽ for a USDT, with 32 000 tokens of output.
+const RATES: [&str; 4] = ["10", "0.25", "50", "12.5"];
+const OUTPUT_TOKENS_MAX: u64 = 32_000;
+
+const fn rubles(count: i64) -> i64 {
+    count * 1_000_000
+}
+
+/// A conversation of an agent, which grows with each call.
+#[derive(Clone)]
+struct Agent {
+    turns: Vec<Value>,
+    tokens: u64,
+}
+
+impl Agent {
+    /// With about this many bytes of text, at four bytes a token.
+    fn new(name: &str, bytes: usize) -> Self {
+        let mut agent = Self {
+            turns: Vec::new(),
+            tokens: 0,
+        };
+        let text = format!("{name} reads: fn main() {{ println!(\"hello\"); }}\n");
+        agent.say("user", &text.repeat(bytes / text.len()));
+        agent
+    }
+
+    fn say(&mut self, role: &str, text: &str) {
+        self.turns
+            .push(json!({ "role": role, "content": [{ "type": "text", "text": text }] }));
+        self.tokens += text.len() as u64 / 4;
+    }
+
+    /// The agent reads the last answer, and another file.
+    fn goes_on(&mut self) {
+        self.say("assistant", "раз два");
+        self.say("user", &"The file does not exist.\n".repeat(80));
+    }
+
+    /// The next call, with a mark for the cache at its last turn, as Claude Code writes it.
+    fn body(&self) -> Value {
+        let mut turns = self.turns.clone();
+        let last = turns.last_mut().unwrap();
+        last["content"][0]["cache_control"] = json!({ "type": "ephemeral" });
+        json!({
+            "model": "messages", "max_tokens": OUTPUT_TOKENS_MAX,
+            "system": [{ "type": "text", "text": "You are an agent.", "cache_control": { "type": "ephemeral" } }],
+            "messages": turns,
+        })
+    }
+}
+
+/// A stream whose vendor counts `first` in its first event, and `last` in the one before its last.
+fn stream(first: Tokens, last: Tokens) -> Reply {
+    let usage = |tokens: Tokens| tokens.usage(Op::Messages);
+    let event = |event: Value| {
+        format!(
+            "event: {}\ndata: {event}\n\n",
+            event["type"].as_str().unwrap()
+        )
+    };
+    let start = json!({ "id": "msg_1", "type": "message", "role": "assistant", "model": "x", "content": [],
+        "stop_reason": null, "stop_sequence": null, "usage": usage(first) });
+    let text = |text: &str| json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": text } });
+    let events = [
+        json!({ "type": "message_start", "message": start }),
+        json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "" } }),
+        text("раз "),
+        text("два"),
+        json!({ "type": "content_block_stop", "index": 0 }),
+        json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn", "stop_sequence": null }, "usage": usage(last) }),
+        json!({ "type": "message_stop" }),
+    ];
+    Reply::stream(events.map(event))
+}
+
+/// A vendor that has all but the latest turn in its cache, and states that at once.
+fn honest(tokens: u64) -> Reply {
+    let counted = Tokens {
+        input: 4,
+        cached_input: tokens * 98 / 100,
+        cache_write: tokens * 2 / 100,
+        output: 1,
+    };
+    let last = Tokens {
+        output: 300,
+        ..counted
+    };
+    stream(counted, last)
+}
+
+async fn start(edit: &str) -> World {
+    let [input, cached, output, write] = RATES;
+    Setup::default()
+        .edit("fixed = \"100\"", "fixed = \"104\"")
+        .edit(
+            "input = \"10\", cached_input = \"1\", output = \"20\", cache_write = \"5\"",
+            &format!("input = \"{input}\", cached_input = \"{cached}\", output = \"{output}\", cache_write = \"{write}\""),
+        )
+        .edit("output_tokens_max = 4000", &format!("output_tokens_max = {OUTPUT_TOKENS_MAX}"))
+        .edit("[ledger]\n", &format!("[ledger]\n{edit}\n"))
+        .start()
+        .await
+}
+
+/// A finished call's receipt.
+async fn called(world: &World, key: &Key, body: &Value, reply: Reply) -> Value {
+    world.vendor.script(move |_| reply.clone());
+    let body = with(body.clone(), json!({ "stream": true }));
+    let answer = world.messages(key, &body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let receipt = world.receipt(&answer.number()).await;
+    world.settled(key).await;
+    receipt
+}
+
+/// The amounts on a receipt that were held at the start, and at the end.
+fn held(receipt: &Value) -> (i64, i64) {
+    let first = micro(&receipt["held_rub"]);
+    let last = &receipt["held_at_end_rub"];
+    (first, if last.is_null() { first } else { micro(last) })
+}
+
+#[tokio::test]
+async fn holds_table() {
+    let world = start("").await;
+    let key = world.key_with("acme", "3000", json!({})).await;
+    let mut agent = Agent::new("main", 912_000 * 200_000 / 228_000);
+    println!("| | held at start, ₽ | held at end, ₽ | charged, ₽ |\n|---|---:|---:|---:|");
+    let row = |what: &str, receipt: &Value| {
+        let (first, last) = held(receipt);
+        let [first, last] = [first, last].map(|micro| micro as f64 / 1e6);
+        let charged = micro(&receipt["charged_rub"]) as f64 / 1e6;
+        println!("| {what} | {first:.2} | {last:.2} | {charged:.2} |");
+    };
+    let first = called(&world, &key, &agent.body(), honest(agent.tokens)).await;
+    row("first call of the conversation, and of the vendor", &first);
+    assert!(held(&first).0 > rubles(800), "{first}");
+
+    agent.goes_on();
+    let body = agent.body();
+    let running =
+        Running::start_with(&world, Op::Messages, &key, &body, honest(agent.tokens)).await;
+    let begun = std::time::Instant::now();
+    eventually("the hold is lowered", async || {
+        let account = world.account(&key).await;
+        (micro(&account["held_rub"]) <= rubles(185)).then_some(())
+    })
+    .await;
+    let lowered = begun.elapsed();
+    let number = running.number.clone();
+    running.finish().await;
+    let second = world.receipt(&number).await;
+    row("the next call", &second);
+    println!("\nlowered {} ms after the first text", lowered.as_millis());
+    let (at_start, at_end) = held(&second);
+    assert!(at_start <= rubles(430), "{second}");
+    assert!(at_end <= rubles(185), "{second}");
+    assert_eq!(second["held_max_rub"], second["held_rub"], "{second}");
+    assert!(micro(&second["charged_rub"]) <= at_end, "{second}");
+}
+
+#[tokio::test]
+async fn first_count_is_believed_once_it_proved_right_and_not_after_it_was_exceeded() {
+    let world = start("").await;
+    let key = world.key_with("acme", "9000", json!({})).await;
+    let mut calls = 0;
+    let mut call = async |reply: fn(u64) -> Reply| {
+        calls += 1;
+        let agent = Agent::new(&format!("agent {calls}"), 200_000);
+        let receipt = called(&world, &key, &agent.body(), reply(agent.tokens)).await;
+        let (first, last) = held(&receipt);
+        let charged = micro(&receipt["charged_rub"]);
+        assert!(charged <= first, "{receipt}");
+        assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
+        last < first
+    };
+    let guess = |tokens: u64| {
+        let first = Tokens {
+            input: 5,
+            ..Tokens::default()
+        };
+        let last = Tokens {
+            input: tokens,
+            output: 10,
+            ..Tokens::default()
+        };
+        stream(first, last)
+    };
+    assert!(!call(honest).await, "not proved yet");
+    assert!(call(honest).await);
+    // The account's free money pays for the difference.
+    assert!(call(guess).await, "believed once too often");
+    assert!(!call(honest).await, "not any more");
+    assert!(!call(honest).await);
+}
+
+#[tokio::test]
+async fn count_of_zero_and_calls_with_searches_keep_their_hold() {
+    let search = ", web_search_call = \"10\" }";
+    let world = Setup::default()
+        .edit(
+            "cache_write = \"5\" }",
+            &format!("cache_write = \"5\"{search}"),
+        )
+        .start()
+        .await;
+    let key = world.key_with("acme", "9000", json!({})).await;
+    let zero = |tokens: u64| {
+        let last = Tokens {
+            input: tokens,
+            output: 10,
+            ..Tokens::default()
+        };
+        stream(Tokens::default(), last)
+    };
+    let tools = json!({ "max_tokens": 100, "tools": [{ "type": "web_search_20250305", "name": "web_search", "max_uses": 1 }] });
+    for (fields, reply) in [
+        (json!({ "max_tokens": 100 }), honest as fn(u64) -> Reply),
+        (tools, honest),
+        (json!({ "max_tokens": 100 }), zero),
+    ] {
+        let agent = Agent::new("agent", 200_000);
+        let body = with(agent.body(), fields.clone());
+        let receipt = called(&world, &key, &body, reply(agent.tokens)).await;
+        let (first, last) = held(&receipt);
+        assert_eq!(first, last, "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn known_conversation_holds_less_for_its_own_key_alone() {
+    for (edit, is_known) in [("", true), ("hold_conversations_max = 0", false)] {
+        let world = start(edit).await;
+        let key = world.key_with("acme", "9000", json!({})).await;
+        let other = world.another_key("acme", json!({})).await;
+        let mut agent = Agent::new("agent", 200_000);
+        let first = called(&world, &key, &agent.body(), honest(agent.tokens)).await;
+        agent.goes_on();
+        let body = agent.body();
+        let foreign = called(&world, &other, &body, honest(agent.tokens)).await;
+        let own = called(&world, &key, &body, honest(agent.tokens)).await;
+        assert!(held(&foreign).0 >= held(&first).0, "{foreign}");
+        assert_eq!(held(&own).0 < held(&first).0, is_known, "{own}");
+        assert!(micro(&own["charged_rub"]) <= held(&own).1);
+    }
+}
+
+#[tokio::test]
+async fn estimate_shows_the_hold_of_a_known_conversation() {
+    let world = start("").await;
+    let key = world.key_with("acme", "9000", json!({})).await;
+    let agent = Agent::new("agent", 200_000);
+    let estimate = async |stream: bool| {
+        let body = with(agent.body(), json!({ "stream": stream }));
+        let url = world.url("/v1/tollgate/estimate");
+        let headers = [
+            ("x-api-key", key.secret.as_str()),
+            ("content-type", "application/json"),
+            ("anthropic-version", "2026-10-21"),
+        ];
+        let body = body.to_string().into();
+        let req = crate::harness::request(http::Method::POST, &url, &headers, body);
+        world.ask(req).await.json()
+    };
+    let hold = |estimate: &Value, field: &str| micro(&estimate[field]);
+    let before = estimate(true).await;
+    assert_eq!(hold(&before, "hold_min_rub"), hold(&before, "hold_rub"));
+    let receipt = called(&world, &key, &agent.body(), honest(agent.tokens)).await;
+    assert_eq!(hold(&before, "hold_rub"), held(&receipt).0);
+
+    let after = estimate(true).await;
+    assert!(hold(&after, "hold_rub") < hold(&before, "hold_rub"));
+    let again = called(&world, &key, &agent.body(), honest(agent.tokens)).await;
+    let (first, last) = held(&again);
+    assert_eq!(hold(&after, "hold_rub"), first);
+    assert!(hold(&after, "hold_min_rub") <= last, "{after} {again}");
+    let plain = estimate(false).await;
+    assert_eq!(hold(&plain, "hold_min_rub"), hold(&plain, "hold_rub"));
+}

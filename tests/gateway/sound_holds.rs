@@ -1,0 +1,100 @@
+//! Large documents hold what they can cost, and callers see the usage that they are charged for.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    checks::micro,
+    harness::{Setup, World, chat_body, with},
+    ops::Op,
+    replies::answer,
+};
+
+/// 8 MB that begin like a PDF, in which no page can be counted.
+fn large_pdf() -> Value {
+    let mut file = b"%PDF-1.7\n".to_vec();
+    file.extend((0..8_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8));
+    let data = format!("data:application/pdf;base64,{}", STANDARD.encode(file));
+    json!({ "type": "file", "file": { "filename": "a.pdf", "file_data": data } })
+}
+
+#[tokio::test]
+async fn ten_large_documents_at_once_on_a_balance_for_ten_texts_lose_nothing() {
+    // A document of this size fills the window, which is what the vendor bills.
+    const WINDOW: u64 = 1_000_000;
+    let limit = "output_tokens_max = 4000\ninput_tokens_max = 1000000";
+    let world = Setup::default()
+        .edit("output_tokens_max = 4000", limit)
+        .start()
+        .await;
+    let usage =
+        json!({ "prompt_tokens": WINDOW, "completion_tokens": 5, "total_tokens": WINDOW + 5 });
+    let reply = Reply::json(200, &answer(Op::Chat, "x", &usage));
+    world.vendor.script(move |_| reply.clone());
+    let part = json!({ "type": "text", "text": "What is in it?" });
+    let content = json!([part, large_pdf()]);
+    let body = with(
+        chat_body("x"),
+        json!({ "messages": [{ "role": "user", "content": content }] }),
+    );
+    // Ten holds of a text are a ruble; the window alone costs a hundred.
+    for (account, rubles, accepted_max) in [("texts", "1", 0), ("one", "150", 1)] {
+        let key = world.key_with(account, rubles, json!({})).await;
+        let calls = (0..10).map(|_| world.chat(&key, &body));
+        let answers = futures_util::future::join_all(calls).await;
+        let accepted = answers.iter().filter(|answer| answer.status == 200).count();
+        assert!(accepted <= accepted_max, "{account}: {accepted}");
+        for answer in &answers {
+            assert!(
+                matches!(answer.status.as_u16(), 200 | 401 | 403 | 503),
+                "{answer:?}"
+            );
+        }
+        let account = world.settled(&key).await;
+        assert_eq!(account["loss_rub"], "0.00", "{account}");
+        assert!(micro(&account["balance_rub"]) >= 0, "{account}");
+    }
+}
+
+#[tokio::test]
+async fn a_translated_stream_without_usage_states_what_is_charged() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let chunk = |delta: Value, finish: Value| {
+        let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
+        format!(
+            "data: {}\n\n",
+            json!({ "id": "c1", "model": "m", "choices": [choice] })
+        )
+    };
+    let events = [
+        chunk(
+            json!({ "content": "Рассеяние света в атмосфере." }),
+            Value::Null,
+        ),
+        chunk(json!({}), "stop".into()),
+        "data: [DONE]\n\n".to_owned(),
+    ];
+    let reply = Reply::stream(events);
+    world.vendor.script(move |_| reply.clone());
+    let body = json!({ "model": "chat", "max_tokens": 100, "stream": true,
+        "messages": [{ "role": "user", "content": "Почему небо синее?" }] });
+    let answered = world.messages(&key, &body).await;
+    let receipt = world.receipt(&answered.number()).await;
+    let text = answered.text();
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let mut events = events.map(|data| serde_json::from_str::<Value>(data).unwrap());
+    let delta = events
+        .rfind(|data| data["type"] == "message_delta")
+        .unwrap();
+    assert_eq!(
+        delta["usage"]["input_tokens"], receipt["usage"]["input"],
+        "{text} {receipt}"
+    );
+    assert_eq!(
+        delta["usage"]["output_tokens"], receipt["usage"]["output"],
+        "{text} {receipt}"
+    );
+    assert_eq!(receipt["estimated"], true, "{receipt}");
+}

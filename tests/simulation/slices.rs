@@ -1,0 +1,152 @@
+//! A call whose hold covers its output slice by slice: it shrinks when the answer begins, and grows before a slice is
+//! used up. If it may not grow, the answer ends.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tollgate_layers::{
+    key::{AccountId, KeyId},
+    money::MicroRub,
+    reserve::{
+        ledger::{Adjusted, Adjustment, Ledger, LedgerError},
+        outbox::Outbox,
+    },
+};
+
+use crate::{
+    disk::SimLog,
+    ledger::SimLedger,
+    plan::CallPlan,
+    vendor::{Short, cost},
+    world::Sim,
+};
+
+/// A gateway's ledger.
+pub(crate) type GatewayLedger = Outbox<SimLedger, SimLog>;
+
+type Answered = Pin<Box<dyn Future<Output = Result<Adjusted, LedgerError>> + Send>>;
+
+/// The hold of a running call.
+pub(crate) struct Slices {
+    sim: Arc<Sim>,
+    ledger: GatewayLedger,
+    first: Adjustment,
+    input_tokens: u64,
+    /// Output tokens of a slice; `None` if the hold is not adjusted.
+    slice: Option<u64>,
+    /// Output tokens that the call may have at most.
+    most: u64,
+    /// Output tokens that the hold covers at least.
+    covered: u64,
+    sequence: u32,
+    /// The last adjustment, until the ledger has answered it: the output tokens that it pays for.
+    under_way: Option<(u64, Answered)>,
+}
+
+impl Slices {
+    pub(crate) fn new(
+        sim: &Arc<Sim>,
+        ledger: &GatewayLedger,
+        plan: &CallPlan,
+        paid_tokens: u64,
+    ) -> Self {
+        let (account, key): (AccountId, KeyId) = (plan.account.clone(), plan.key.clone());
+        Self {
+            sim: Arc::clone(sim),
+            ledger: ledger.clone(),
+            first: Adjustment {
+                number: plan.number,
+                account,
+                key,
+                sequence: 0,
+                amount: MicroRub::ZERO,
+            },
+            input_tokens: plan.order.input_tokens,
+            slice: plan.order.slice_tokens,
+            most: paid_tokens,
+            covered: paid_tokens,
+            sequence: 0,
+            under_way: None,
+        }
+    }
+
+    /// The answer begins: the hold shrinks to the first slice.
+    pub(crate) fn begin(&mut self) {
+        if let Some(slice) = self.slice.filter(|slice| *slice < self.covered) {
+            self.adjust(slice);
+            // The smaller hold may be in force from here on.
+            self.covered = slice;
+            let held = cost(self.input_tokens + slice);
+            self.sim.log(self.first.number, |call| call.held = held);
+        }
+    }
+
+    /// The most output that the call may have if `served` tokens were served; pending while the next slice is not
+    /// granted and the last one is used up.
+    pub(crate) fn poll_covered(&mut self, cx: &mut Context<'_>, served: u64) -> Poll<u64> {
+        let slice = self.slice.unwrap_or_default();
+        loop {
+            let needs_more = self.covered < self.most && served + slice / 2 >= self.covered;
+            let shrinks = |target: u64| target <= self.covered;
+            match &mut self.under_way {
+                // A larger hold does not wait for the answer to the smaller one.
+                Some((target, _)) if needs_more && shrinks(*target) => self.grow(slice),
+                None if needs_more => self.grow(slice),
+                None => return Poll::Ready(self.covered),
+                Some((target, answer)) => match answer.as_mut().poll(cx) {
+                    Poll::Ready(answer) => {
+                        let target = *target;
+                        self.under_way = None;
+                        self.answered(target, &answer);
+                    }
+                    Poll::Pending if served < self.covered || !needs_more => {
+                        return Poll::Ready(self.covered);
+                    }
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    }
+
+    /// Output tokens after which nothing more is granted.
+    pub(crate) const fn most(&self) -> u64 {
+        self.most
+    }
+
+    fn grow(&mut self, slice: u64) {
+        self.adjust(self.most.min(self.covered + slice.max(1)));
+    }
+
+    fn adjust(&mut self, output: u64) {
+        self.sequence += 1;
+        let adjustment = Adjustment {
+            sequence: self.sequence,
+            amount: cost(self.input_tokens + output),
+            ..self.first.clone()
+        };
+        let ledger = self.ledger.clone();
+        let answer = Box::pin(async move { ledger.adjust(&adjustment).await });
+        self.under_way = Some((output, answer));
+    }
+
+    fn answered(&mut self, output: u64, answer: &Result<Adjusted, LedgerError>) {
+        let number = self.first.number;
+        self.sim
+            .note(|| format!("adjusted {} to {output} tokens: {answer:?}", Short(number)));
+        if output <= self.covered {
+            return;
+        }
+        match answer {
+            Ok(Adjusted::Held(held)) => {
+                self.covered = output;
+                let held = *held;
+                self.sim.log(number, |call| call.held = held);
+            }
+            // The answer ends with what is covered.
+            _ => self.most = self.covered,
+        }
+    }
+}
