@@ -70,16 +70,17 @@ pub fn callers(
     let notified = admission.clone()
         .layer(parts.address_rate()) //       429          per address, as for callers
         .layer(BodyLimitLayer::default()); // 408 413      64 KiB; the content is not trusted
-    let authenticated = admission
+    let strangers = admission
         .layer(parts.address_rate()) //       429          per address, before the key is looked up
-        .layer(parts.guesses()) //            429          per address, only unknown keys; known keys pass
+        .layer(parts.guesses()); //           429          per address, only unknown keys; known keys pass
+    let keyed = ServiceBuilder::new()
         .layer(parts.auth()) //               401 403 503  + Caller; removes the key from the request
         .layer(RecordLayer(record::known))
         .layer(parts.key_rate()); //          429          per key, per second
-    let metered = authenticated.clone()
+    let metered = ServiceBuilder::new()
         .layer(parts.key_minute_rate().early()) // 429     per key, per minute; with Redis, awaited below the hold
         .layer(parts.key_tokens().early()); // 429         per key, tokens per minute; the settler reports usage
-    let authenticated = authenticated
+    let authenticated = ServiceBuilder::new()
         .layer(parts.key_minute_rate()); //   429          per key, per minute
     let free = authenticated.clone()
         .layer(parts.key_tokens()); //        429          calls that cost nothing
@@ -89,6 +90,10 @@ pub fn callers(
         .layer(parts.parse.clone()) //        400 408 413 415 503  bounds the body; Request<B> → Request<Call>
         .layer(RecordLayer(record::parsed))
         .layer(parts.select()); //            400 503 403  → Request<Priced>: one snapshot for the whole call
+    // Boxed above and below the key: the compiler sees these layers once, and not once for each path.
+    let with_key = |below: BoxedService<RequestBody>| -> BoxedService<RequestBody, PathBody> {
+        boxed(strangers.clone().service(boxed(keyed.clone().service(from_boxed(below)))))
+    };
 
     // The way to a vendor, in three boxes: compile time doubles with every nested layer.
     let inference = ServiceBuilder::new()
@@ -107,16 +112,16 @@ pub fn callers(
         .layer(parts.idempotency()) //        400 409 422 429  repeated calls run once; above prices, which may have changed
         .layer(parts.select())
         .service(boxed_with_body(inference));
-    let inference = boxed(metered.service(from_boxed(inference)));
+    let inference = with_key(boxed(metered.service(from_boxed(inference))));
 
     // Nothing is held for these two.
     let count = parsed.clone().service(boxed(CountTokens::new(upstream.clone())));
-    let count = boxed(free.clone().service(from_boxed(count)));
+    let count = with_key(boxed(free.clone().service(count)));
     let estimate = ServiceBuilder::new()
         .map_request(estimate::as_call::<RequestBody>) //  sets the operation, which the path does not determine
         .layer(parsed)
         .service(boxed(estimate::Estimate::new(store.clone(), parts.tariff.clone())));
-    let estimate = boxed(free.service(from_boxed(estimate)));
+    let estimate = with_key(boxed(free.service(estimate)));
 
     let document = |answer: catalog::Answer<RequestBody>| {
         let live = Arc::clone(live);
@@ -126,11 +131,11 @@ pub fn callers(
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
         Route::Estimate => estimate.clone(),
-        Route::Key | Route::Models | Route::Model => boxed(authenticated.clone().service(KeyInfo::new(Arc::clone(live), store.clone()))),
-        Route::Receipts | Route::Receipt => boxed(authenticated.clone().service(Receipts::new(store.clone()))),
-        Route::Spending => boxed(authenticated.clone().service(Spending::new(store.clone()))),
-        Route::OwnKeys | Route::OwnKey => boxed(changing.clone().service(OwnKeys::new(Arc::clone(live), store.clone()))),
-        Route::Payments | Route::AutoTopup => boxed(changing.clone().service(payments::KeyPayments::new(paying.clone()))),
+        Route::Key | Route::Models | Route::Model => with_key(boxed(authenticated.clone().service(KeyInfo::new(Arc::clone(live), store.clone())))),
+        Route::Receipts | Route::Receipt => with_key(boxed(authenticated.clone().service(Receipts::new(store.clone())))),
+        Route::Spending => with_key(boxed(authenticated.clone().service(Spending::new(store.clone())))),
+        Route::OwnKeys | Route::OwnKey => with_key(boxed(changing.clone().service(OwnKeys::new(Arc::clone(live), store.clone())))),
+        Route::Payments | Route::AutoTopup => with_key(boxed(changing.clone().service(payments::KeyPayments::new(paying.clone())))),
         Route::Notification => boxed(notified.clone().service(payments::Notifications::new(paying.clone()))),
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),

@@ -33,9 +33,10 @@ def all_texts():
 
 
 def subjects():
-    """Subjects of the commits since the last tag. Without a tag: of the newest ones, as many as the clone has."""
-    tag = git("describe", "--tags", "--abbrev=0", check=False).strip()
-    commits = f"{tag}..HEAD" if tag else "HEAD"
+    """Subjects of the newest commits: since the last tag, or else since the commit that added this check."""
+    start = git("describe", "--tags", "--abbrev=0", check=False).strip()
+    start = start or git("log", "--diff-filter=A", "--format=%h", "-n", "1", "--", "tests/docs/style.py").strip()
+    commits = f"{start}..HEAD" if start else "HEAD"
     for line in git("log", "--no-merges", "--format=%h %s", "-n", str(SUBJECTS), commits).splitlines():
         commit, _, subject = line.partition(" ")
         yield Text("commit subject", commit, 1, subject)

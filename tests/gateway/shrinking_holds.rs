@@ -156,7 +156,7 @@ async fn holds_table() {
     let body = agent.body();
     let running =
         Running::start_with(&world, Op::Messages, &key, &body, honest(agent.tokens)).await;
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     eventually("the hold is lowered", async || {
         let account = world.account(&key).await;
         (micro(&account["held_rub"]) <= rubles(185)).then_some(())
