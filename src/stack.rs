@@ -1,31 +1,28 @@
-//! The path of a request through the layers, top to bottom: for callers and for operators. Nothing else assembles
-//! services; `parts` has the layers' settings.
+//! The path of a caller's request through the layers, top to bottom; `operators` has the operators' path, and `parts` the
+//! layers' settings. Nothing else assembles services.
 //!
 //! Below the callers' router a request changes its type at each step, so that a wrong order does not compile. `server`
 //! passes requests to the top, with the client's address in each. The settler ends what `reserve` holds, without
 //! delaying the caller. Every [`Error`](tollgate_layers::Error) goes up to `respond`, the only layer that turns it into
 //! an HTTP answer; operators' refusals have a type of their own, which `AnswerRefusalsLayer` answers.
 
+mod operators;
 mod parts;
 
 use std::{convert::Infallible, future::ready, sync::Arc};
 
 use http::{Request, Response};
-use http_body::Body;
 use tollgate_layers::{
-    body::AnswerBody, error::BoxError, in_flight, rate_limit::RateVerdictLayer,
-    request_number::RequestNumberLayer, respond, translate::TranslateLayer,
+    body::AnswerBody, in_flight, rate_limit::RateVerdictLayer, request_number::RequestNumberLayer,
+    respond, translate::TranslateLayer,
 };
 use tower::{Service, ServiceBuilder};
 
 use self::parts::Parts;
 use crate::{
-    admin::{self, Admin, AdminAuthLayer, AnswerRefusalsLayer, OperatorsShape, WhichCall},
-    config::AdminConfig,
-    console::ConsoleLayer,
     edge::{
         body_limit::BodyLimitLayer,
-        head::{HeadLayer, HeadLimits},
+        head::HeadLayer,
         panics::{self, PanicsLayer},
         router::{BoxedService, PathBody, Router, boxed, boxed_with_body, from_boxed},
         routes::{Route, Routes},
@@ -35,21 +32,19 @@ use crate::{
         catalog, connect, count_tokens::CountTokens, estimate, key_info::KeyInfo, openapi,
         own_keys::OwnKeys, page, payments, receipts::Receipts, spending::Spending, usage_page,
     },
-    observe::metrics::{Metrics, requests::LimitedBy},
     observe::record::{self, AttemptsLayer, ObserveLayer, RecordLayer},
 };
 
-pub use self::parts::Shared;
+pub use self::{
+    operators::{OperatorsAnswer, operators},
+    parts::Shared,
+};
 
 /// Answer of the outermost layer for callers.
 pub type Answer = Response<
     respond::ResponseBody<
         record::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,
     >,
->;
-/// Answer of the outermost layer for operators.
-pub type OperatorsAnswer = Response<
-    respond::ResponseBody<panics::ResponseBody<admin::AnswerBody, WhichCall>, OperatorsShape>,
 >;
 
 /// Builds the service for callers.
@@ -153,29 +148,4 @@ pub fn callers(
         .layer(HeadLayer::new(shared.limits.head.clone())) // 400 414 431  before any layer uses the head
         .layer(parts.wrong_paths()) //        429          per address: unknown paths count like known ones
         .service(Router::new(routes, service_of)) //       404 405
-}
-
-/// Builds the service for operators.
-#[rustfmt::skip] // As above.
-pub fn operators<B>(
-    config: &AdminConfig,
-    metrics: &Metrics,
-    admin: Admin,
-    console: ConsoleLayer,
-) -> impl Service<Request<B>, Response = OperatorsAnswer, Error = Infallible, Future: Send>
-+ Clone + Send + Sync + 'static
-where
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-{
-    let respond = respond::RespondLayer::new(respond::Language::En).shaped_by(OperatorsShape).without_log();
-    ServiceBuilder::new()
-        .layer(RequestNumberLayer::new()) //               + RequestNumber
-        .layer(respond) //                                 Error → JSON in the operators' form; above it: Infallible
-        .layer(PanicsLayer::new().witnessed_by::<WhichCall>()) // 500  in the call and in its body; logs the route
-        .layer(HeadLayer::new(HeadLimits::OF_THE_SERVER)) // 400  one length, one host; only the server's limits
-        .layer(AnswerRefusalsLayer) //                     Refusal → its answer; above it an Error is a fault or of the head
-        .layer(AdminAuthLayer::new(config, metrics.requests.limited(LimitedBy::AdminKey))) // 401 403 429  the key if the route needs it, else the host; unknown paths get their 404 below
-        .layer(BodyLimitLayer::default()) //  408 413      Request<B> → Request<UnreadBody>: read on request of the handler
-        .layer(console) //                    303 401 403 429  pages for signed-in operators; they call the routes below
-        .service(admin::Routes::new(admin)) // 404 405, and the ledger's errors
 }

@@ -12,7 +12,8 @@ use toml::{
 
 use super::{
     error::{ConfigError, Errors},
-    presets::{self, Origins},
+    preset_merge::{self, Origins},
+    presets,
     raw::RawConfig,
 };
 use crate::text::similar::nearest;
@@ -43,7 +44,7 @@ impl<'t> Document<'t> {
             return None;
         }
         let mut merged = root.clone();
-        let origins = presets::lay_under(merged.get_mut(), errors);
+        let origins = preset_merge::lay_under(merged.get_mut(), errors);
         Some(Self {
             text,
             root,

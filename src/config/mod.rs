@@ -38,6 +38,7 @@ mod listen;
 mod model;
 mod oidc;
 mod payments;
+mod preset_merge;
 mod presets;
 mod price_lists;
 mod prices;

@@ -115,6 +115,12 @@ on_every_store! {
     an_expired_hold_is_settled_late_and_once
     a_number_never_held_is_forced_while_fresh_and_stale_later
     a_settlement_on_a_key_that_holds_nothing_moves_nothing
+    a_smaller_hold_frees_money_at_once
+    a_hold_grows_only_into_free_money
+    an_expired_hold_keeps_no_other_from_growing
+    an_older_adjustment_changes_nothing
+    an_ended_hold_is_not_adjusted
+    a_cost_is_charged_up_to_the_adjusted_hold_and_free_money
     a_dropped_reserve_leaves_nothing_after_its_release
     a_dropped_reserve_leaves_nothing_after_its_time
     a_dropped_reserve_sent_again_is_granted_once
@@ -122,11 +128,15 @@ on_every_store! {
     dropped_settlements_sent_again_charge_once
     a_dropped_release_sent_again_frees_the_hold
     a_dropped_extension_leaves_the_hold
+    a_dropped_adjustment_sent_again_counts_once
+    a_dropped_adjustment_leaves_nothing_after_its_calls_end
     a_dropped_sweep_loses_no_hold
     of_holds_on_several_threads_no_more_is_granted_than_there_is
     a_hold_sent_by_two_threads_is_granted_once
     a_call_settled_by_two_threads_is_charged_once
     of_a_settlement_and_a_release_at_once_one_wins
+    of_holds_grown_on_several_threads_those_that_fit_are_granted
+    an_adjustment_and_a_settlement_at_once_lose_nothing
     a_hold_is_between_the_least_and_the_wanted_amount
     holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
     a_ceiling_can_be_raised_lowered_and_taken_away
@@ -142,6 +152,8 @@ on_every_store! {
     an_extended_hold_lives_on
     only_holds_past_their_time_expire
     a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account
+    account_and_key_have_to_allow_a_larger_hold
+    an_adjusted_hold_expires_whole
     a_settled_call_pays_its_cost_and_frees_its_hold
     a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
     a_cost_beyond_the_hold_stays_below_the_days_ceiling
@@ -159,6 +171,7 @@ on_every_store! {
     only_settled_calls_have_a_receipt
     a_group_spends_no_more_than_its_ceiling_whichever_key_asks
     account_key_and_group_have_to_allow_a_hold
+    a_group_has_to_allow_a_larger_hold
     of_many_calls_at_once_a_group_lets_in_those_that_fit
     a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there
     receipts_of_a_group_come_to_what_it_has_spent

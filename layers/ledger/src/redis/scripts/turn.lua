@@ -273,8 +273,9 @@ elseif word == 'ok' and step ~= 'tell' and not again then
     local leases = call('HLEN', KEYS[6]) - #dead + (record_of and 0 or 1)
     change = math.min(more, math.floor(free / (2 * leases)))
   end
-  -- A refusal here would stop a call that runs, so neither other leases nor a limit of calls stands in its way.
-  if raise > 0 and step ~= 'close' and not refused then
+  -- A refusal here would stop a call that runs, so neither other leases nor a limit of calls prevents it. A lease that is
+  -- only opened has no running calls.
+  if raise > 0 and step == 'go on' and not refused then
     change = change + math.min(raise, math.max(free - change, 0))
   end
   left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)

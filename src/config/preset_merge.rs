@@ -5,7 +5,7 @@ use toml::{
     de::{DeArray, DeString, DeTable, DeValue},
 };
 
-use super::{ABOUT_MODEL, Preset, presets};
+use super::presets::{ABOUT_MODEL, Preset, presets};
 use crate::{config::error::Errors, text::similar::hint};
 
 /// Which fields of the merged file come from a preset.
