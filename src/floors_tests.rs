@@ -1,4 +1,4 @@
-//! The order of the rooms of `src/`, held by reading what each file imports.
+//! Checks the order of the modules of `src/` by reading what each file imports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The rooms from the ground up: a room may use those before it. `node`, which assembles the gateway, is above all that
-/// it is made of; the rooms above `node` run it.
+/// The modules from the bottom up: a module may use those before it. `node`, which assembles the gateway, is above all
+/// of its parts; the modules above `node` run it.
 const FLOORS: [&str; 23] = [
     "text",
     "net",
@@ -48,10 +48,10 @@ const CIRCLES: [(&str, usize); 10] = [
     ("payments/cloudpayments", 4),
 ];
 
-/// A path of modules from the crate's root.
+/// A path of modules from the root of the crate.
 type Module = Vec<String>;
 
-/// The imports of each module, without its tests.
+/// Returns the imports of each module, without its tests.
 fn imports() -> BTreeMap<Module, BTreeSet<Module>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let files = files(&root);
@@ -72,7 +72,7 @@ fn imports() -> BTreeMap<Module, BTreeSet<Module>> {
     imports
 }
 
-/// All source files but tests.
+/// Returns all source files except tests.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder of sources");
     let mut files = Vec::new();
@@ -103,7 +103,7 @@ fn module(root: &Path, file: &Path) -> Module {
     module
 }
 
-/// The paths that a file names after `use`, `crate::`, `super::` or `self::`.
+/// Returns the paths that a file names after `use`, `crate::`, `super::` or `self::`.
 fn paths(text: &str) -> Vec<Module> {
     let code: String = text
         .split("#[cfg(test)]")
@@ -164,7 +164,7 @@ fn expand<'t>(before: &[String], text: &'t str, paths: &mut Vec<Module>) -> &'t 
     }
 }
 
-/// The path from the crate's root; `None` for another crate's.
+/// Returns the path from the crate's root; `None` for another crate's.
 fn absolute(module: &Module, modules: &BTreeSet<Module>, path: &[String]) -> Option<Module> {
     let mut from = module.clone();
     let mut rest = path;
@@ -193,7 +193,7 @@ fn absolute(module: &Module, modules: &BTreeSet<Module>, path: &[String]) -> Opt
 }
 
 #[test]
-fn a_room_uses_only_rooms_below_it() {
+fn module_imports_only_modules_below_it() {
     let floor = |module: &Module| {
         let room = module.first()?;
         FLOORS.iter().position(|known| known == room)
@@ -215,7 +215,7 @@ fn a_room_uses_only_rooms_below_it() {
 }
 
 #[test]
-fn circles_of_files_are_those_that_have_their_reasons() {
+fn import_cycles_of_files_are_only_the_documented_ones() {
     let imports = imports();
     let reach = |from: &Module| {
         let mut seen = BTreeSet::new();

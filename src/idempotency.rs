@@ -47,7 +47,7 @@ impl AnyAnswers {
     }
 }
 
-/// Path of the ledger's file with `.answers` appended.
+/// Returns the path of the ledger's file with `.answers` appended.
 fn beside(path: &Path) -> OsString {
     let mut path = path.as_os_str().to_owned();
     path.push(".answers");
@@ -80,7 +80,7 @@ impl AnswerStore for AnyAnswers {
     }
 }
 
-/// The ledger, for the outcome of a call.
+/// The ledger, which decides about the outcome of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Books {
     pub(crate) store: AnyLedger,
@@ -104,7 +104,7 @@ impl Money for Books {
             AnyLedger::Sqlite(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Redis(outbox) => {
                 let ledger = outbox.ledger();
-                // The other gateway may use leases even if this one does not.
+                // Another gateway may use leases even if this one does not.
                 leased = leased || !ledger.leases_of(account).await?.is_empty();
                 if !leased {
                     ledger.forbid(number, account).await?;

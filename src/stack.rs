@@ -40,7 +40,7 @@ pub use self::{
     parts::Shared,
 };
 
-/// Answer of the outermost layer for callers.
+/// The answer of the outermost layer for callers.
 pub type Answer = Response<
     respond::ResponseBody<
         record::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,

@@ -47,7 +47,7 @@ async fn forward(
     uri.scheme = Some(Scheme::HTTP);
     uri.authority = Some(vendor);
     *req.uri_mut() = Uri::from_parts(uri).expect("a scheme, an authority and a path are a URI");
-    // The client adds the vendor's.
+    // hyper's client adds the vendor's host.
     req.headers_mut().remove(HOST);
     client.request(req).await
 }

@@ -30,7 +30,7 @@ impl Child {
         Self::start_in(Path::new("."), role, args)
     }
 
-    /// The same, in a working directory of its own.
+    /// Starts a role in its own working directory, and waits until it is ready.
     pub(crate) fn start_in(
         directory: &Path,
         role: RoleName,

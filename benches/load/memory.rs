@@ -73,7 +73,7 @@ fn streams_max(wanted: u32) -> anyhow::Result<u32> {
         .find_map(|line| line.strip_prefix("Max open files"))
         .and_then(|line| line.split_ascii_whitespace().nth(1))
         .context("no limit of open files in /proc/self/limits")?;
-    // The limit may be "unlimited".
+    // The limit may be the word "unlimited".
     let files = files.parse().unwrap_or(u32::MAX);
     let allowed = files.saturating_sub(FILES_BESIDE) / 2 / 100 * 100;
     ensure!(
@@ -200,7 +200,7 @@ fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> 
         "rounds": { "rss_bytes": figures(rss), "pss_bytes": figures(pss) },
     });
     if streams > 0 {
-        // Compared with the same process without streams.
+        // Memory that a stream adds: the footprint with streams less that of the same process without.
         let grown = |seen: &Vec<Footprint>| seen[place].rss as f64 - seen[0].rss as f64;
         let each = median(rounds.iter().map(grown)) / f64::from(streams);
         line["bytes_per_stream"] = figure(each);

@@ -14,10 +14,10 @@ use crate::scenario::ScenarioName;
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench load --", after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// Names of the scenarios to run; by default all.
+    /// The names of the scenarios to run; by default all.
     #[arg(value_enum)]
     scenarios: Vec<ScenarioName>,
-    /// Length of a round, in seconds.
+    /// The length of a round, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1.5, value_parser = seconds)]
     seconds: f64,
     /// Rounds of each scenario; the figures are medians over them.
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
     pub(crate) rate_max: u32,
 
-    /// Passed by cargo to every bench.
+    /// An argument that cargo passes to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
     /// The role of this process; set by its parent process, as are all options below.
@@ -78,7 +78,7 @@ pub(crate) enum Ledger {
 }
 
 impl Ledger {
-    /// The name on the command line.
+    /// Returns the ledger's name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -104,7 +104,7 @@ pub(crate) enum RoleName {
 }
 
 impl RoleName {
-    /// The name on the command line.
+    /// Returns the role's name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Vendor => "vendor",
@@ -115,7 +115,7 @@ impl RoleName {
     }
 }
 
-/// Settings of a gateway's process.
+/// The settings of a gateway's process.
 #[derive(Debug)]
 pub(crate) struct GatewayRole<'a> {
     pub(crate) vendor: SocketAddr,
@@ -124,7 +124,7 @@ pub(crate) struct GatewayRole<'a> {
     pub(crate) lease_ms: Option<u32>,
 }
 
-/// Settings of a process that holds streams open.
+/// The settings of a process that holds streams open.
 #[derive(Debug)]
 pub(crate) struct HolderRole<'a> {
     pub(crate) to: SocketAddr,
@@ -139,7 +139,7 @@ impl Options {
         &self.scenarios
     }
 
-    /// Length of a round.
+    /// The length of a round.
     pub(crate) fn round(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
     }

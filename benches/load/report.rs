@@ -44,7 +44,7 @@ pub(crate) fn us(time: Duration) -> f64 {
 pub(crate) struct Line<'a> {
     pub(crate) target: &'a str,
     pub(crate) rounds: &'a [Round],
-    /// The rounds to compare with.
+    /// The rounds of the target to compare with.
     pub(crate) base: &'a [Round],
 }
 

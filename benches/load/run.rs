@@ -95,7 +95,7 @@ fn end(field: &mut Option<Field>, report: &mut Report) -> anyhow::Result<()> {
     report.keep()
 }
 
-/// The same load on each target.
+/// Puts the same load on each target and records the results.
 fn compare(
     runtime: &Runtime,
     field: &mut Field,

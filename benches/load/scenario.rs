@@ -10,7 +10,7 @@ use crate::fixtures::{Canned, messages_request, short_request};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum ScenarioName {
-    /// Plain calls, as many as possible.
+    /// Plain calls, as many as the target can serve.
     Plain,
     /// Plain calls at 500 per second: what the gateway adds when it is not busy.
     Paced,
@@ -18,7 +18,7 @@ pub(crate) enum ScenarioName {
     Stream,
     /// Streams at a steady pace, 100 per second begun at random moments: time to the first byte.
     FirstByte,
-    /// The same streams: delay of each chunk.
+    /// The streams of `FirstByte`; the measurement is the delay of each chunk.
     ChunkDelay,
     /// Plain calls of the messages format with a request of 76 KB, as many as possible.
     BigBody,
@@ -57,14 +57,14 @@ pub(crate) struct Scenario {
     pub(crate) rounds_long: u32,
 }
 
-/// When the next call is sent.
+/// The time at which the next call is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     /// On each connection when the previous call is answered.
     WhenAnswered,
     /// This many per second, whether or not the earlier ones are answered.
     PerSecond(u32),
-    /// The same number, at moments that are random and the same in each run: streams begun at even intervals would send
+    /// This many per second, at random moments that are equal in each run: streams begun at even intervals would send
     /// their chunks in step, and the delay measured would be that of a burst.
     AtRandom(u32),
 }
@@ -134,7 +134,7 @@ impl ScenarioName {
 }
 
 impl Scenario {
-    /// Plain calls, as many as possible.
+    /// Plain calls, as many as the target can serve.
     pub(crate) fn plain() -> Self {
         let canned = Canned::Plain;
         Self {
@@ -153,7 +153,7 @@ impl Scenario {
         Self {
             name: ScenarioName::Rate.name(),
             pace: Pace::PerSecond(calls),
-            // A slow rate has few calls.
+            // At a low rate one round has few calls, so two rounds are measured.
             rounds_long: if calls <= 500 { 2 } else { 1 },
             ..Self::plain()
         }

@@ -28,7 +28,7 @@ use crate::{
 
 /// Connections that are opened before a paced load begins; more are opened if needed.
 const PACED_CONNECTIONS: u32 = 16;
-/// How long a call may take before the run ends.
+/// The time for which a call may take before the run ends.
 const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The result of a load on a target.

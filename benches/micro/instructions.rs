@@ -42,7 +42,7 @@ struct Options {
     /// Call the vendor without the gateway.
     #[arg(long)]
     direct: bool,
-    /// Passed by cargo to every bench.
+    /// An argument that cargo passes to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
@@ -69,7 +69,7 @@ enum Kind {
     ResponsesToMessages,
     /// 100 events of a messages vendor, to a responses caller.
     MessagesToResponses,
-    /// A request of 76 KB.
+    /// A request whose body has 76 KB.
     BigBody,
 }
 
@@ -94,7 +94,7 @@ impl Kind {
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Log lines are made, and discarded.
+    // Log lines are made and then discarded.
     let _log = tollgate::observe::log::to(io::sink());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -116,7 +116,7 @@ async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
     serving.spawn(async move { Vendor::new().serve(listener).await });
     let (canned, caller) = kind.call();
     if direct {
-        // As the gateway would call it: in the vendor's own format.
+        // The model is called in its vendor's own format, as the gateway prefers to do.
         let format = canned.format();
         let body = body(canned, format);
         let host = vendor.to_string();

@@ -303,7 +303,7 @@ fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     }
 }
 
-/// Compared with the same answers without the layer.
+/// Measured in comparison with the same answers without the layer.
 fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let cases = [
         ("JSON of 1 KB", Canned::Plain, false, Answers::json(1024)),
@@ -620,7 +620,7 @@ fn kept<T>(req: Request<T>) -> Ready<Result<Request<T>, Error>> {
     ready(Ok(req))
 }
 
-/// The same call with its own number and meter: with the old ones it would not be held again.
+/// Returns the call with a new number and a new meter: with the old ones it would not be held again.
 fn fresh(priced: &Request<Priced>) -> Request<Priced> {
     let mut req = priced.clone();
     req.extensions_mut().insert(RequestNumber::now_v7());

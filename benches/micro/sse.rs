@@ -78,7 +78,7 @@ fn splitter(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Byte
     });
 }
 
-/// The splitter, followed by the usage reader.
+/// Splits the bytes into events, and reads their usage.
 fn reader(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     group.bench_function(format!("splitter and usage, {name}"), |bencher| {
         bencher.iter(|| {
@@ -116,7 +116,7 @@ macro_rules! translation {
     };
 }
 
-/// The same chunks from a chat vendor to callers of the other formats. The responses format repeats the whole answer at
+/// Measures chunks of a chat vendor for callers of the other formats. The responses format repeats the whole answer at
 /// its end.
 fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     translation!(
@@ -195,7 +195,7 @@ fn passthrough(
         group.bench_function(format!("passthrough {how}, {name}"), |bencher| {
             bencher.iter_batched(
                 || (layer.layer(answers.clone()), Request::new(outbound.clone())),
-                // Including the head: it waits for the first frame.
+                // The time includes the answer's head, which waits for the first frame.
                 |(service, req)| {
                     runtime.block_on(async {
                         let res = service.oneshot(req).await;
@@ -262,7 +262,7 @@ fn cut() -> Vec<Bytes> {
     chunks
 }
 
-/// Cut at fixed sizes, regardless of the events.
+/// The stream, cut at fixed sizes regardless of the events.
 fn in_pieces() -> Vec<Bytes> {
     let stream = chat_events().concat();
     stream.chunks(1024).map(Bytes::copy_from_slice).collect()

@@ -64,7 +64,7 @@ async fn main() -> Result<(), BoxError> {
     ledger.create_key(&record, Ceilings::NONE).await?;
     let (settler, settling) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
 
-    // From top to bottom; the crate's README.md explains the place of each layer.
+    // The layers from top to bottom; the crate's README.md explains the place of each.
     let models = ServiceBuilder::new()
         .layer(RequestNumberLayer::new())
         .layer(RespondLayer::new(Language::En))

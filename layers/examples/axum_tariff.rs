@@ -59,7 +59,7 @@ async fn main() -> Result<(), BoxError> {
     let mut tasks = JoinSet::new();
     tasks.spawn(settling.run());
 
-    // From top to bottom. Axum's routes follow directly below: the layers accept any error.
+    // The layers from top to bottom. Axum's routes follow directly below: the layers accept any error.
     let layers = ServiceBuilder::new()
         .map_request(with_address)
         .layer(RespondLayer::new(Language::En))

@@ -17,7 +17,7 @@ where
     body.boxed_unsync()
 }
 
-/// A body that is complete already.
+/// Creates a body whose data is already complete.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into())

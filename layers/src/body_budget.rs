@@ -23,14 +23,14 @@ use crate::{
     key::{AccountId, KeyId, KeyRecord},
 };
 
-/// Bytes of all bodies in memory. Clones share the count.
+/// The bytes of all bodies in memory. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyBudget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     bodies: Mutex<Bodies>,
-    /// Notified when a body returns its bytes.
+    /// Notified when a body releases its bytes.
     #[cfg(feature = "passthrough")]
     freed: Notify,
     /// Permit of the single body that may exceed the budget.
@@ -58,7 +58,7 @@ struct Bodies {
 }
 
 impl BodyBudget {
-    /// Bytes that are reserved now.
+    /// Returns the number of bytes that are reserved now.
     #[cfg(test)]
     pub(crate) fn taken(&self) -> u64 {
         self.lock().all
@@ -75,9 +75,9 @@ pub(crate) struct ReservedBytes {
     all: BodyBudget,
     /// The key that sends the body, if known.
     key: Option<Arc<KeyRecord>>,
-    /// Maximum for all bodies together, in bytes.
+    /// The largest number of bytes for all bodies together.
     bytes_max: u64,
-    /// Lower bound of a share, in bytes.
+    /// The lower bound of a share, in bytes.
     share_min: u64,
     bytes: u64,
     /// Lets this body exceed the budget; only one body at a time holds it.
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::key::KeyDigest;
 
-    /// A budget where shares are not the limit.
+    /// Creates a budget in which shares are not the limit.
     fn room(all: &BodyBudget, bytes_max: u64) -> ReservedBytes {
         ReservedBytes::new(all, None, bytes_max, bytes_max)
     }
@@ -316,7 +316,7 @@ mod tests {
                 KeyDigest::new([0; 32]),
             ))
         };
-        // Adds bodies of ten bytes until one does not fit.
+        // Adds bodies of ten bytes until one does not fit into the budget.
         let mut rooms = Vec::new();
         let mut fill = |key: &Arc<KeyRecord>| {
             let mut bodies = 0;
@@ -337,7 +337,7 @@ mod tests {
             .iter()
             .sum();
         assert_eq!(others, 17, "all keys of an account have half");
-        // The next sender gets a third of the remainder, and so on, but always two bodies.
+        // The next account gets a third of the remainder, and so on, but each may always have two bodies.
         assert_eq!(fill(&key("f", "other")), 16);
         assert_eq!(fill(&key("g", "third")), 11);
         drop(rooms);
@@ -353,7 +353,7 @@ mod tests {
         let all = BodyBudget::default();
         let most = Arc::new(Mutex::new(0));
         let mut tasks = tokio::task::JoinSet::new();
-        // Each reserves half of what it needs before any continues.
+        // Each of six bodies reserves half of what it needs before any of them continues.
         for _ in 0..6 {
             let (all, most) = (all.clone(), Arc::clone(&most));
             tasks.spawn(async move {
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(taken(&all), 0);
         let most = *most.lock().unwrap();
         assert!(most <= 90 + 60, "the budget plus one body: {most}");
-        // A body that never gets room fails.
+        // A body fails if it waits too long for room.
         let (mut one, mut two) = (room(&all, 90), room(&all, 90));
         one.make(90).unwrap();
         let mut three = room(&all, 90);
@@ -400,7 +400,7 @@ mod tests {
 
     #[cfg(feature = "passthrough")]
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_is_dropped_while_it_waits_leaves_room_and_the_lane() {
+    async fn body_dropped_while_waiting_for_memory_does_not_block_others() {
         const PATIENCE: Duration = Duration::from_secs(30);
         for polls in 0..4 {
             let all = BodyBudget::default();

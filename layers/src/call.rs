@@ -24,7 +24,7 @@ pub struct Call {
     pub format: Format,
     /// The kind of the requested model.
     pub kind: ModelKind,
-    /// The whole body.
+    /// The whole body of the request.
     pub body: Bytes,
     /// The requested catalog name.
     pub model: String,
@@ -32,14 +32,14 @@ pub struct Call {
     pub stream: bool,
     /// The client's ceiling on output tokens.
     pub output_tokens: Option<u64>,
-    /// Number of answers (`n` of the chat format).
+    /// The number of answers requested (`n` of the chat format).
     pub choices: u64,
     /// Whether the client requested the usage chunk (`stream_options.include_usage`). The messages format always
     /// carries usage.
     pub usage_asked: bool,
-    /// Size of the input.
+    /// The size of the input.
     pub input: InputSize,
-    /// Samples of the input's texts.
+    /// Samples of the texts in the input.
     pub texts: TextSample,
     /// Separately billed parts of the request; `None` for most requests.
     pub asks: Option<Box<Asks>>,
@@ -73,33 +73,33 @@ impl Call {
 /// Input size by kind. Text counts as UTF-8 bytes after JSON decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InputSize {
-    /// Bytes of text: contents, instructions, tools, names.
+    /// The bytes of text: contents, instructions, tools, names.
     pub text_bytes: u64,
-    /// Number of messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Number of tools.
+    /// The number of tools.
     pub tools: u64,
     /// Images, inline or by URL; an image requested at its original size counts twice.
     pub images: u64,
-    /// Maximum cost of the images, in parts of a full-size image ([`IMAGE_SHARES`]).
+    /// The maximum cost of the images, in parts of a full-size image ([`IMAGE_SHARES`]).
     pub image_shares: u64,
     /// Documents other than plain text, inline or by URL.
     pub documents: u64,
     /// Documents of unknown size: only the model's context window bounds them.
     pub documents_unseen: u64,
-    /// Maximum tokens of the other documents, from their pages and bytes.
+    /// The maximum tokens of the other documents, from their pages and bytes.
     pub document_tokens: u64,
-    /// Tokens of these documents beyond [`DOCUMENT_TOKENS`] each.
+    /// The tokens of the documents in excess of [`DOCUMENT_TOKENS`] each.
     pub document_tokens_beyond: u64,
     /// Estimated tokens of texts that are not sampled, in thousandths.
     pub unsampled_milli: u64,
-    /// Estimated tokens of images.
+    /// The estimated tokens of the images.
     pub usual_images: u64,
-    /// Estimated tokens of documents.
+    /// The estimated tokens of the documents.
     pub usual_documents: u64,
     /// Inputs of an embeddings call; each yields a vector. 0 for chats.
     pub inputs: u64,
-    /// Input tokens that were sent as token ids.
+    /// The input tokens that were sent as token ids.
     pub tokens: u64,
 }
 
@@ -134,7 +134,7 @@ impl InputSize {
 
     /// Adds a document of unknown size.
     pub fn add_unseen_document(&mut self) {
-        /// Estimated tokens of five pages.
+        /// Five pages of estimated tokens.
         const USUAL: u64 = 15_000;
         self.documents += 1;
         self.documents_unseen += 1;
@@ -146,32 +146,32 @@ impl InputSize {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asks {
     asked: Asked,
-    /// The first field of each kind.
+    /// The first field of the request for each kind.
     fields: Vec<(Unpriced, Box<str>)>,
     /// The first field that requests something that has no price at any model.
     unknown: Option<Box<str>>,
-    /// The first field with sound of unknown length.
+    /// The first field that has sound of unknown length.
     unmeasured: Option<Box<str>>,
     /// The first field with a document of unknown size.
     unseen: Option<Box<str>>,
 }
 
-/// One separately billed request.
+/// A feature that is billed separately, and requested once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// A rate class. For tool calls and sound, with the maximum quantity.
     Class(Class, u64),
-    /// Sound of unknown length.
+    /// The request has sound of unknown length.
     UnmeasuredSound,
-    /// A document of unknown size.
+    /// The request has a document of unknown size.
     UnseenDocument,
-    /// The field `service_tier` with this word.
+    /// The request has the field `service_tier` with this value.
     ServiceTier(Label),
-    /// The field `speed` with this word.
+    /// The request has the field `speed` with this value.
     Speed(Label),
-    /// The field `inference_geo` with this word.
+    /// The request has the field `inference_geo` with this value.
     InferenceGeo(Label),
-    /// A cache lifetime that no vendor sells.
+    /// The request names a cache lifetime that no vendor sells.
     UnknownLifetime,
 }
 
@@ -181,7 +181,7 @@ impl Ask {
 }
 
 impl Asks {
-    /// Adds what this field requests.
+    /// Adds the feature that this field requests.
     pub fn add(&mut self, ask: Ask, field: impl FnOnce() -> String) {
         let served = &mut self.asked.served;
         let kind = match ask {
@@ -220,13 +220,13 @@ impl Asks {
         }
     }
 
-    /// All of it, in the terms that prices use.
+    /// Returns all of it, in the terms that prices use.
     #[must_use]
     pub const fn asked(&self) -> &Asked {
         &self.asked
     }
 
-    /// The first field that requests this kind.
+    /// Returns the first field that requests this kind.
     #[must_use]
     pub fn field(&self, kind: Unpriced) -> Option<&str> {
         let mut fields = self.fields.iter();
@@ -247,13 +247,13 @@ impl Asks {
             .find(|class| self.asked.classes.get(*class) > 0)
     }
 
-    /// The first field with sound of unknown length.
+    /// Returns the first field that has sound of unknown length.
     #[must_use]
     pub fn unmeasured(&self) -> Option<&str> {
         self.unmeasured.as_deref()
     }
 
-    /// The first field with a document of unknown size.
+    /// Returns the first field with a document of unknown size.
     #[must_use]
     pub fn unseen(&self) -> Option<&str> {
         self.unseen.as_deref()
@@ -267,7 +267,7 @@ impl Asks {
             .find_map(|class| self.field(Unpriced::Class(class)))
     }
 
-    /// A copy without the requests to the vendor's cache.
+    /// Returns a copy without the requests to the vendor's cache.
     #[must_use]
     pub fn without_cache(&self) -> Self {
         let mut asks = self.clone();
@@ -278,7 +278,7 @@ impl Asks {
         asks
     }
 
-    /// The longest cache lifetime requested besides the default one.
+    /// Returns the longest cache lifetime requested besides the default one.
     #[must_use]
     pub fn cache_write(&self) -> Option<Class> {
         [Class::CacheWrite12h, Class::CacheWrite1h]
@@ -287,10 +287,10 @@ impl Asks {
     }
 }
 
-/// Byte ranges in [`Call::body`].
+/// The positions of fields in [`Call::body`], as byte ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// Position after the opening brace, where a field can be inserted.
+    /// The position after the opening brace, where a field can be inserted.
     pub start: usize,
     /// The value of `model`.
     pub model: Range<usize>,
@@ -303,11 +303,11 @@ pub struct Spans {
     pub max_tokens: Option<Range<usize>>,
     /// The value of the chat format's `max_completion_tokens`, if present; may be null.
     pub max_completion_tokens: Option<Range<usize>>,
-    /// Ranges of the responses format only.
+    /// Positions that only the responses format has.
     pub responses: Option<Box<ResponsesSpans>>,
     /// Messages format: whether a turn has thinking, which may be in a capsule of this gateway.
     pub has_thinking: bool,
-    /// The turns of the conversation.
+    /// The turns of the conversation, in order.
     pub turns: Turns,
 }
 
@@ -323,9 +323,9 @@ pub struct Turns {
 /// A turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Its bytes in [`Call::body`].
+    /// The bytes of the turn in [`Call::body`].
     pub span: Range<usize>,
-    /// Bytes of text from the beginning of the body to its end, as [`InputSize::text_bytes`] counts them.
+    /// The bytes of text from the beginning of the body to its end, as [`InputSize::text_bytes`] counts them.
     pub text_bytes: u64,
 }
 
@@ -336,31 +336,31 @@ pub struct ResponsesSpans {
     pub store: Option<Range<usize>>,
     /// The value of `include`, if present: an array or null.
     pub include: Option<Range<usize>>,
-    /// Whether `include` requests encrypted reasoning.
+    /// Returns whether `include` requests encrypted reasoning.
     pub encrypted_reasoning_asked: bool,
     /// Ranges that are cut before the request is sent to a vendor of this format, in order. Each includes one comma, so
     /// that the rest is valid JSON.
     pub cut: Vec<Range<usize>>,
-    /// Number of vendor-run tools that were only offered and are among the cuts.
+    /// The number of vendor-run tools that were only offered and are among the cuts.
     pub tools_cut: u64,
 }
 
 /// A call with the model and prices by which it is charged, fixed until it ends.
 #[derive(Clone, Debug)]
 pub struct Priced {
-    /// The parsed call.
+    /// The call as it was parsed.
     pub call: Arc<Call>,
-    /// The model from the snapshot.
+    /// The call's model, from the snapshot.
     pub model: Arc<Model>,
     /// The model's prices; one of them applies when the call is charged.
     pub prices: PriceList,
     /// The output-token ceiling per choice that the hold covers.
     pub output_tokens: u64,
-    /// Counts what the call uses.
+    /// The meter, which counts the usage of the call.
     pub meter: Meter,
 }
 
-/// A call on one of its routes.
+/// An attempt: a call on one of its routes.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// The call with its prices.
@@ -382,7 +382,7 @@ pub struct Outbound {
     pub body: Segments,
     /// Whether the answer is a stream.
     pub stream: bool,
-    /// Number of answers requested.
+    /// The number of answers requested.
     pub choices: u64,
     /// The kind of the requested model.
     pub kind: ModelKind,
@@ -392,7 +392,7 @@ pub struct Outbound {
     pub meter: Meter,
 }
 
-/// The operation requested of a model.
+/// The operation that is requested of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -412,10 +412,10 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Path of [`Operation::ChatOrResponses`], for requests whose own path does not determine the format.
+    /// The path of [`Operation::ChatOrResponses`], for requests whose own path does not determine the format.
     pub const CHAT_OR_RESPONSES: &'static str = "/chat-or-responses";
 
-    /// The operation of this path.
+    /// Returns the operation of this path.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
         match path {
@@ -429,7 +429,7 @@ impl Operation {
         }
     }
 
-    /// The request's format, as far as the path determines it. Embeddings belong to the chat format.
+    /// Returns the request's format, as far as the path determines it. Embeddings belong to the chat format.
     #[must_use]
     pub const fn format(self) -> Format {
         match self {

@@ -11,7 +11,7 @@ pub use tollgate_ledger::BoxError;
 
 use crate::{ceiling::Ceiling, model::ModelKind, money::MicroRub};
 
-/// Why a request was not answered.
+/// The reason why a request was not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -38,29 +38,29 @@ pub enum Error {
     /// 405: the path exists, but takes other methods.
     #[error("method not allowed, only {allow}")]
     MethodNotAllowed {
-        /// Value of the `allow` header.
+        /// The value of the `allow` header.
         allow: &'static str,
     },
     /// 414: the request's URI is too long.
     #[error("request address longer than {bytes_max} bytes")]
     UriTooLong {
-        /// The limit, in bytes.
+        /// The largest allowed length, in bytes.
         bytes_max: usize,
     },
     /// 431: the request has too many headers, or they are too large.
     #[error("more than {headers_max} headers or {bytes_max} bytes of them")]
     HeadTooLarge {
-        /// Maximum number of header lines.
+        /// The largest number of header lines.
         headers_max: usize,
-        /// Maximum size of names and values together, in bytes.
+        /// The maximum size of names and values together, in bytes.
         bytes_max: usize,
     },
     /// 400: the request violates its format.
     #[error("invalid request: {field}: {problem}")]
     Invalid {
-        /// Path of the field, like `messages[2].role`; empty for the whole body.
+        /// The path of the field, like `messages[2].role`; empty for the whole body.
         field: Cow<'static, str>,
-        /// The mistake in the field.
+        /// The mistake in the named field.
         problem: Problem,
     },
     /// 408: the body arrived too slowly.
@@ -69,7 +69,7 @@ pub enum Error {
     /// 413: the body is too large.
     #[error("request body larger than {bytes_max} bytes")]
     BodyTooLarge {
-        /// The limit, in bytes.
+        /// The largest allowed size, in bytes.
         bytes_max: u64,
     },
     /// 415: the content type is not JSON.
@@ -78,7 +78,7 @@ pub enum Error {
     /// 415: the content encoding is not `identity`.
     #[error("content-encoding is not identity")]
     ContentEncoding,
-    /// The client's body broke off; nobody reads the answer any more.
+    /// The client's body broke off, so nobody reads the answer any more.
     #[error("request body incomplete")]
     BodyBroken(#[source] BoxError),
 
@@ -113,11 +113,11 @@ pub enum Error {
     /// 403: the hold is larger than the money left.
     #[error("hold of {needs} does not fit: {free} free, {held} held")]
     DoesNotFit {
-        /// The most that the call can cost.
+        /// The highest amount that the call can cost.
         needs: MicroRub,
-        /// Money left after the holds of other calls.
+        /// The money that is left after the holds of other calls.
         free: MicroRub,
-        /// Money that the key's running calls hold.
+        /// The money that the key's running calls hold.
         held: MicroRub,
         /// The ceiling, of the key or of its group, that is too low; `None` if it is the account's balance.
         ceiling: Option<Ceiling>,
@@ -127,7 +127,7 @@ pub enum Error {
     /// 429: the key already has its maximum number of calls open.
     #[error("the key has {most} open calls, which is its maximum")]
     TooManyCalls {
-        /// Maximum number of open calls of the key.
+        /// The largest number of open calls of the key.
         most: u32,
     },
     /// 403: the key may not call this model.
@@ -155,7 +155,7 @@ pub enum Error {
     /// 409: a call with this idempotency key is running on another node.
     #[error("idempotency key in use, wait {retry_after:?}")]
     IdempotencyKeyInUse {
-        /// When to retry.
+        /// The time after which a retry may succeed.
         retry_after: Duration,
     },
     /// 409: a call with this idempotency key was charged, or may still be, but its answer is not stored.
@@ -170,13 +170,13 @@ pub enum Error {
     TooManyRequests {
         /// The limit that was reached.
         limit: Limit,
-        /// When the next request is allowed.
+        /// The time after which the next request is allowed.
         retry_after: Duration,
     },
     /// 429: the vendor's rate limit was reached.
     #[error("vendor limit, wait {retry_after:?}")]
     VendorLimit {
-        /// The wait that the vendor requests.
+        /// The wait that the vendor has requested.
         retry_after: Duration,
     },
 
@@ -207,20 +207,20 @@ pub enum Error {
     /// 503: every route to the model is temporarily disabled, so no vendor was called.
     #[error("no route is open, wait {retry_after:?}")]
     RoutesOut {
-        /// When the first of these routes is tried again.
+        /// The time at which the first of these routes is tried again.
         retry_after: Duration,
     },
     /// 503: the vendor refused the operator's key or account. Alerts the operator.
     #[error("vendor refused our key with {status}")]
     VendorKeyRefused {
-        /// The vendor's status.
+        /// The status that the vendor returned.
         status: StatusCode,
     },
 
     /// 400, 413, 422: the vendor refused the caller's request.
     #[error("vendor refused the request with {status}: {text}")]
     VendorRefused {
-        /// The vendor's status.
+        /// The status that the vendor returned.
         status: StatusCode,
         /// The vendor's message, scrubbed of keys, addresses and organisations.
         text: String,
@@ -251,7 +251,7 @@ impl Error {
     ///
     /// Every layer does this with the service that it wraps, so that service may have any error.
     pub fn from_below<E: Into<BoxError> + 'static>(error: E) -> Self {
-        // By type first: without a box, and for `Self` the compiler leaves nothing of it.
+        // Checked by type first: that needs no box, and if the type is `Self`, the compiler removes the check.
         let mut error = Some(error);
         if let Some(ours) = (&mut error as &mut dyn Any).downcast_mut::<Option<Self>>()
             && let Some(ours) = ours.take()
@@ -265,7 +265,7 @@ impl Error {
         }
     }
 
-    /// A 400 that names a field.
+    /// Creates a 400 that names a field.
     #[must_use]
     pub fn invalid(field: impl Into<Cow<'static, str>>, problem: Problem) -> Self {
         Self::Invalid {
@@ -274,8 +274,8 @@ impl Error {
         }
     }
 
-    /// Whether the vendor, and not the request or this gateway, caused the error. Includes a vendor's rate limit and
-    /// its refusal of our key, but not its refusal of the request.
+    /// Returns whether the vendor, and not the request or this gateway, caused the error. Includes a vendor's rate
+    /// limit and its refusal of our key, but not its refusal of the request.
     #[must_use]
     pub const fn is_the_vendors(&self) -> bool {
         matches!(
@@ -288,8 +288,8 @@ impl Error {
         )
     }
 
-    /// Whether a vendor answered 404: it does not have the model, or its base URL is wrong. Retries cannot succeed
-    /// until the operator acts.
+    /// Returns whether a vendor answered 404: it does not have the model, or its base URL is wrong. Retries cannot
+    /// succeed until the operator acts.
     #[must_use]
     pub fn is_model_unknown_to_vendor(&self) -> bool {
         let Self::VendorUnavailable(cause) = self else {
@@ -309,14 +309,14 @@ pub(crate) const TOO_LONG: &str = "context_length_exceeded";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Requests, counted by whatever the quota is for, such as the client's address.
+    /// Requests, counted by the key of the quota, such as the client's address.
     #[default]
     Requests,
-    /// Requests per second, per key.
+    /// The limit of requests per second, per key.
     KeyRequestsPerSecond,
-    /// Requests per minute, per key.
+    /// The limit of requests per minute, per key.
     KeyRequestsPerMinute,
-    /// Tokens per minute, per key.
+    /// The limit of tokens per minute, per key.
     KeyTokensPerMinute,
 }
 
@@ -324,11 +324,11 @@ pub enum Limit {
 #[derive(Debug, thiserror::Error)]
 #[error("answered {status}: {text}")]
 pub struct VendorAnswered {
-    /// The vendor's status.
+    /// The status that the vendor returned.
     pub status: StatusCode,
-    /// The vendor's message, scrubbed.
+    /// The vendor's message, without secrets.
     pub text: String,
-    /// The wait that the vendor requests.
+    /// The wait that the vendor has requested.
     pub retry_after: Option<Duration>,
 }
 
@@ -344,15 +344,15 @@ pub struct VendorUnreached(pub String);
 pub enum Problem {
     /// The body is not JSON. Contains the parser's message.
     NotJson(String),
-    /// The field is required.
+    /// The field is required, but is missing.
     Missing,
-    /// The header is required.
+    /// The header is required, but is missing.
     HeaderMissing,
     /// Not an idempotency key, which is one header of 1 to 255 visible ASCII characters.
     NotAnIdempotencyKey,
     /// The value is not of the named type.
     WrongType(&'static str),
-    /// The value is not one of those named.
+    /// The value is not one of the values named here.
     NotOneOf(&'static str),
     /// The number is below this minimum.
     BelowMin(u64),
@@ -362,13 +362,13 @@ pub enum Problem {
     Duplicate,
     /// The value is nested deeper than this many levels.
     TooDeep(usize),
-    /// The value is empty and must not be.
+    /// The value must not be empty.
     Empty,
     /// The conversation has no message; the model's vendor does not accept instructions alone.
     NothingSaid,
     /// Not a positive amount of rubles in whole kopecks.
     NotKopecks,
-    /// The value is less than the named field's.
+    /// The value is less than that of the named field.
     LessThan(&'static str),
     /// The value contradicts the named field.
     Contradicts(&'static str),
@@ -384,11 +384,11 @@ pub enum Problem {
     StoreUnsupported,
     /// The field refers to a part of the conversation that is stored elsewhere.
     ReferenceUnsupported,
-    /// A vendor-run tool that has no price.
+    /// The field requests a tool that the vendor runs and that has no price.
     ToolUnsupported,
-    /// A vendor-run web search that has no price.
+    /// The field requests a web search that the vendor runs and that has no price.
     SearchUnsupported,
-    /// Input whose size cannot be determined in advance.
+    /// The size of the input cannot be determined in advance.
     SizeUnseen,
     /// The format of the model's vendor has no equivalent.
     NotTranslated,
@@ -396,7 +396,8 @@ pub enum Problem {
     Unpriced,
     /// The model is of this kind, which has other paths: see [`ModelKind::surfaces`].
     ModelOfKind(ModelKind),
-    /// Fields of the request ask for different lifetimes in the vendor's cache; one price covers only one lifetime.
+    /// The fields of the request ask for different lifetimes in the vendor's cache; one price covers only one
+    /// lifetime.
     MixedLifetimes,
     /// The input may have more tokens than the model's price covers.
     InputUnpriced {
@@ -421,26 +422,26 @@ impl fmt::Display for Problem {
             Self::Duplicate => f.write_str("there twice"),
             Self::TooDeep(levels) => write!(f, "deeper than {levels} levels"),
             Self::Empty => f.write_str("empty"),
-            Self::NothingSaid => f.write_str("without a message that has content"),
+            Self::NothingSaid => f.write_str("no message has content"),
             Self::NotKopecks => f.write_str("not rubles above 0 in whole kopecks"),
             Self::LessThan(other) => write!(f, "less than {other}"),
             Self::Contradicts(other) => write!(f, "contradicts {other}"),
             Self::NotAHost => f.write_str("not a host"),
             Self::Unsupported => f.write_str("unsupported"),
-            Self::ThreadUnsupported => f.write_str("a conversation kept by the vendor"),
+            Self::ThreadUnsupported => f.write_str("a conversation that the vendor stores"),
             Self::StateUnsupported => f.write_str("nothing is kept between calls"),
             Self::StoreUnsupported => f.write_str("answers are not kept"),
             Self::ReferenceUnsupported => f.write_str("items are not kept"),
             Self::ToolUnsupported | Self::SearchUnsupported => {
-                f.write_str("a tool of the vendor's without a price")
+                f.write_str("a tool that the vendor runs, without a price")
             }
-            Self::SizeUnseen => f.write_str("of a size that nobody sees"),
+            Self::SizeUnseen => f.write_str("of a size that cannot be determined"),
             Self::NotTranslated => f.write_str("not in the vendor's format"),
             Self::Unpriced => f.write_str("no price for it"),
             Self::ModelOfKind(kind) => {
                 write!(f, "only callable at {}", kind.surfaces().join(", "))
             }
-            Self::MixedLifetimes => f.write_str("several lifetimes in the cache"),
+            Self::MixedLifetimes => f.write_str("several cache lifetimes"),
             Self::InputUnpriced { tokens, max } => {
                 write!(f, "up to {tokens} tokens of input, priced up to {max}")
             }

@@ -14,8 +14,8 @@ use crate::{
 pub struct EventStream(pub Format);
 
 impl EventStream {
-    /// Position of the stream's last event (`data: [DONE]`, `message_stop` or `response.completed`) within these
-    /// complete events, if present.
+    /// Returns the position of the stream's last event (`data: [DONE]`, `message_stop` or `response.completed`) within
+    /// these complete events, if present.
     #[must_use]
     pub fn last_event_at(self, events: &Bytes) -> Option<usize> {
         let (mut at, mut found) = (0, None);
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_event_of_a_stream_is_found_however_it_is_written() {
+    fn last_event_of_a_stream_is_found_in_any_spelling() {
         const STOP: &str = r#"data: {"type":"message_stop"}"#;
         for (format, before, last) in [
             (Format::Chat, "", "data: [DONE]\n\n"),

@@ -57,7 +57,7 @@ impl ClientAddr {
 pub struct Caller(pub Arc<KeyRecord>);
 
 impl Caller {
-    /// The caller of a request.
+    /// Returns the caller of a request.
     ///
     /// # Errors
     /// [`Error::Internal`] when no `auth` layer is above, which is a mistake in the stack and not the caller's.
@@ -91,7 +91,7 @@ impl CallCost {
         self.0.store(cost.micro(), Ordering::Release);
     }
 
-    /// Whether the call was charged; false until its hold has ended.
+    /// Returns whether the call was charged; false until its hold has ended.
     #[must_use]
     pub fn is_charged(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0

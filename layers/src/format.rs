@@ -3,8 +3,8 @@
 use http::{HeaderValue, header::InvalidHeaderValue};
 use serde::{Deserialize, Serialize};
 
-/// Prefix of an instruction line that messages clients add for their own vendor's billing. The line changes with every
-/// call.
+/// The prefix of an instruction line that messages clients add for their own vendor's billing. The line changes with
+/// every call.
 #[cfg(any(feature = "failover", feature = "translate"))]
 pub(crate) const BILLING_LINE: &str = "x-anthropic-billing-header:";
 
@@ -21,8 +21,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The lowest output-token ceiling that vendors of this format accept. If a caller of another format sets a lower
-    /// ceiling, it is raised to this.
+    /// Returns the lowest output-token ceiling that vendors of this format accept. If a caller of another format sets
+    /// a lower ceiling, it is raised to this.
     #[must_use]
     pub const fn output_tokens_min(self) -> u64 {
         match self {
@@ -31,14 +31,15 @@ impl Format {
         }
     }
 
-    /// The header value that carries a key: `Bearer` and the key for `authorization`, or the key alone for `x-api-key`.
-    /// Marked sensitive.
+    /// Returns the header value that carries a key: `Bearer` and the key for `authorization`, or the key alone for
+    /// `x-api-key`. Marked sensitive.
     ///
     /// # Errors
     /// When the key is not plain ASCII on one line.
     pub fn credential(self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
         if !key.is_ascii() {
-            // A header may contain non-ASCII bytes, but no vendor's key does.
+            // A header value may have non-ASCII bytes, but no vendor's key has them. A line end makes the value
+            // invalid.
             return HeaderValue::from_bytes(b"\n");
         }
         let mut value = match self {

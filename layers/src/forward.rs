@@ -34,7 +34,7 @@ pin_project! {
 }
 
 impl<F: Future> ResponseFuture<F> {
-    /// Polls the inner call directly.
+    /// Polls the inner call directly, without a box.
     pub(crate) const fn forwarded(call: F) -> Self {
         Self {
             inner: Inner::Forwarded { call },

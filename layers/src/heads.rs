@@ -29,7 +29,7 @@ mod tests {
                 let name = HeaderName::try_from(format!("x-{index}")).unwrap();
                 headers.append(name, HeaderValue::from_static("1"));
             }
-            // `HeaderMap` stores repeated names in a separate vector.
+            // `HeaderMap` stores further values of a name in a separate vector.
             headers.append(COOKIE, HeaderValue::from_static("a"));
             headers.append(COOKIE, HeaderValue::from_static("b"));
             let headers = emptied(headers);

@@ -84,7 +84,7 @@ impl Permits {
     }
 }
 
-/// One call in flight; returned on drop.
+/// The permit of one call in flight, which is returned on drop.
 #[derive(Debug)]
 struct Permit(Arc<Permits>);
 

@@ -15,7 +15,7 @@ pub trait Funds: Send + Sync + 'static {
     fn check(&self, key: &KeyRecord) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Checks no funds: every authenticated caller is served.
+/// Does not check funds: every authenticated caller is served.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WithoutLedger;
 

@@ -87,7 +87,7 @@
 //! | `testing` | [`reserve::testing`]: tests of the ledger contract, for your own ledger |
 //! | `full` | all of them except `testing` |
 //!
-//! # What two layers share
+//! # Vocabulary that layers share
 //!
 //! No layer imports another. The shared modules are small and always compiled: the error type, [`Error`] ([`error`]);
 //! request context ([`facts`]); accounts and keys ([`key`]); money without floats ([`money`], [`price`]), spending

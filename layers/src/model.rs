@@ -56,31 +56,31 @@ macro_rules! with {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Model {
-    /// Name in the request field `model`.
+    /// The model's name in the request field `model`.
     pub id: String,
-    /// Family name, for display.
+    /// The name of the model's family, for display.
     pub family: String,
-    /// Kind of output, which decides where the model is called.
+    /// The kind of output, which decides where the model is called.
     pub kind: ModelKind,
-    /// Maximum output tokens of a call.
+    /// The largest number of output tokens of a call.
     pub output_tokens_max: u64,
-    /// Minimum output tokens that make a call worthwhile when funds are short and the client set no ceiling.
+    /// The minimum output tokens that make a call worthwhile when funds are short and the client set no ceiling.
     pub output_tokens_min: u64,
-    /// Output-token ceiling of calls without one; `None`: `output_tokens_max`.
+    /// The output limit of calls that set none; if `None`, `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
     /// The model's context window, if known. Input beyond it is not counted.
     pub input_tokens_max: Option<u64>,
-    /// Maximum input tokens that the price covers, if limited. Calls that may have more are refused.
+    /// The maximum input tokens that the price covers, if limited. Calls that may have more are refused.
     pub input_tokens_priced_max: Option<u64>,
     /// Whether a conversation stays on its first route, which keeps the vendor's prompt cache warm.
     pub sticky: bool,
-    /// Routes to vendors.
+    /// The routes to vendors of the model.
     pub routes: Vec<Arc<Route>>,
 }
 
 impl Model {
-    /// A model with this maximum of output tokens, no routes yet, a minimum of 256 output tokens, not sticky, and its
-    /// own id as family.
+    /// Creates a model with this maximum of output tokens, no routes yet, a minimum of 256 output tokens, not sticky,
+    /// and its own id as family.
     #[must_use]
     pub fn new(id: impl Into<String>, output_tokens_max: u64) -> Self {
         let id = id.into();
@@ -98,7 +98,7 @@ impl Model {
         }
     }
 
-    /// Adds a route.
+    /// Adds a route to the model.
     #[must_use]
     pub fn route(mut self, route: impl Into<Arc<Route>>) -> Self {
         self.routes.push(route.into());
@@ -106,7 +106,7 @@ impl Model {
         self
     }
 
-    /// Sets the family.
+    /// Sets the name of the family.
     #[must_use]
     pub fn family(mut self, family: impl Into<String>) -> Self {
         self.family = family.into();
@@ -120,7 +120,7 @@ impl Model {
         self
     }
 
-    /// Sets the output-token ceiling of calls without one.
+    /// Sets the output limit of calls that set none.
     #[must_use]
     pub fn output_tokens_default(mut self, output_tokens_default: u64) -> Self {
         self.output_tokens_default = Some(output_tokens_default);
@@ -141,14 +141,14 @@ impl Model {
     }
 }
 
-/// Kind of a model's output, which decides where it is called.
+/// The kind of a model's output, which decides where it is called.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ModelKind {
-    /// Text in, text out.
+    /// The model reads text and writes text.
     #[default]
     Chat,
     /// Vectors for the given inputs. Output is free. Vendors use the chat format, and the routes lead to their
@@ -157,7 +157,7 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// Paths where models of this kind are called.
+    /// Returns the paths at which models of this kind are called.
     #[must_use]
     pub const fn surfaces(self) -> &'static [&'static str] {
         match self {
@@ -180,7 +180,7 @@ pub struct Dialect {
     pub reasoning_effort: bool,
     /// Whether the model accepts `temperature`, `top_p` and `top_k`; otherwise they are dropped.
     pub sampling: bool,
-    /// Messages: how reasoning is requested.
+    /// The way in which reasoning is requested of a messages vendor.
     pub thinking: Thinking,
     /// Whether the model can restrict answers to a JSON schema; otherwise a request for one is a 400.
     pub json_schema: bool,
@@ -239,7 +239,7 @@ pub enum CacheMarks {
     /// Adds marks after the tools, the instructions and the user's last turns, unless the caller has marks of its own.
     #[default]
     Auto,
-    /// Forwards only the caller's marks.
+    /// Only marks that the caller has set are forwarded.
     Never,
 }
 
@@ -248,15 +248,15 @@ pub enum CacheMarks {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutputField {
-    /// `max_completion_tokens`, the current name.
+    /// `max_completion_tokens`, the field's current name.
     #[default]
     MaxCompletionTokens,
-    /// `max_tokens`, the older name.
+    /// `max_tokens`, the field's older name.
     MaxTokens,
 }
 
 impl OutputField {
-    /// The field's name on the wire.
+    /// Returns the field's name in a request.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -266,27 +266,27 @@ impl OutputField {
     }
 }
 
-/// The chat format's role for instructions.
+/// The role that the chat format uses for instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SystemRole {
-    /// Accepted by every vendor.
+    /// `system`, which every vendor accepts.
     #[default]
     System,
-    /// Required by newer OpenAI models.
+    /// `developer`, which newer OpenAI models require.
     Developer,
 }
 
-/// How reasoning is requested from a messages model.
+/// The way in which reasoning is requested of a messages model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Thinking {
-    /// In the field `output_config.effort`.
+    /// Reasoning is requested by the field `output_config.effort`.
     #[default]
     Effort,
-    /// In the field `thinking.budget_tokens`.
+    /// Reasoning is requested by the field `thinking.budget_tokens`.
     Budget,
     /// The model does not reason.
     None,
@@ -298,18 +298,18 @@ pub enum Thinking {
 pub struct Route {
     /// The vendor that the route leads to.
     pub vendor: Arc<Vendor>,
-    /// The vendor's name of the model.
+    /// The name that the vendor gives the model.
     pub model: String,
-    /// Relative share among routes of the same priority.
+    /// The route's share of calls among routes of the same priority.
     pub weight: u32,
-    /// Routes with a lower number are tried first.
+    /// The route's priority; lower numbers are tried first.
     pub priority: u32,
     /// Which fields of the vendor's format the model accepts.
     pub dialect: Dialect,
 }
 
 impl Route {
-    /// A route to the vendor's `model`, with weight 1 and priority 0.
+    /// Creates a route to the vendor's `model`, with weight 1 and priority 0.
     #[must_use]
     pub fn new(vendor: impl Into<Arc<Vendor>>, model: impl Into<String>) -> Self {
         Self {
@@ -327,7 +327,7 @@ impl Route {
         dialect: Dialect,
     }
 
-    /// The same route, in the format that the vendor uses for a caller of this format: [`Vendor::speaking`].
+    /// Returns the route in the format that the vendor uses for a caller of this format: [`Vendor::speaking`].
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> Arc<Self> {
         let vendor = self.vendor.speaking(caller);
@@ -342,7 +342,7 @@ impl Route {
     }
 }
 
-/// A vendor: formats, addresses, keys and timeouts.
+/// A vendor, with its formats, addresses, API keys and timeouts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Vendor {
@@ -350,34 +350,34 @@ pub struct Vendor {
     pub name: Arc<str>,
     /// The vendor's first format.
     pub format: Format,
-    /// URL that calls are posted to.
+    /// The URL to which calls are posted.
     pub endpoint: Uri,
     /// Values of the header that carries a key (`authorization` or `x-api-key`), one per key. Marked sensitive; never
     /// empty.
     pub credentials: Vec<HeaderValue>,
     /// Prefixes of beta names (messages format) that are not forwarded, because they change the price.
     pub betas_removed: Vec<String>,
-    /// Treatment of a stream when its client disconnects.
+    /// The treatment of a stream whose client has disconnected.
     pub on_disconnect: OnDisconnect,
-    /// How connections are made.
+    /// The way in which connections are made.
     pub egress: Arc<Egress>,
-    /// Maximum time from the request to the first byte of a stream.
+    /// The maximum time from the request to the first byte of a stream.
     pub first_byte_timeout: Duration,
-    /// Maximum time from the request to the head of a plain answer, which arrives after all tokens are generated.
+    /// The maximum time from the request to the head of a plain answer, which arrives after all tokens are generated.
     pub plain_timeout: Duration,
-    /// How long a stream's head is withheld to wait for the first event. Until then an error can become a status, and
-    /// another route can be tried.
+    /// The time for which a stream's head is withheld to wait for the first event. Until then an error can become a
+    /// status, and another route can be tried.
     pub head_timeout: Duration,
-    /// Maximum time between two frames.
+    /// The longest time between two frames.
     pub idle_timeout: Duration,
-    /// Maximum number of connections.
+    /// The largest number of connections.
     pub connections_max: usize,
-    /// The same vendor in its other formats: [`Vendor::also`].
+    /// This vendor in its other formats: [`Vendor::also`].
     pub others: Vec<Arc<Self>>,
 }
 
 impl Vendor {
-    /// A vendor with one key, as written by [`Format::credential`].
+    /// Creates a vendor with one key, as written by [`Format::credential`].
     ///
     /// Defaults: 120 seconds to the first byte and between frames, 900 seconds to the head of a plain answer, 30
     /// seconds that a stream's head waits for the first event, and 1024 connections. Streams whose client disconnects
@@ -429,8 +429,8 @@ impl Vendor {
         self
     }
 
-    /// The vendor for a caller of this format: in that format if the vendor supports it, which avoids translation;
-    /// otherwise in its first format.
+    /// Returns the vendor for a caller of this format: in that format if the vendor supports it, which avoids
+    /// translation; otherwise in its first format.
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> &Arc<Self> {
         let all = std::iter::once(self).chain(&self.others);
@@ -438,7 +438,7 @@ impl Vendor {
         same.next().unwrap_or(self)
     }
 
-    /// Adds a key.
+    /// Adds an API key.
     #[must_use]
     pub fn credential(mut self, mut credential: HeaderValue) -> Self {
         credential.set_sensitive(true);
@@ -468,13 +468,13 @@ impl Vendor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Egress {
-    /// Maximum time to connect, including the proxy and TLS.
+    /// The maximum time to connect, including the proxy and TLS.
     pub connect_timeout: Duration,
-    /// The proxy to connect through.
+    /// The proxy through which connections are made.
     pub proxy: Option<Proxy>,
-    /// Trusted certificate authorities (PEM), instead of Mozilla's list.
+    /// The certificate authorities (PEM) that are trusted instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// HTTP version to use.
+    /// The HTTP version to use.
     pub protocol: Protocol,
     /// Idle connections are closed after this time, before the vendor closes them.
     pub idle_connection_timeout: Duration,
@@ -502,7 +502,7 @@ impl Egress {
         self
     }
 
-    /// Trusts only these authorities (PEM).
+    /// Trusts only these certificate authorities (PEM).
     #[must_use]
     pub fn authorities(mut self, pem: impl Into<Bytes>) -> Self {
         self.authorities = Some(pem.into());
@@ -532,13 +532,13 @@ impl Hash for Egress {
 pub struct Proxy(String);
 
 impl Proxy {
-    /// Wraps a URL like `http://user:password@host:port`.
+    /// Creates a proxy from a URL like `http://user:password@host:port`.
     #[must_use]
     pub const fn new(address: String) -> Self {
         Self(address)
     }
 
-    /// The whole URL, which may contain a password.
+    /// Returns the whole URL, which may contain a password.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -554,11 +554,11 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// HTTP version of a connection.
+/// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// HTTP/1.1: one call at a time per connection.
+    /// HTTP/1.1, with one call at a time per connection.
     #[default]
     Http1,
     /// HTTP/2 if the vendor offers it in the TLS handshake, else HTTP/1.1.
@@ -567,24 +567,24 @@ pub enum Protocol {
     Http2,
 }
 
-/// Treatment of the vendor's stream when the client disconnects.
+/// The treatment of the vendor's stream when the client disconnects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnDisconnect {
-    /// Close it immediately and charge what was received.
+    /// The connection is closed at once, and the received part is charged.
     #[default]
     Cancel,
     /// Read it to its end and charge what was used.
     Drain,
 }
 
-/// Result of a catalog look-up.
+/// The result of looking a model up in the catalog.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// A model with a full price.
+    /// The model exists and has a complete price.
     Callable(Arc<Model>, PriceList),
-    /// A model that has no price at present.
+    /// The model exists but has no price at present.
     Unpriced,
     /// There is no such model.
     Unknown,
@@ -592,7 +592,7 @@ pub enum Found {
 
 /// A catalog of models. A call looks its model up once and keeps the result until it ends.
 pub trait Models: Send + Sync + 'static {
-    /// The model of this name with its current prices.
+    /// Returns the model of this name with its current prices.
     fn find_model(&self, id: &str) -> Found;
 
     /// The model for a call that this account pays for, whose prices may differ. By default all accounts have the same
@@ -601,7 +601,7 @@ pub trait Models: Send + Sync + 'static {
         self.find_model(id)
     }
 
-    /// The closest name, if [`Models::find_model`] finds nothing; `None`: no suggestion.
+    /// Returns the closest name, if [`Models::find_model`] finds nothing; `None`: no suggestion.
     fn similar(&self, _id: &str) -> Option<String> {
         None
     }
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_never_shown() {
+    fn debug_never_shows_vendor_keys() {
         let vendor = vendor().credential(HeaderValue::from_static("hunter2 too"));
         assert_eq!(vendor.credentials, ["hunter2", "hunter2 too"]);
         let shown = format!("{vendor:?}");

@@ -4,19 +4,19 @@ use std::fmt;
 
 use crate::error::{Error, Problem};
 
-/// Path of a value in the request, like `messages[2].tool_calls[0].function.arguments`.
+/// The path of a value in the request, like `messages[2].tool_calls[0].function.arguments`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'p> {
-    /// The whole body.
+    /// The path of the whole body.
     Root,
-    /// A field of an object.
+    /// The path of a field of an object.
     Key(&'p Self, &'p str),
-    /// An element of an array.
+    /// The path of an element of an array.
     Index(&'p Self, usize),
 }
 
 impl Path<'_> {
-    /// A 400 that names this path.
+    /// Creates a 400 that names this path.
     pub(crate) fn refuse(&self, problem: Problem) -> Error {
         Error::invalid(self.to_string(), problem)
     }

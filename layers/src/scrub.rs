@@ -12,7 +12,7 @@ const DOMAINS: [&str; 14] = [
 ];
 /// A word with this many letters and digits is opaque: a key or an id.
 const OPAQUE_CHARS: usize = 24;
-/// Maximum letters of one word in a human-chosen name.
+/// The maximum letters of one word in a human-chosen name.
 const WORD_CHARS_MAX: usize = 16;
 
 /// Returns the text without addresses, keys and ids.
@@ -53,7 +53,7 @@ fn is_secret(word: &str) -> bool {
     opaque || host || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
 }
 
-/// Whether the word consists of words, versions and a date, like `context-management-2025-06-27` or
+/// Returns whether the word consists of words, versions and a date, like `context-management-2025-06-27` or
 /// `clear_tool_uses_20250919`: the name of a beta, a tool or a model. Clients need it to know what to omit on retry.
 fn is_dated_name(word: &str) -> bool {
     let parts: Vec<&str> = word.split(['-', '_']).collect();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn dated_names_are_kept_whole_but_lookalikes_are_not() {
+    fn dated_model_names_are_kept_but_keys_that_resemble_them_are_scrubbed() {
         for name in [
             "clear_thinking_20251015",
             "clear_tool_uses_20250919",

@@ -20,9 +20,9 @@ use bytes::{Buf, Bytes, BytesMut};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Segments {
-    /// Empty only if there is no other segment.
+    /// The first segment; empty only if there is no other segment.
     first: Bytes,
-    /// No segment is empty.
+    /// The further segments, none of which is empty.
     rest: VecDeque<Bytes>,
 }
 
@@ -36,25 +36,25 @@ impl Segments {
         }
     }
 
-    /// The segments in order; none is empty.
+    /// Returns the segments in order; none is empty.
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
         let all = iter::once(&self.first).chain(&self.rest);
         all.filter(|segment| !segment.is_empty())
     }
 
-    /// Total length in bytes.
+    /// Returns the total length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.iter().map(Bytes::len).sum()
     }
 
-    /// Whether the body has no bytes.
+    /// Returns whether the body has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first.is_empty()
     }
 
-    /// The body in one piece; copies only if there are several segments.
+    /// Returns the body in one piece; copies only if there are several segments.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         if self.rest.is_empty() {

@@ -95,7 +95,7 @@ pub use crate::{
 /// Only if a model is unknown or has no price, this layer checks the key's funds: a key with nothing to spend gets that
 /// error instead.
 ///
-/// Its input is the output of `parse`, so placing it above `parse` does not compile:
+/// The input of this layer is the output of `parse`, so placing it above `parse` does not compile:
 ///
 /// ```
 /// # use http::{Request, Response};
@@ -146,7 +146,7 @@ pub struct SelectLayer<M, F> {
 }
 
 impl<M, F> SelectLayer<M, F> {
-    /// Selects from `models` and checks funds with `funds`.
+    /// Selects from `models`, and checks funds with `funds`.
     pub const fn new(models: M, funds: F) -> Self {
         Self { models, funds }
     }

@@ -43,7 +43,7 @@ struct Made {
 }
 
 impl SelfWake {
-    /// The waker to use instead of `task`.
+    /// Returns the waker to use instead of that of `task`.
     pub fn waker(&mut self, task: &Waker) -> &Waker {
         self.0.take_if(|made| !made.ear.task.will_wake(task));
         let made = self.0.get_or_insert_with(|| {
@@ -57,8 +57,8 @@ impl SelfWake {
         &made.waker
     }
 
-    /// Whether the waker was woken since the last call, or was not yet made for this task. If false, everything polled
-    /// with it is still pending.
+    /// Returns whether the waker was woken since the last call, or was not yet made for this task. If false,
+    /// everything polled with it is still pending.
     pub fn was_woken(&self, task: &Waker) -> bool {
         match &self.0 {
             // A wake from now on also wakes the task, which then checks again.
@@ -91,7 +91,7 @@ impl SelfWake {
 /// Runs the closure and returns the waker that it suppressed on this thread, if any. Wakes from other threads are not
 /// suppressed.
 pub fn suppress_wakes<T>(run: impl FnOnce() -> T) -> (T, Option<Waker>) {
-    /// Ends the suppression, also on panic.
+    /// Ends the suppression when dropped, even after a panic.
     struct Until;
     impl Drop for Until {
         fn drop(&mut self) {
@@ -120,7 +120,7 @@ impl Wake for FilteredWaker {
         if HUSHED.get() {
             HEARD.set(Some(self.task.clone()));
         } else {
-            // Before the task is woken, because the task reads it when polled.
+            // Stored before the task is woken, because the task reads it when polled.
             self.woken.store(true, Ordering::Release);
             self.task.wake_by_ref();
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_wakes_of_the_thread_itself_are_kept_and_none_is_lost() {
+    fn wakes_from_the_polling_thread_are_deferred_and_none_is_lost() {
         let count = Arc::new(Count::default());
         let woken = || count.0.load(Ordering::Relaxed);
         let task = Waker::from(Arc::clone(&count));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_is_reported_once_and_a_suppressed_one_never() {
+    fn each_wake_is_reported_once_unless_suppressed() {
         let (task, other) = (
             Waker::from(Arc::new(Count::default())),
             Waker::from(Arc::new(Count::default())),
@@ -195,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn a_future_is_polled_once_for_each_wake_and_the_next_one_at_once() {
+    fn future_is_polled_once_per_wake() {
         let task = Waker::from(Arc::new(Count::default()));
         let cx = &mut Context::from_waker(&task);
         let (mut polls, mut waker) = (0, None::<Waker>);
         let mut wake = SelfWake::default();
-        // Whether the future was woken before, whether it is then ready, and the expected number of polls.
+        // Columns: whether the future was woken before, whether it is then ready, and the expected number of polls.
         for (woken, ready, expected) in [
             (false, false, 1),
             (false, false, 1),

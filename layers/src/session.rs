@@ -7,18 +7,18 @@ pub use tollgate_ledger::session::SessionId;
 /// Headers that carry a session id, in order; the first valid id counts.
 static HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("x-claude-code-session-id"),
-    // For callers that set a header by hand.
+    // A header for callers that name their session by hand.
     HeaderName::from_static("x-session-id"),
-    // opencode, and clients that use it for sticky sessions on one machine.
+    // The header of opencode, and of clients that use it for sticky sessions on one machine.
     HeaderName::from_static("x-session-affinity"),
-    // Codex.
+    // The header of Codex.
     HeaderName::from_static("session-id"),
 ];
 
 /// Reads the session id from `x-claude-code-session-id`, `x-session-id`, `x-session-affinity` or `session-id`.
 #[must_use]
 pub fn from_headers(headers: &HeaderMap) -> Option<SessionId> {
-    // Most requests name no session: one scan over the header names is faster than four look-ups.
+    // Most requests name no session, and one scan over the header names is faster than four look-ups.
     let may_be_one = |name: &HeaderName| {
         let name = name.as_str();
         name.ends_with("session-id") || name.ends_with("session-affinity")

@@ -10,10 +10,10 @@ use memchr::memchr2;
 
 use crate::format::Format;
 
-/// Maximum length of an event, in bytes; a longer one is treated as malformed.
+/// The maximum length of an event, in bytes; a longer one is treated as malformed.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Maximum length of a line of an event, in bytes: room for an image, and half the maximum of an event.
+/// The maximum length of a line of an event, in bytes: room for an image, and half the maximum of an event.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// An event grew past [`EVENT_BYTES_MAX`], or a line of it past [`LINE_BYTES_MAX`].
@@ -34,12 +34,12 @@ pub const fn sign_of_life(format: Format) -> Bytes {
     })
 }
 
-/// Splits a byte stream into events.
+/// Splits a stream of bytes into server-sent events.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// The incomplete event.
+    /// The bytes of the event that is not complete yet.
     tail: BytesMut,
-    /// Search position in `tail`.
+    /// The position in `tail` at which the search continues.
     cursor: Cursor,
 }
 
@@ -47,9 +47,9 @@ pub struct Splitter {
 /// small pieces would cost quadratic time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    /// Start of the unfinished line.
+    /// The start of the line that is not finished.
     line: usize,
-    /// End of the part of that line that was already searched.
+    /// The end of the part of that line that was already searched.
     seen: usize,
 }
 
@@ -103,7 +103,7 @@ impl Splitter {
     }
 }
 
-/// End of the first event, after its blank line. `cursor` persists between calls.
+/// The end of the first event, after its blank line. `cursor` persists between calls.
 fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     loop {
         let found = memchr2(b'\n', b'\r', &buffer[cursor.seen..]);
@@ -140,24 +140,24 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
 pub struct Event(Bytes);
 
 impl Event {
-    /// The event with these raw bytes.
+    /// Creates the event with these raw bytes.
     pub(crate) const fn of(raw: Bytes) -> Self {
         Self(raw)
     }
 
-    /// The raw bytes, unchanged.
+    /// Returns the raw bytes, unchanged.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
         &self.0
     }
 
-    /// The event's name; empty if it has none.
+    /// Returns the event's name; empty if it has none.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.parts().0
     }
 
-    /// The data, its lines joined by line feeds; `None` for an event without data, such as a comment.
+    /// Returns the data, its lines joined by line feeds; `None` for an event without data, such as a comment.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         self.parts().1
@@ -182,7 +182,7 @@ impl Event {
         (name, data)
     }
 
-    /// The event's bytes with its data replaced by this JSON.
+    /// Returns the event's bytes with its data replaced by this JSON.
     #[cfg(feature = "passthrough")]
     pub(crate) fn with_data(&self, data: &[u8]) -> Bytes {
         let (name, old) = self.parts();
@@ -205,7 +205,7 @@ impl Event {
             .into()
     }
 
-    /// Field names and values, without comments.
+    /// Iterates over field names and values, without comments.
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
         let lines = std::iter::from_fn(move || {
@@ -237,7 +237,7 @@ mod tests {
         static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Counts bytes searched for a line end.
+    /// Counts the bytes that were searched for a line end.
     pub(super) fn looked_at(bytes: usize) {
         LOOKED_AT.set(LOOKED_AT.get() + bytes);
     }

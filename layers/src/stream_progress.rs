@@ -16,24 +16,24 @@ pub struct StreamProgress(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     created: Option<Created>,
-    /// The next sequence number, as far as counted.
+    /// The next sequence number, as far as events were counted.
     next_number: u64,
     /// The vendor's last forwarded event. Its number is parsed only when needed.
     passed: Bytes,
 }
 
-/// Fields of `response.created`.
+/// The fields of `response.created` that later events repeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Created {
-    /// The answer's id.
+    /// The id of the answer.
     pub id: String,
-    /// When the answer was created, in Unix seconds.
+    /// The time at which the answer was created, in Unix seconds.
     pub created_at: u64,
-    /// The model's name.
+    /// The name of the model.
     pub model: String,
 }
 
-/// State for continuing the stream.
+/// The state from which the gateway can continue a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// `None` if `response.created` was not sent yet.
@@ -58,7 +58,7 @@ impl StreamProgress {
         self.state().passed = event.raw().clone();
     }
 
-    /// The current position.
+    /// Returns the current position.
     #[must_use]
     pub fn reached(&self) -> Reached {
         #[derive(Deserialize)]

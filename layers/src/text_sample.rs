@@ -28,7 +28,7 @@ const REPRESENTATIVE_BYTES: usize = 16;
 pub struct TextSample(Arc<Sampler>);
 
 impl TextSample {
-    /// Estimated tokens of all texts, in thousandths.
+    /// Returns the estimated tokens of all texts, in thousandths.
     #[must_use]
     pub fn milli(&self) -> u64 {
         let mut rest = &*self.0.copied;
@@ -56,18 +56,18 @@ pub struct Sampler {
     /// The samples of all texts.
     copied: Vec<u8>,
     texts: Vec<Sampled>,
-    /// Bytes of texts so far, at most [`WHOLE_BYTES`].
+    /// The bytes of the texts so far, at most [`WHOLE_BYTES`].
     whole: usize,
-    /// Bytes that may be sampled.
+    /// The bytes that may still be sampled.
     allowance: usize,
 }
 
-/// The sample of a text.
+/// The sample of one text.
 #[derive(Clone, Copy, Debug)]
 struct Sampled {
-    /// Bytes in the sample.
+    /// The number of bytes in the sample.
     copied: usize,
-    /// Bytes of the text, and of the texts after it that were not sampled.
+    /// The bytes of the text, and of the texts after it that were not sampled.
     bytes: u64,
 }
 
@@ -106,7 +106,7 @@ impl Sampler {
         self.sample(text.as_bytes(), 2 * WHOLE_BYTES);
     }
 
-    /// Adds the samples of another sampler.
+    /// Adds the samples that another sampler took.
     pub fn append(&mut self, mut other: Self) {
         self.copied.append(&mut other.copied);
         self.texts.append(&mut other.texts);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_many_texts_stand_for_all_of_them() {
+    fn sample_of_many_texts_represents_all_of_them() {
         let (english, russian) = (
             "the quick brown fox jumps over the lazy dog ",
             "съешь ещё этих мягких французских булок ",

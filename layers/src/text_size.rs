@@ -25,7 +25,7 @@ pub struct TextSize {
 }
 
 impl TextSize {
-    /// The size of a whole text.
+    /// Returns the size of a whole text.
     #[must_use]
     pub fn of(text: &str) -> Self {
         let mut size = Self::default();
@@ -33,13 +33,13 @@ impl TextSize {
         size
     }
 
-    /// Size in UTF-8 bytes.
+    /// Returns the size in UTF-8 bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Estimated tokens, in thousandths.
+    /// Returns the estimated tokens, in thousandths.
     #[must_use]
     pub const fn milli(&self) -> u64 {
         self.milli
@@ -56,7 +56,7 @@ impl TextSize {
         }
     }
 
-    /// An empty size that continues after this text.
+    /// Returns an empty size that continues after this text.
     #[must_use]
     pub const fn behind(&self) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl TextSize {
         self.milli += bytes.saturating_mul(250);
     }
 
-    /// Adds a piece of text.
+    /// Adds a piece of the text.
     pub fn push(&mut self, text: &[u8]) {
         self.bytes += text.len() as u64;
         for byte in text {
@@ -143,7 +143,7 @@ struct Step {
 
 /// States below this are the classes of a last character; a word's first letter is one of them.
 const WORD_STATES: u8 = 16;
-/// The longest words that are distinguished, in letters.
+/// The length in letters up to which words are distinguished.
 const LOWER_RUN_MAX: u8 = 9;
 const CYRILLIC_RUN_MAX: u8 = 8;
 /// The state of two Cyrillic letters; those of two and more lower-case letters precede it.
@@ -167,7 +167,7 @@ static STEPS: [[Step; WORD_STATES as usize]; STATES] = {
     steps
 };
 
-/// The state after a character of `class`.
+/// Returns the state after a character of `class`.
 const fn after(state: u8, class: u8) -> u8 {
     let (first, last) = match class {
         LOWER => (WORD_STATES, CYRILLIC_STATES - 1),
@@ -185,7 +185,7 @@ const fn after(state: u8, class: u8) -> u8 {
     }
 }
 
-/// The row and column of a state in [`COSTS`]: the class, split by the length of the word.
+/// Returns the row and column of a state in [`COSTS`]: the class, split by the length of the word.
 const fn bucket(state: u8) -> usize {
     let run = if state >= CYRILLIC_STATES {
         state - CYRILLIC_STATES + 2
@@ -204,7 +204,7 @@ const fn bucket(state: u8) -> usize {
     }
 }
 
-/// Marks a continuation byte of a character.
+/// The class of a continuation byte of a character.
 const INSIDE: u8 = u8::MAX;
 const LOWER: u8 = 3;
 const CYRILLIC: u8 = 7;
@@ -223,21 +223,21 @@ const CLASSES: [u8; 256] = {
             0..=0x7F => 6,
             0x80..=0xBF => INSIDE,
             0xD0..=0xD3 => CYRILLIC,
-            // Accented Latin letters.
+            // These lead bytes begin accented Latin letters.
             0xC0..=0xCB => 8,
-            // Greek, Hebrew, Arabic.
+            // These lead bytes begin Greek, Hebrew and Arabic letters.
             0xCC..=0xDF => 9,
-            // Thai, Indian scripts, Georgian.
+            // These lead bytes begin Thai, Indian scripts and Georgian.
             0xE0..=0xE1 => 10,
-            // Symbols.
+            // These lead bytes begin symbols.
             0xE2 | 0xEF => 11,
-            // Kana.
+            // These lead bytes begin kana.
             0xE3 => 12,
-            // Han.
+            // These lead bytes begin Han characters.
             0xE4..=0xE9 => 13,
-            // Hangul.
+            // These lead bytes begin Hangul.
             0xEA..=0xEE => 14,
-            // Emoji.
+            // These lead bytes begin emoji.
             0xF0..=0xFF => 15,
         };
         byte += 1;
@@ -245,7 +245,7 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Cost of a character in thousandths of a token, by the state before and after it.
+/// The cost of a character in thousandths of a token, by the state before and after it.
 #[rustfmt::skip]
 const COSTS: [[u16; 20]; 20] = [
     [300, 0, 3315, 1019, 3380, 228, 687, 1699, 4000, 829, 0, 0, 3170, 4000, 0, 2000, 120, 120, 200, 200],
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_counts_alike_in_pieces_and_as_json_wrote_it() {
+    fn text_is_counted_equally_in_pieces_and_escaped() {
         for Counted { kind, text, .. } in texts() {
             let whole = TextSize::of(&text);
             let escaped = text

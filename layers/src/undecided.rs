@@ -10,7 +10,7 @@ use http::Extensions;
 
 use crate::error::Error;
 
-/// A pending decision of a limit.
+/// The pending decision of a rate limit.
 pub(crate) type Verdict = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 /// Request extension that holds pending decisions. `rate_limit` inserts it. The first layer that does limited work
@@ -34,7 +34,7 @@ pub(crate) fn take(extensions: &mut Extensions) -> Option<Vec<Verdict>> {
     Some(std::mem::take(&mut *undecided))
 }
 
-/// Waits for all decisions.
+/// Waits until all limits have decided.
 ///
 /// # Errors
 /// The error of the first limit, in order, that refuses.

@@ -18,14 +18,14 @@ use crate::{
     usage::Usage,
 };
 
-/// Usage of an answer, as reported by its vendor.
+/// The usage of an answer, as reported by its vendor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VendorUsage {
-    /// Counts by rate class.
+    /// The counts by rate class.
     pub usage: Usage,
     /// Other readings of the counts, if they do not add up.
     pub others: [Option<Usage>; 2],
-    /// Part of `cache_write` that the vendor reported for its default lifetime.
+    /// The part of `cache_write` that the vendor reported for its default lifetime.
     pub cache_write_usual: u64,
     /// How the vendor reported that it served the call.
     pub served: Served,
@@ -48,7 +48,7 @@ impl VendorUsage {
     }
 }
 
-/// Reads a `service_tier`, given as JSON.
+/// Reads a `service_tier` that is given as JSON.
 pub(crate) fn tier(json: &str) -> Label {
     label(json).as_tier()
 }
@@ -65,7 +65,7 @@ impl VendorUsage {
     }
 }
 
-/// The label in a JSON string; empty for other values and for strings with escapes.
+/// Returns the label in a JSON string; empty for other values and for strings with escapes.
 fn label(json: &str) -> Label {
     let word = json
         .strip_prefix('"')
@@ -73,7 +73,7 @@ fn label(json: &str) -> Label {
     word.map(Label::new).unwrap_or_default()
 }
 
-/// Whether an answer's `error`, given as JSON, is an error. Some vendors add an empty one to every answer.
+/// Returns whether an answer's `error`, given as JSON, is an error. Some vendors add an empty one to every answer.
 #[must_use]
 pub fn is_error(error: &str) -> bool {
     !matches!(error, "null" | "\"\"" | "{}" | "false")
@@ -155,7 +155,7 @@ pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N
     Some(counts)
 }
 
-/// The same for an object that may be missing or null.
+/// Returns the counts of an object that may be missing or null.
 fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Count; N]> {
     match json {
         None | Some("null") => Some([Count::default(); N]),
@@ -216,18 +216,18 @@ pub(crate) struct MessagesUsage {
     served: Served,
 }
 
-/// Usage of passes that summarize the conversation, which the other counts do not include.
+/// The usage of passes that summarize the conversation, which the other counts do not include.
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Apart {
     usage: Usage,
-    /// Whether there was a pass of unknown cost.
+    /// Returns whether there was a pass of unknown cost.
     unknown: bool,
 }
 
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 impl Apart {
-    /// Reads `iterations`.
+    /// Reads the field `iterations`.
     fn of(json: Option<&str>) -> Option<Self> {
         let mut apart = Self::default();
         let Some(json) = json.filter(|json| *json != "null") else {
@@ -313,7 +313,7 @@ impl MessagesUsage {
         Some((usage, iterations))
     }
 
-    /// Whether it counts output.
+    /// Returns whether the event counts output.
     #[cfg(feature = "passthrough")]
     pub(crate) const fn counts_output(&self) -> bool {
         self.output_tokens.tokens.is_some()
@@ -362,7 +362,7 @@ impl MessagesUsage {
         }
     }
 
-    /// `None` while nothing was reported.
+    /// `None` while the vendor has reported nothing.
     pub(crate) fn counts(&self) -> Option<VendorUsage> {
         let all = [
             self.input_tokens,
@@ -400,7 +400,7 @@ impl MessagesUsage {
     }
 }
 
-/// Calls of tools that the vendor ran.
+/// The calls of tools that the vendor ran.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tools {
     web_searches: u64,
@@ -409,7 +409,7 @@ struct Tools {
 }
 
 impl Tools {
-    /// Reads `server_tool_use`.
+    /// Reads the field `server_tool_use`.
     fn of(json: Option<&str>) -> Self {
         // Fetching costs nothing but its tokens.
         Self::named(json, "web_search_requests", "web_fetch_requests")
@@ -506,7 +506,7 @@ mod tests {
     fn embeddings_have_only_input() {
         for (json, input) in [
             (r#"{"prompt_tokens":8,"total_tokens":8}"#, Some((8, false))),
-            // Vendors that report more, and less.
+            // Some vendors report more fields, some fewer.
             (
                 r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":8}}"#,
                 Some((8, false)),

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use crate::error::TOO_LONG;
 
-/// Maximum characters of a vendor's message that are kept.
+/// The maximum characters of a vendor's message that are kept.
 const TEXT_CHARS_MAX: usize = 1000;
-/// Maximum nesting of objects, arrays and quoted JSON that is searched for a message.
+/// The maximum nesting of objects, arrays and quoted JSON that is searched for a message.
 const DEPTH_MAX: usize = 8;
-/// Maximum messages of a list of faults that are kept.
+/// The maximum messages of a list of faults that are kept.
 const FAULTS_MAX: usize = 8;
 
 /// The codes and the message of a vendor's refusal, in any vendor's shape.
@@ -16,7 +16,7 @@ const FAULTS_MAX: usize = 8;
 pub(crate) struct Words {
     /// The code, or else the type, of each object around the message; outermost first.
     codes: Vec<String>,
-    /// The message; empty if there is none.
+    /// The vendor's message; empty if there is none.
     text: String,
 }
 
@@ -32,28 +32,28 @@ impl Words {
         words
     }
 
-    /// The outermost code; empty if there is none.
+    /// Returns the outermost code; empty if there is none.
     #[cfg(any(feature = "passthrough", test))]
     pub(crate) fn code(&self) -> &str {
         self.codes.first().map_or("", String::as_str)
     }
 
-    /// The message; empty if there is none.
+    /// Returns the message; empty if there is none.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the request exceeds the model's context window.
+    /// Returns whether the request exceeds the model's context window.
     pub(crate) fn is_too_long(&self) -> bool {
         self.codes.iter().any(|code| is_too_long(code, "")) || is_too_long("", &self.text)
     }
 
-    /// Whether the refusal is about the operator's key or account.
+    /// Returns whether the refusal is about the operator's key or account.
     pub(crate) fn is_about_operator(&self) -> bool {
         is_about_operator(&self.text)
     }
 
-    /// Whether the vendor objects to the request's content and not to its sender.
+    /// Returns whether the vendor objects to the request's content and not to its sender.
     pub(crate) fn is_flagged(&self) -> bool {
         self.codes.iter().any(|code| is_flagged_code(code)) || is_flagged(&self.text)
     }
@@ -108,7 +108,7 @@ impl Words {
     }
 }
 
-/// The message in a plain-text body.
+/// Returns the message of a plain-text body.
 fn plain(body: &str) -> Option<String> {
     let text = body.trim();
     let is_words = !text.is_empty() && !text.starts_with(['<', '{', '[']);
@@ -127,7 +127,7 @@ fn fault(json: &Value) -> Option<String> {
     })
 }
 
-/// A string or a number, as text.
+/// Reads a string or a number as text.
 fn word(json: &Value) -> Option<String> {
     match json {
         Value::String(text) if !text.is_empty() => Some(cut(text)),
@@ -192,10 +192,10 @@ fn is_flagged(text: &str) -> bool {
     }
 }
 
-/// Whether the refusal is about the operator's key or account. Some vendors use the status of a faulty request for an
-/// empty, blocked or limited account or a wrong key, so the message decides. Only its beginning counts: later text may
-/// quote the caller, who could otherwise get the key disabled. Phrases that could be a caller's field name do not
-/// count.
+/// Returns whether the refusal is about the operator's key or account. Some vendors use the status of a faulty request
+/// for an empty, blocked or limited account or a wrong key, so the message decides. Only its beginning counts: later
+/// text may quote the caller, who could otherwise get the key disabled. Phrases that could be a caller's field name do
+/// not count.
 fn is_about_operator(text: &str) -> bool {
     const BEGINNINGS: [&str; 5] = [
         "your credit balance is too low",
@@ -210,8 +210,8 @@ fn is_about_operator(text: &str) -> bool {
     !text.contains(OF_A_FIELD) && BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
-/// Whether a request exceeds the model's context window. On the code [`TOO_LONG`], clients drop or summarise the
-/// beginning of the conversation and retry. Some vendors send that code, others only a message.
+/// Returns whether a request exceeds the model's context window. On the code [`TOO_LONG`], clients drop or summarise
+/// the beginning of the conversation and retry. Some vendors send that code, others only a message.
 fn is_too_long(code: &str, text: &str) -> bool {
     const WORDS: [&str; 22] = [
         "prompt is too long",

@@ -60,7 +60,7 @@ struct AlertsAnswer<'a> {
     groups: BTreeMap<&'a str, Levels>,
 }
 
-/// Alert levels of a group.
+/// The alert levels of a group, as the API shows them.
 #[derive(Serialize)]
 struct GroupAlertsAnswer<'a> {
     account: &'a AccountId,
@@ -68,7 +68,7 @@ struct GroupAlertsAnswer<'a> {
     levels_rub: Levels,
 }
 
-/// Alert levels of a key.
+/// The alert levels of a key, as the API shows them.
 #[derive(Serialize)]
 struct KeyAlertsAnswer<'a> {
     account: &'a AccountId,

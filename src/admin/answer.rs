@@ -13,7 +13,7 @@ use tollgate_layers::{
 
 use crate::{api::ceilings::Spending, text::time::rfc3339};
 
-/// A key, without its digest.
+/// A key as the API shows it, without its digest.
 #[derive(Serialize)]
 pub(super) struct KeyAnswer<'a> {
     /// The secret: only in the answer that created the key.
@@ -21,7 +21,7 @@ pub(super) struct KeyAnswer<'a> {
     key: Option<&'a str>,
     id: &'a KeyId,
     account: &'a AccountId,
-    /// Purpose of the key: `caller` or `owner`.
+    /// The purpose of the key: `caller` or `owner`.
     kind: &'static str,
     prefix: &'a str,
     name: &'a str,
@@ -138,7 +138,7 @@ impl<'a> AccountAnswer<'a> {
     }
 }
 
-/// An account after a payment or a correction.
+/// An account as it is after a payment or a correction.
 #[derive(Serialize)]
 pub(super) struct EnteredAnswer<'a> {
     #[serde(flatten)]

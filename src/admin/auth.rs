@@ -29,7 +29,7 @@ use crate::{
 
 /// Wrong keys per address: a burst of ten, and one more every six seconds.
 const GUESSES: Quota = Quota::per_minute(10).with_burst(9);
-/// Maximum number of addresses whose wrong keys are counted.
+/// The maximum number of addresses whose wrong keys are counted.
 const ADDRESSES_MAX: usize = 10_000;
 
 /// Refuses requests without the admin key, and removes the key from the others. Refusals are written to the audit log,
@@ -39,9 +39,9 @@ const ADDRESSES_MAX: usize = 10_000;
 pub struct AdminAuthLayer {
     /// SHA-256 of the admin key. Digests have equal lengths, so a comparison reveals nothing about the key.
     key_digest: [u8; 32],
-    /// Whether `/metrics` needs the key, too.
+    /// Whether `/metrics` requires the admin key, too.
     metrics_key: bool,
-    /// Further host names of the listener.
+    /// The further host names of the listener.
     hosts: Arc<[String]>,
     guesses: PostPaid<IpAddr>,
     limited: Counter,
@@ -52,7 +52,7 @@ impl AdminAuthLayer {
     /// Admits the holder of the key. Each 429 is counted in `limited`.
     #[must_use]
     pub fn new(config: &AdminConfig, limited: Counter) -> Self {
-        // Browsers come back to this host.
+        // The provider sends browsers back to this host.
         let redirect_url = config
             .oidc
             .as_ref()
@@ -177,7 +177,7 @@ where
     }
 }
 
-/// Whether a host is an address, a name without a dot, a name of this machine, or one of `hosts`.
+/// Returns whether a host is an address, a name without a dot, a name of this machine, or one of `hosts`.
 fn is_ours(host: &[u8], hosts: &[String]) -> bool {
     let host = String::from_utf8_lossy(host).to_ascii_lowercase();
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -197,7 +197,7 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Whether the single `authorization` header has the bearer key with this digest.
+/// Returns whether the single `authorization` header has the bearer key with this digest.
 fn shows_key(headers: &HeaderMap, key_digest: &[u8; 32]) -> bool {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
@@ -300,7 +300,7 @@ mod tests {
             };
             assert_eq!(open.admit(&wrong), expected, "{host}");
         }
-        // HTTP/2 has the host in its target.
+        // In HTTP/2 the host is part of the request target.
         let target = Request::get("http://evil.example:8081/").body(()).unwrap();
         assert_eq!(open.admit(&target), Err(Refusal::HostUnknown));
         assert_eq!(

@@ -38,7 +38,7 @@ impl Admin {
 #[derive(Serialize)]
 struct CallAnswer<'a> {
     number: String,
-    /// When the call arrived.
+    /// The time at which the call arrived.
     at: String,
     /// `running`, `refused` before money was held, or `released`: it ended without a charge.
     state: &'static str,

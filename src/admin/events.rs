@@ -33,9 +33,9 @@ pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/events", |admin, ask
 const PARAMETERS: &[&str] = &["after", "limit", "account", "kind", "wait"];
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 1000;
-/// Maximum time that an answer waits for an event; below the timeouts of common proxies.
+/// The maximum time that an answer waits for an event; below the timeouts of common proxies.
 const WAIT_SECONDS_MAX: u64 = 50;
-/// Interval of keep-alive comments in a stream.
+/// The interval of keep-alive comments in a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: &str = "last-event-id";
 
@@ -93,7 +93,7 @@ fn refusal(error: &BookError) -> Refusal {
     Refusal::of_ledger(error, "events")
 }
 
-/// The next events; if there are none yet, waits for them up to a time limit.
+/// Returns the next events; if there are none yet, waits for them up to a time limit.
 async fn next_page(
     tail: &Tail,
     after: u64,
@@ -120,8 +120,8 @@ async fn next_page(
     Ok(page)
 }
 
-/// A stream of events after a position. It ends if the ledger cannot be reached: the client reconnects with the last
-/// position it received.
+/// Returns a stream of events after a position. It ends if the ledger cannot be reached: the client reconnects with
+/// the last position it received.
 fn pieces(
     tail: Tail,
     filter: Filter,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_kinds_are_read_whole() {
+    fn event_numbers_and_kinds_must_parse_completely() {
         assert_eq!(place("17"), Ok(17));
         for bad in ["", "-1", "x", "1 ", "9223372036854775808"] {
             assert!(place(bad).is_err(), "{bad}");

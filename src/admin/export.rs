@@ -39,12 +39,12 @@ pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/export", |admin, ask
 })
 .with_query()];
 
-/// Version of the line format.
+/// The version of the format of the lines.
 pub(crate) const VERSION: u64 = 1;
-/// Value of the header's `format`.
+/// The value of `format` in the first line.
 pub(crate) const FORMAT: &str = "tollgate-export";
 
-/// Size in bytes at which a piece of the answer is sent.
+/// The size in bytes at which a piece of the answer is sent.
 const PIECE_BYTES: usize = 64 * 1024;
 
 impl Admin {
@@ -102,7 +102,7 @@ impl Export {
         }
     }
 
-    /// The lines in pieces. If reading the ledger fails, the last item is the error.
+    /// Returns the lines in pieces. If reading the ledger fails, the last item is the error.
     fn pieces(self) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static {
         stream::unfold(self, |mut export| async move {
             match export.next_piece().await {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_export_is_framed_and_counted() {
+    async fn export_has_a_header_and_a_counting_last_line() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         let header = json!({
             "kind": "header", "format": "tollgate-export", "version": 1, "made_at": "1970-01-01T00:00:00Z",
@@ -272,7 +272,7 @@ mod tests {
 
         let acme: AccountId = "acme".parse().unwrap();
         store.create_account(&acme, "Acme").await.unwrap();
-        // More than one page.
+        // The account has more lines than fit on one page.
         for n in 0..2500 {
             let entry = Entry {
                 id: format!("p{n}"),

@@ -17,7 +17,7 @@ use super::refusal::Refusal;
 
 const LIST_LEN_MAX: usize = 1000;
 
-/// Fields of a body that have not been read yet.
+/// The fields of a body that have not been read yet.
 #[derive(Debug)]
 pub(super) struct Fields(Vec<(String, Value)>);
 
@@ -38,7 +38,7 @@ impl Fields {
         Ok(Self(fields))
     }
 
-    /// An optional field that must not be null.
+    /// Reads an optional field that must not be null.
     pub(super) fn optional<T>(
         &mut self,
         name: &str,
@@ -49,7 +49,7 @@ impl Fields {
             .transpose()
     }
 
-    /// A required field.
+    /// Reads a required field.
     pub(super) fn required<T>(
         &mut self,
         name: &str,
@@ -59,7 +59,7 @@ impl Fields {
             .ok_or_else(|| Refusal::invalid(name, "required"))
     }
 
-    /// A field in which null removes the value.
+    /// Reads a field in which null removes the value.
     pub(super) fn nullable<T>(
         &mut self,
         name: &str,
@@ -74,7 +74,7 @@ impl Fields {
         })
     }
 
-    /// A list; null is an empty list.
+    /// Reads a list; null is an empty list.
     pub(super) fn list<T>(
         &mut self,
         name: &str,

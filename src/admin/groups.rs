@@ -45,7 +45,7 @@ fn change_fields() -> Vec<&'static str> {
     ["name"].into_iter().chain(ceilings::fields()).collect()
 }
 
-/// The fields of a new group.
+/// Returns the fields of a request for a new group.
 fn new_fields() -> Vec<&'static str> {
     ["id"].into_iter().chain(change_fields()).collect()
 }

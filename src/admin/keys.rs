@@ -61,7 +61,7 @@ const LIMITS: [&str; 9] = [
     "expires_at",
 ];
 const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave it out";
-/// Maximum number of models listed in the error for an unknown model.
+/// The maximum number of models listed in the error for an unknown model.
 const MODELS_NAMED_MAX: usize = 5;
 
 impl Admin {
@@ -273,7 +273,7 @@ fn log_key(who: &Operator, what: &str, before: &KeyView, after: &KeyView) {
     tracing::info!(target: "audit", who = who.name(), what, account = %account, key = %id, change);
 }
 
-/// The same key as if it had been created without a name and without limits.
+/// Returns the same key as if it had been created without a name and without limits.
 fn unlimited(key: &KeyView) -> KeyView {
     let mut key = key.clone();
     (key.ceiling_rub, key.month.ceiling_rub, key.day.ceiling_rub) = (None, None, None);
@@ -295,11 +295,11 @@ fn unlimited(key: &KeyView) -> KeyView {
     key
 }
 
-/// How a new key is identified.
+/// The way in which a new key is identified.
 enum Shown {
-    /// Generated here and shown once.
+    /// The key is generated here and shown once.
     Made(SecretKey),
-    /// Issued elsewhere: only its digest is known here.
+    /// The key was issued elsewhere: only its digest is known here.
     Issued { digest: KeyDigest, prefix: String },
 }
 
@@ -328,7 +328,7 @@ impl Shown {
     }
 }
 
-/// Why a key was not created, or may have been.
+/// The reason why a key was not created, or may have been.
 fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal {
     match error {
         BookError::Unavailable(source) => {
@@ -354,7 +354,7 @@ fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal 
     }
 }
 
-/// The fields of a key after these.
+/// The fields that follow these in a request for a key.
 fn fields_after(first: &[&'static str]) -> Vec<&'static str> {
     let first = first.iter().copied().chain(["name"]);
     first.chain(ceilings::fields()).chain(LIMITS).collect()
@@ -392,7 +392,7 @@ fn key_id(text: &str) -> Result<KeyId, Refusal> {
         .map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
 }
 
-/// Whether the kind is `owner`.
+/// Returns whether the kind is `owner`.
 fn key_kind(value: &Value) -> Result<bool, String> {
     match value.as_str() {
         Some("caller") => Ok(false),

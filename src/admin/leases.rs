@@ -1,4 +1,4 @@
-//! Endpoints for leases: money that gateways have reserved.
+//! Endpoints for leases: money that gateways have reserved for a key.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -69,7 +69,7 @@ pub(crate) const NOT_A_NUMBER: &str = "a call's number looks like 0190163d-8694-
 
 type Answer = Response<AnswerBody>;
 
-/// State of the operators' API: one ledger, one catalog, and one node's vendors and counters.
+/// The state of the operators' API: one ledger, one catalog, and one node's vendors and counters.
 pub struct Admin {
     store: AnyLedger,
     live: Arc<Live>,

@@ -41,7 +41,7 @@ pub(super) const ROUTES: &[Route] = &[
 ];
 
 const FIELDS: &[&str] = &["id", "account", "amount_rub", "provider", "email"];
-/// Maximum number of payments in an answer.
+/// The largest number of payments in an answer.
 const LISTED_MAX: usize = 1000;
 
 /// An intent with its times as text, and the debt of its account.
@@ -67,9 +67,9 @@ impl<'a> From<&'a Intent> for PaymentAnswer<'a> {
 #[derive(Serialize)]
 struct PaymentsAnswer<'a> {
     payments: Vec<PaymentAnswer<'a>>,
-    /// Number of older payments that are not in the answer.
+    /// The number of older payments that are not in the answer.
     left_out: usize,
-    /// Total debt of all accounts for refunds.
+    /// The sum of all accounts' debts for refunds.
     debt_rub: MicroRub,
 }
 
@@ -163,8 +163,8 @@ pub(super) fn email(value: &Value) -> Result<String, String> {
         .ok_or_else(|| "must be an address like name@example.com".to_owned())
 }
 
-/// The error for a payment that the provider did not create. Its intent is kept, and the request can be repeated with
-/// the intent's id.
+/// Returns the error for a payment that the provider did not create. Its intent is kept, and the request can be
+/// repeated with the intent's id.
 pub(super) fn not_made(error: PaymentError, id: IntentId, account: &AccountId) -> Refusal {
     match &error {
         PaymentError::Provider(_, cause) if cause.may_pass() => Refusal::ProviderFailed(format!(

@@ -21,7 +21,7 @@ pub(super) const ROUTES: &[Route] = &[
     })
     .open(),
     Route::get("/readyz", |admin, _| Box::pin(admin.ready())).open(),
-    // Metrics contain no customer names.
+    // The metrics need no key, because they contain no customer names.
     Route::get("/metrics", |admin, asked| Box::pin(admin.metrics(asked))).open(),
     Route::get("/openapi.yaml", |_, _| Box::pin(described())).open(),
 ];

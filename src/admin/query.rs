@@ -37,7 +37,7 @@ impl Query {
         Ok(Self(parameters))
     }
 
-    /// An optional parameter.
+    /// Reads an optional parameter.
     pub(super) fn optional<T>(
         &mut self,
         name: &str,
@@ -54,12 +54,12 @@ impl Query {
     }
 }
 
-/// Any of the gateway's id types.
+/// Parses any of the gateway's types of ids.
 pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|error| error.to_string())
 }
 
-/// A time, in Unix milliseconds.
+/// Parses a time to Unix milliseconds.
 pub(super) fn time(text: &str) -> Result<u64, String> {
     parse_rfc3339_ms(text)
         .ok_or_else(|| "must be a date like 2026-01-31, or a time like 2026-01-31T12:00:00Z".into())

@@ -40,18 +40,18 @@ pub(super) const ROUTES: &[Route] = &[
 const RECEIPTS: usize = 50;
 const RECEIPTS_MAX: usize = 500;
 
-/// A page of receipts, latest first.
+/// Answers with a page of receipts, latest first.
 #[derive(Serialize)]
 struct ReceiptsAnswer<'a> {
     receipts: Vec<ReceiptAnswer<'a>>,
-    /// Cursor for `after`; null on the last page.
+    /// The cursor for `after`; null on the last page.
     next: Option<String>,
     /// Every receipt since this time was searched by this request and those for earlier pages; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }
 
-/// Filter: all accounts, an account or a key.
+/// The filter: all accounts, one account or one key.
 #[derive(Debug)]
 struct ReceiptsQuery {
     account: Option<AccountId>,
@@ -87,7 +87,7 @@ impl ReceiptsQuery {
         })
     }
 
-    /// The same filter in the form for the roll-up's sums.
+    /// Returns the same filter in the form for the roll-up's sums.
     fn sought(&self) -> Sought<'_> {
         Sought {
             key: self.key.as_ref(),

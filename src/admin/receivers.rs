@@ -114,7 +114,9 @@ impl Admin {
             Replayed::Taken => None,
             Replayed::Failed(why) => Some(why),
             Replayed::Unknown => {
-                return Err(Refusal::NotFound(format!("no event {number} is kept")));
+                return Err(Refusal::NotFound(format!(
+                    "event {number} is not stored any more, or does not exist yet"
+                )));
             }
             Replayed::NotIts => {
                 let problem = format!(

@@ -15,30 +15,30 @@ use crate::{
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Why a request was refused. The texts are for operators and end with what to do next.
+/// The reason why a request was refused. The texts are for operators and end with what to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// 404: no such path.
+    /// 404: the path does not exist.
     PathUnknown,
     /// 405: the path takes other methods.
     MethodNotAllowed {
-        /// Its methods, for the header `allow`.
+        /// The methods that the path takes, for the header `allow`.
         allow: String,
     },
-    /// 401: no admin key, or a wrong one.
+    /// 401: the request has no admin key, or a wrong one.
     KeyRefused,
     /// 429: too many wrong admin keys from the address.
     TooManyGuesses {
-        /// Seconds until the next request is admitted.
+        /// The seconds until the next request is admitted.
         seconds: u64,
     },
     /// 403: `/metrics` for a host name that is not configured.
     HostUnknown,
-    /// 403: the role lacks the right.
+    /// 403: the operator's role lacks the right.
     RoleRefused(Role),
     /// 413: the body is too large.
     BodyTooLarge {
-        /// The largest size that is read.
+        /// The largest size that is read, in bytes.
         bytes_max: usize,
     },
     /// 408: the body arrived too slowly.
@@ -47,12 +47,12 @@ pub enum Refusal {
     BodyBroken,
     /// 400: an invalid field, or the body if `field` is empty.
     Invalid {
-        /// Name of the field.
+        /// The name of the field.
         field: String,
-        /// The mistake in it.
+        /// The mistake in the field.
         problem: String,
     },
-    /// 404: no such account, key or receipt.
+    /// 404: the account, key or receipt does not exist.
     NotFound(String),
     /// 409: the state of the ledger does not allow it.
     Conflict(String),
@@ -64,13 +64,13 @@ pub enum Refusal {
     Internal,
     /// 500: an internal error at an unknown point of the request.
     Panicked {
-        /// Number of the request, for the log.
+        /// The number of the request, for the log.
         number: RequestNumber,
     },
 }
 
 impl Refusal {
-    /// A fault of the gateway; only the log has its cause.
+    /// Creates a fault of the gateway; only the log has its cause.
     pub(crate) fn fault(cause: impl fmt::Display) -> Self {
         tracing::error!(%cause, "internal error of the admin API");
         Self::Internal
@@ -255,7 +255,7 @@ impl Refusal {
     }
 }
 
-/// The text of the answer.
+/// Returns the text of the answer.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message())
@@ -282,7 +282,7 @@ pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Respon
     response
 }
 
-/// An answer that must not be cached.
+/// Builds an answer that must not be cached.
 pub(super) fn response<B>(body: B, content_type: &'static str) -> Response<B> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lost_changes_may_have_been_made() {
+    fn refusal_says_that_a_change_may_have_been_made_only_if_the_answer_was_lost() {
         let lost = BookError::Unavailable("down".into());
         let read = Refusal::of_ledger(&lost, "account a").message();
         assert!(!read.contains("made"), "{read}");

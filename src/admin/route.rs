@@ -9,7 +9,7 @@ use http::HeaderMap;
 use super::{Admin, Answer, Operator, Right, refusal::Refusal};
 use crate::edge::body_limit::UnreadBody;
 
-/// A path and a method with their handler.
+/// A path and a method with the handler of their requests.
 pub(super) struct Route {
     pub(super) method: &'static str,
     /// A segment in braces matches any segment; at most two. The last one may be empty.
@@ -21,12 +21,12 @@ pub(super) struct Route {
 
 pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
 
-/// Required and permitted parts of a request.
+/// The parts of a request that are required and permitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// Nothing: the answer is public, and the request's headers and query are not read.
     Open,
-    /// The admin key.
+    /// Whether the admin key is required.
     WithKey,
     /// The admin key, and query parameters, which the handler reads. All other routes refuse parameters.
     WithKeyAndQuery,
@@ -73,7 +73,7 @@ impl Route {
         Self { right, ..self }
     }
 
-    /// Makes the route public.
+    /// Makes the route public: it needs no key.
     pub(super) const fn open(self) -> Self {
         Self {
             access: Access::Open,
@@ -104,7 +104,7 @@ impl Route {
     }
 }
 
-/// A request, as passed to its handler.
+/// A request as it is passed to its handler.
 pub(super) struct Asked {
     pub(super) named: [String; 2],
     pub(super) query: Option<String>,
@@ -114,17 +114,17 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The operator that sent the request, for the audit log.
+    /// Returns the operator that sent the request, for the audit log.
     pub(super) fn who(&self) -> Operator {
         self.operator.clone()
     }
 
-    /// First segment that matched braces, unchecked.
+    /// Returns the first path segment that matched braces, not validated.
     pub(super) fn named(&self) -> &str {
         &self.named[0]
     }
 
-    /// Second segment that matched braces, unchecked.
+    /// Returns the second path segment that matched braces, not validated.
     pub(super) fn second_named(&self) -> &str {
         &self.named[1]
     }
@@ -137,7 +137,7 @@ impl Asked {
         &self.headers
     }
 
-    /// The whole body, within its limits.
+    /// Reads the whole body, within its limits.
     pub(super) async fn body(self) -> Result<Bytes, Refusal> {
         Ok(self.body.whole().await?)
     }

@@ -41,17 +41,17 @@ const ROOMS: &[&[Route]] = &[
     receivers::ROUTES,
 ];
 
-/// Whether a request needs the admin key. A path that is not a route needs none and gets a 404.
+/// Returns whether a request needs the admin key. A path that is not a route needs none and gets a 404.
 pub(crate) fn needs_key<B>(req: &Request<B>) -> bool {
     find(req.method(), req.uri().path()).is_ok_and(|(route, _)| route.access != Access::Open)
 }
 
-/// The routes of each path.
+/// The routes of each path, by method.
 static TABLE: LazyLock<matchit::Router<Vec<&'static Route>>> = LazyLock::new(|| {
     let mut paths = BTreeMap::<&str, Vec<&'static Route>>::new();
     for route in ROOMS.iter().copied().flatten() {
         paths.entry(route.path).or_default().push(route);
-        // A missing last segment is an empty name, which no account and no key has.
+        // If the last segment is missing, the name is empty, and no account or key has an empty name.
         if let Some((path, _)) = route
             .path
             .rsplit_once('{')
@@ -99,7 +99,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The routes to `admin`.
+    /// Creates the routes to `admin`.
     #[must_use]
     pub fn new(admin: Admin) -> Self {
         Self {
@@ -167,7 +167,7 @@ mod tests {
             ("POST", "accounts", "accounts", "", KEY),
             ("GET", "accounts/acme", "accounts/{account}", "acme", KEY),
             ("PATCH", "accounts/acme", "accounts/{account}", "acme", KEY),
-            // A trailing slash leaves an empty id, which no account has.
+            // A trailing slash leaves an empty id, which belongs to no account.
             ("GET", "accounts/", "accounts/{account}", "", KEY),
             (
                 "POST",
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_unknown() {
+    fn unknown_admin_paths_are_404() {
         for path in [
             "/",
             "",
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn other_methods_get_the_allowed_ones() {
+    fn wrong_admin_method_gets_the_allowed_ones() {
         for (method, path, allow) in [
             ("POST", "/livez", "GET, HEAD"),
             ("POST", "/metrics", "GET, HEAD"),

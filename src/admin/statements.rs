@@ -26,7 +26,7 @@ use crate::{
     statement::{About, Document, Kept, Month},
 };
 
-/// Maximum number of attempts if another gateway stores the month at the same time.
+/// The maximum number of attempts if another gateway stores the month at the same time.
 const TRIES_MAX: usize = 3;
 
 pub(super) const ROUTES: &[Route] = &[Route::get(
@@ -35,7 +35,7 @@ pub(super) const ROUTES: &[Route] = &[Route::get(
 )
 .with_query()];
 
-/// Format of a statement.
+/// The format of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
@@ -74,7 +74,7 @@ impl Admin {
         Ok(answer)
     }
 
-    /// The statement and its language. A closed month keeps the content and language of its first statement.
+    /// Returns the statement and its language. A closed month keeps the content and language of its first statement.
     async fn statement_of(
         &self,
         account: &AccountId,

@@ -80,7 +80,7 @@ struct ThreadLog;
 
 impl Write for ThreadLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A thread that is ending no longer has a log.
+        // A thread that is ending has no log any more.
         let _ = LOG.try_with(|log| log.borrow_mut().extend_from_slice(bytes));
         Ok(bytes.len())
     }
@@ -92,7 +92,7 @@ impl Write for ThreadLog {
 
 type Api = BoxCloneService<Request<Full<Bytes>>, stack::OperatorsAnswer, Infallible>;
 
-/// An API over an empty ledger in memory, the catalog of `live` and its vendor `v`.
+/// Returns an API over an empty ledger in memory, the catalog of `live` and its vendor `v`.
 fn admin() -> Api {
     admin_over(AnyLedger::Memory(MemoryLedger::new()), None, &[])
 }
@@ -128,7 +128,7 @@ fn admin_over(
     let console = ConsoleLayer::new(&config, Arc::clone(&live));
     let payments = Payments::new(store.clone(), payments, Language::En);
     let dispatcher = Dispatcher::new(Tail::new(store.clone()), Arc::clone(&metrics));
-    // Nothing is delivered unless a test requests it.
+    // Nothing is delivered unless a test calls for it.
     drop(dispatcher.replace(receivers));
     let admin = Admin::new(store, live, health, readiness, scrape, dispatcher, payments);
     BoxCloneService::new(stack::operators(&config, &metrics, admin, console))
@@ -186,7 +186,7 @@ async fn answering(body: &'static str) -> String {
     url
 }
 
-/// An unpaid payment at YooKassa.
+/// A payment at YooKassa that is not paid yet.
 const PENDING: &str = r#"{"id":"p-1","status":"pending","amount":{"value":"500.00","currency":"RUB"},
     "confirmation":{"type":"redirect","confirmation_url":"https://pay.example/p-1"},"metadata":{}}"#;
 
@@ -410,7 +410,7 @@ async fn every_change_leaves_one_audit_line_with_actor_and_values() {
     audited(&lines, vera, "usage.rebuild", &[]);
     let (_, lines) = made(anna, post, "audit", "").await;
     audited(&lines, anna, "audit", &["breaches=0"]);
-    // The holder of the admin key has no name.
+    // The holder of the admin key has no name, so the log names none.
     let key = &Operator::default();
     let (_, lines) = made(key, post, "audit", "").await;
     audited(&lines, key, "audit", &["breaches=0"]);
@@ -474,7 +474,7 @@ async fn unknown_model_is_refused_with_a_suggestion() {
 }
 
 #[tokio::test]
-async fn a_head_that_leaves_something_open_is_refused_in_the_operators_words() {
+async fn ambiguous_head_is_refused_in_the_operators_format() {
     let admin = admin();
     let host = |host: &[&'static str]| {
         let mut req = Request::get("/livez").body(Full::default()).unwrap();

@@ -43,10 +43,10 @@ pub(super) const ROUTES: &[Route] = &[
     .needs(Right::Everything),
 ];
 
-/// Maximum number of rows in an answer.
+/// The largest number of rows in an answer.
 const ROWS_MAX: usize = 100_000;
 const HOUR_MS: u64 = 3_600_000;
-/// Length of the year and month at the beginning of a day.
+/// The length of the year and month at the beginning of a day.
 const MONTH_CHARS: usize = "2026-01".len();
 
 impl Admin {
@@ -83,7 +83,7 @@ struct UsageQuery {
     group: Vec<Dimension>,
 }
 
-/// The grouping of rows.
+/// The fields by which rows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Dimension {
@@ -95,9 +95,9 @@ enum Dimension {
     Model,
     /// The vendor that answered.
     Vendor,
-    /// Empty if the caller named no session.
+    /// The session; empty if the caller named none.
     Session,
-    /// Empty if the receipt does not have it.
+    /// The endpoint; empty if the receipt does not have it.
     Endpoint,
     Month,
     Day,
@@ -217,7 +217,7 @@ impl UsageQuery {
         Ok(views.into_iter().map(|view| view.id).collect())
     }
 
-    /// Adds an account's receipts one by one.
+    /// Adds the receipts of an account one by one.
     async fn add_lines(
         &self,
         store: &AnyLedger,
@@ -258,7 +258,7 @@ impl UsageQuery {
         }
     }
 
-    /// Whether a part passes the filters other than the session.
+    /// Returns whether a part passes the filters other than the session.
     fn asks_for(&self, part: &Part<'_>) -> bool {
         self.key.as_ref().is_none_or(|key| Some(key) == part.key)
             && (self.model.as_ref()).is_none_or(|model| *model == part.model)
@@ -301,7 +301,7 @@ fn groups(text: &str) -> Result<Vec<Dimension>, String> {
     Ok(groups)
 }
 
-/// The answer with all rows and totals.
+/// The answer, with all rows and totals.
 #[derive(Debug, Serialize)]
 struct Report {
     since: Option<String>,
@@ -316,18 +316,18 @@ struct Report {
 /// Sums by the values of the grouping, in its order.
 type Rows = BTreeMap<Vec<(Dimension, String)>, rollup::Sums>;
 
-/// Sums in the form of the answer.
+/// The sums as the answer shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Sums {
     calls: u64,
-    /// Number of calls that a vendor aborted or failed.
+    /// The number of calls that a vendor aborted or failed.
     failed_calls: u64,
     usage: Usage,
     charged_rub: Rubles,
     loss_rub: Rubles,
-    /// Number of calls whose usage is estimated.
+    /// The number of calls whose usage is estimated.
     estimated_calls: u64,
-    /// Number of calls with a known vendor cost. The next two fields cover only these.
+    /// The number of calls with a known vendor cost. The next two fields cover only these.
     cost_known_calls: u64,
     /// Vendor cost; null if no call has a known one.
     vendor_cost_rub: Option<Rubles>,
@@ -339,10 +339,10 @@ struct Sums {
     first_byte: Option<Latency>,
 }
 
-/// Distribution of durations, in milliseconds.
+/// The distribution of durations, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Latency {
-    /// Number of calls with a known duration.
+    /// The number of calls whose duration is known.
     calls: u64,
     /// Median; at most an eighth above the exact value.
     p50_ms: Option<u32>,
@@ -452,17 +452,17 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         account: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         key: Option<&'a str>,
-        /// Null if the key had no group.
+        /// The group; null if the key had none.
         #[serde(skip_serializing_if = "Option::is_none")]
         group: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         model: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         vendor: Option<&'a str>,
-        /// Null if the caller named no session.
+        /// The session; null if the caller named none.
         #[serde(skip_serializing_if = "Option::is_none")]
         session: Option<Option<&'a str>>,
-        /// Null if it is not known.
+        /// The endpoint; null if it is not known.
         #[serde(skip_serializing_if = "Option::is_none")]
         endpoint: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -69,7 +69,7 @@ impl Admin {
     }
 }
 
-/// A vendor's state on this node.
+/// The state of a vendor on this node.
 #[derive(Serialize)]
 struct VendorAnswer<'a> {
     name: &'a str,
@@ -97,7 +97,7 @@ struct RouteAnswer<'a> {
 struct ErrorAnswer {
     at: String,
     status: Option<u16>,
-    /// Description for people.
+    /// A description of the error for people.
     text: String,
 }
 
@@ -148,9 +148,9 @@ impl<'a> RouteAnswer<'a> {
     }
 }
 
-/// State of a route whose vendor is not disabled, for operators: it gets calls; after failures it gets only calls
-/// without another route; it gets a single probe call; or it gets none. A route that gets calls and has not answered any
-/// is not reported as answering.
+/// The state of a route whose vendor is not disabled, for operators: it gets calls; after failures it gets only calls
+/// without another route; it gets a single probe call; or it gets none. A route that gets calls and has not answered
+/// any is not reported as answering.
 const fn state(route: &RouteState) -> &'static str {
     match route.breaker {
         BreakerState::Open => "shut",
@@ -190,12 +190,12 @@ fn enabled(value: &Value) -> Result<bool, String> {
     }
 }
 
-/// A vendor's name as one path segment (RFC 3986, section 2): the configuration allows any text as a name.
+/// Returns a vendor's name as one path segment (RFC 3986, section 2): the configuration allows any text as a name.
 pub(crate) fn path_segment(name: &str) -> String {
     percent::encoded(name)
 }
 
-/// The vendor's name in a path segment; `None` if the segment is not valid.
+/// Returns the vendor's name in a path segment; `None` if the segment is not valid.
 fn name_of(segment: &str) -> Option<String> {
     percent::decoded(segment)
 }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vendor_shows_what_an_operator_decides_by() {
+    fn vendor_list_shows_state_failures_and_latency() {
         let mut route = RouteState {
             model: "m-1".into(),
             breaker: BreakerState::Open,

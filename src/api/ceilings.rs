@@ -47,17 +47,17 @@ impl From<&GroupView> for Spending {
 /// A ceiling as a change has it: `Some(None)` removes it.
 pub(crate) type NewCeiling = Option<Option<MicroRub>>;
 
-/// One of the ceilings.
+/// One of the ceilings of a key or group.
 pub(crate) struct Ceiling {
     /// JSON pointers to it and to what was spent in the same period.
     pub(crate) pointers: (&'static str, &'static str),
-    /// Names in commands: its own, that of what was spent, and that of what was spent as a narrow column.
+    /// The names in commands: its own, that of what was spent, and that of what was spent as a narrow column.
     pub(crate) headings: (&'static str, &'static str, &'static str),
-    /// Its explanation in the help of `tollgate import`.
+    /// The explanation of the ceiling in the help of `tollgate import`.
     pub(crate) import_help: &'static str,
     /// Labels on the operators' pages: in a form, as a column, and of the column of what was spent.
     pub(crate) labels: (&'static str, &'static str, &'static str),
-    /// Its label for a key's holder, in Russian and in English.
+    /// The label of the ceiling for a key's holder, in Russian and in English.
     pub(crate) holder_label: (&'static str, &'static str),
     of_key: fn(&mut KeyChange) -> &mut NewCeiling,
     of_group: fn(&mut GroupChange) -> &mut NewCeiling,
@@ -65,7 +65,7 @@ pub(crate) struct Ceiling {
 }
 
 impl Ceiling {
-    /// Name of its field.
+    /// Returns the name of the ceiling's field.
     pub(crate) const fn field(&self) -> &'static str {
         self.pointers.0.split_at(1).1
     }
@@ -115,7 +115,7 @@ pub(crate) static CEILINGS: [Ceiling; 3] = [
     },
 ];
 
-/// The names of the fields.
+/// Returns the names of the fields.
 pub(crate) fn fields() -> impl Iterator<Item = &'static str> {
     CEILINGS.iter().map(Ceiling::field)
 }

@@ -22,7 +22,7 @@ pub(crate) fn amount(value: &Value) -> Result<MicroRub, String> {
     text.parse::<MicroRub>().map_err(|error| error.to_string())
 }
 
-/// An amount that is not negative.
+/// Parses an amount that is not negative.
 pub(crate) fn ceiling(value: &Value) -> Result<MicroRub, String> {
     match amount(value)? {
         amount if amount < MicroRub::ZERO => Err("must not be negative".into()),
@@ -58,7 +58,7 @@ const fn is_invisible(letter: char) -> bool {
     )
 }
 
-/// One line of text that is not empty.
+/// Parses one line of text that is not empty.
 pub(crate) fn words(value: &Value) -> Result<String, String> {
     let text = line(value)?;
     if text.trim().is_empty() || text.trim() != text {
@@ -67,7 +67,7 @@ pub(crate) fn words(value: &Value) -> Result<String, String> {
     Ok(text)
 }
 
-/// Any of the gateway's id types.
+/// Parses any of the gateway's types of ids.
 pub(crate) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Result<T, String> {
     value
         .as_str()
@@ -76,7 +76,7 @@ pub(crate) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Resu
         .map_err(|error| error.to_string())
 }
 
-/// The SHA-256 of a key, in hexadecimal digits.
+/// Parses the SHA-256 of a key, in hexadecimal digits.
 pub(crate) fn sha256(value: &Value) -> Result<KeyDigest, String> {
     let text = value.as_str().unwrap_or_default();
     let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -88,7 +88,7 @@ pub(crate) fn sha256(value: &Value) -> Result<KeyDigest, String> {
     }
 }
 
-/// Prefix of a key, for people; too short to be a whole key.
+/// The prefix of a key, for people; too short to be a whole key.
 pub(crate) fn prefix(value: &Value) -> Result<String, String> {
     let text = words(value)?;
     if text.chars().count() > PREFIX_LEN_MAX {
@@ -99,12 +99,13 @@ pub(crate) fn prefix(value: &Value) -> Result<String, String> {
     Ok(text)
 }
 
-/// A CIDR block or a single address.
+/// Parses a CIDR block or a single address.
 pub(crate) fn address(value: &Value) -> Result<IpNet, String> {
     parse_address(value.as_str().ok_or("must be a string")?)
 }
 
-/// A CIDR block or a single address, from text. A block with host bits set is refused, because it is ambiguous.
+/// Returns a CIDR block or a single address, from text. A block with host bits set is refused, because it is
+/// ambiguous.
 pub(crate) fn parse_address(text: &str) -> Result<IpNet, String> {
     let block = text
         .parse::<IpNet>()
@@ -121,17 +122,17 @@ pub(crate) fn parse_address(text: &str) -> Result<IpNet, String> {
     }
 }
 
-/// A number of requests per period, at least one.
+/// Returns a number of requests per period, at least one.
 pub(crate) fn requests(value: &Value) -> Result<u32, String> {
     up_to(REQUESTS_MAX, value)
 }
 
-/// A number of concurrent calls, at least one.
+/// Parses a number of concurrent calls, at least one.
 pub(crate) fn calls(value: &Value) -> Result<u32, String> {
     up_to(CALLS_MAX, value)
 }
 
-/// A number of tokens per period, at least one.
+/// Returns a number of tokens per period, at least one.
 pub(crate) fn tokens(value: &Value) -> Result<u32, String> {
     up_to(TOKENS_MAX, value)
 }
@@ -143,14 +144,14 @@ fn up_to(max: u32, value: &Value) -> Result<u32, String> {
         .ok_or_else(|| format!("must be a whole number from 1 to {max}"))
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(crate) fn flag(value: &Value) -> Result<bool, String> {
     value
         .as_bool()
         .ok_or_else(|| "must be true or false".into())
 }
 
-/// A time in the future, in Unix milliseconds.
+/// Parses a time in the future to Unix milliseconds.
 pub(crate) fn time_after(now_ms: u64) -> impl Fn(&Value) -> Result<u64, String> {
     move |value: &Value| match value.as_str().and_then(parse_rfc3339_ms) {
         None => Err(
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_64_digits_and_a_prefix_no_key() {
+    fn digest_has_64_digits_and_prefix_is_not_a_key() {
         let digest = sha256(&("0aB".repeat(21) + "0").into()).unwrap();
         assert_eq!(digest.to_string(), "0ab".repeat(21) + "0");
         for bad in [

@@ -8,7 +8,7 @@ use tollgate_layers::{key::AccountId, price::PriceList, reserve::ledger::TariffV
 use super::prices::{Markup, ModelUsdt};
 use crate::config::{LiveConfig, Row};
 
-/// A model's prices by a customers' price rule.
+/// The prices of a model under a customers' price rule.
 #[derive(Clone, Debug)]
 pub(super) struct OwnPrices {
     pub(super) usdt: Arc<ModelUsdt>,
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(price(&live, "acme", "z-first"), None);
         live.set_rate(RateReading::measured(decimal("90.50")));
         let own = price(&live, "acme", "z-first").unwrap();
-        // 0.25 × 90.50 × 1.050001, rounded up once.
+        // The expected price is 0.25 × 90.50 × 1.050001, rounded up once.
         assert_eq!(own.input.to_string(), "23.756273");
         assert_eq!((own.version, own.rule.as_deref()), (7, Some("ours")));
         for account in ["beta", "Acme"] {
@@ -165,7 +165,7 @@ mod tests {
             let text = |micro: u64| format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
             let live = live_of(&RULES.replace("1.050001", &text(multiplier)));
             live.set_rate(RateReading::fixed(decimal(&format!("{}.{:02}", rate / 100, rate % 100))));
-            // 0.25 × multiplier/10⁶ × rate/100, in micro-rubles.
+            // The expected price is 0.25 × multiplier/10⁶ × rate/100, in micro-rubles.
             let product = u128::from(multiplier) * u128::from(rate);
             let input = Rate::new(u64::try_from(product.div_ceil(400)).unwrap());
             prop_assert_eq!(price(&live, "acme", "z-first").unwrap().input, input);

@@ -29,22 +29,22 @@ pub struct Renderers {
 /// A snapshot as it is shown: all models, with their prices if they have any.
 #[derive(Clone, Debug)]
 pub struct CatalogView<'a> {
-    /// The addresses and texts of this installation.
+    /// The addresses and texts of this installation of the gateway.
     pub urls: &'a PublicUrls,
-    /// The tariff version in force.
+    /// The version of the tariff in force.
     pub version: TariffVersion,
     /// The factor between the vendor's base price at the exchange rate and the price.
     pub sell_rate_multiplier: Decimal,
-    /// Whether there are prices now.
+    /// Whether there are prices at the moment.
     pub priced: bool,
-    /// In the order of the catalog.
+    /// The models, in the order of the catalog.
     pub models: Vec<ModelView<'a>>,
 }
 
-/// A model as it is shown.
+/// A model as the documents show it.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelView<'a> {
-    /// The model in the snapshot.
+    /// The model as the snapshot has it.
     pub model: &'a Model,
     /// The model's prices now. A model whose price is out of range has none, even if others have.
     pub prices: Option<&'a PriceList>,
@@ -52,41 +52,41 @@ pub struct ModelView<'a> {
     pub usd_mtok: Option<UsdtRates>,
 }
 
-/// Contents of documents for callers besides models and prices.
+/// The contents of documents for callers besides models and prices.
 #[derive(Clone, Debug)]
 pub struct PublicUrls {
     /// The service's name, a segment of its paths: `/v1/<service>/models`.
     pub service: String,
-    /// The public base address; ends in `/v1`.
+    /// The public base address, which ends in `/v1`.
     pub base_url: String,
-    /// Language of texts for people.
+    /// The language of texts for people.
     pub language: Language,
     /// Whether the holder of a key may create payments.
     pub pays: bool,
 }
 
 impl PublicUrls {
-    /// The base address for clients that append `/v1` themselves.
+    /// Returns the base address for clients that append `/v1` themselves.
     #[must_use]
     pub fn root_url(&self) -> &str {
         self.base_url.strip_suffix("/v1").unwrap_or(&self.base_url)
     }
 }
 
-/// Answers that show prices, ready to send.
+/// The answers that show prices, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct PriceDocuments {
-    /// For programs: specification 2.6.
+    /// The catalog for programs: specification 2.6.
     pub json: Document,
-    /// The page for people.
+    /// The price page for people.
     pub html: Document,
-    /// Configurations for clients.
+    /// The configuration files for clients.
     pub connect: Arc<ConnectDocuments>,
     /// Whether the documents contain prices.
     pub priced: bool,
 }
 
-/// Configurations for clients, ready to send.
+/// The configuration files for clients, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct ConnectDocuments {
     /// The list of clients, for programs.
@@ -97,26 +97,26 @@ pub struct ConnectDocuments {
     pub clients: Vec<Document>,
 }
 
-/// A page in both languages, ready to send.
+/// A page in both languages, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct ByLanguage {
-    /// In Russian.
+    /// The page in Russian.
     pub ru: Document,
-    /// In English.
+    /// The page in English.
     pub en: Document,
 }
 
 /// The bytes of an answer and their ETag, under which clients cache them.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// Body of the answer.
+    /// The body of the answer.
     pub bytes: Bytes,
     /// A strong tag: the same tag means the same bytes.
     pub etag: HeaderValue,
 }
 
 impl Document {
-    /// A document of these bytes, tagged with their digest.
+    /// Creates a document of these bytes, tagged with their digest.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);

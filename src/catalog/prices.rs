@@ -13,18 +13,18 @@ use tollgate_layers::{
 
 use crate::config::{CustomerRule, ModelConfig, RouteCostConfig, UsdtRates};
 
-/// The factor from base prices to prices.
+/// The factor that turns base prices into prices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markup {
-    /// `tariff.sell_rate_multiplier`.
+    /// The configured `tariff.sell_rate_multiplier`.
     pub multiplier: Decimal,
-    /// The tariff version that it belongs to.
+    /// The tariff version to which the multiplier belongs.
     pub version: u64,
 }
 
 impl Markup {
-    /// All prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth digit. `None` if a price
-    /// exceeds what money can hold.
+    /// Returns all prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth digit. `None` if
+    /// a price exceeds what money can hold.
     #[must_use]
     pub fn rubles(&self, usdt: &ModelUsdt, exchange_rate: Decimal) -> Option<PriceList> {
         let cost = Self {
@@ -94,7 +94,7 @@ impl Markup {
         rounded_up(product)
     }
 
-    /// The prices in dollars. `None` if one exceeds what a decimal can hold.
+    /// Returns the prices in dollars. `None` if one exceeds what a decimal can hold.
     #[must_use]
     pub fn dollars(&self, usdt: &UsdtRates) -> Option<UsdtRates> {
         let times = |usdt: Decimal| Some(usdt.checked_mul(self.multiplier)?.normalize());
@@ -118,21 +118,21 @@ impl Markup {
 /// which both vendors that sell searches charge.
 const UNPRICED_CALL_USDT: Decimal = Decimal::from_parts(1, 0, 0, false, 2);
 
-/// All base prices of a model.
+/// All base prices of a model, with and without conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelUsdt {
-    /// Without a condition.
+    /// The base prices without a condition.
     pub usual: UsdtRates,
-    /// Under conditions.
+    /// The base prices under conditions.
     pub rules: Vec<(Condition, UsdtRates)>,
-    /// The vendors' charges, by route.
+    /// The amounts that vendors take, by route.
     pub costs: Vec<RouteCostConfig>,
     /// The customers' rule that they belong to; `None` for everybody's prices.
     pub rule: Option<Arc<str>>,
 }
 
 impl ModelUsdt {
-    /// A model's base prices by a customers' rule.
+    /// Creates a model's base prices under a customers' price rule.
     #[must_use]
     pub fn by_rule(config: &ModelConfig, rule: &CustomerRule) -> Self {
         let mut usdt = Self::from(config);
@@ -156,7 +156,7 @@ impl From<&ModelConfig> for ModelUsdt {
     }
 }
 
-/// The rate in rubles, rounded up at the sixth digit. `None` if it is negative or exceeds what money can hold.
+/// Returns the rate in rubles, rounded up at the sixth digit. `None` if it is negative or exceeds what money can hold.
 fn rounded_up(rubles: Decimal) -> Option<Rate> {
     let micro = rubles.checked_mul(Decimal::from(MICRO))?;
     let micro = micro.round_dp_with_strategy(0, RoundingStrategy::ToPositiveInfinity);
@@ -256,7 +256,7 @@ mod tests {
     /// Prices that vendors publish, each with its source.
     const PUBLISHED: &str = include_str!("../../layers/src/vendor_usage/prices.json");
 
-    /// A decimal text in billionths.
+    /// Parses a decimal text to billionths.
     fn billionths(text: &str) -> u128 {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         assert!(fraction.len() <= 9, "{text}");
@@ -267,7 +267,7 @@ mod tests {
     fn reckoned(usd: &str, exchange_rate: &str, multiplier: &str) -> u64 {
         let product = [usd, exchange_rate, multiplier].map(billionths);
         let exact: u128 = product.iter().product();
-        // In 10⁻²⁷ rubles; a micro-ruble is 10²¹ of them.
+        // The unit is 10⁻²⁷ rubles; a micro-ruble has 10²¹ of them.
         u64::try_from(exact.div_ceil(10_u128.pow(21))).unwrap()
     }
 

@@ -18,9 +18,9 @@ use crate::{
     text::{causes::chain, select_json::SelectError},
 };
 
-/// Time limit for a source's whole answer.
+/// The time limit for the whole answer of a source.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer of a source, in bytes.
+/// The largest answer of a source, in bytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// How many decimal places of a rate are kept, so that prices can be computed exactly.
 const RATE_DIGITS: u32 = 6;
@@ -39,7 +39,7 @@ pub struct RateFeed {
 }
 
 impl RateFeed {
-    /// A feed with the sources of `config`.
+    /// Creates a feed with the sources of `config`.
     #[must_use]
     pub fn new(config: &RateConfig) -> Self {
         Self {
@@ -181,7 +181,7 @@ impl fmt::Debug for RateFeed {
     }
 }
 
-/// Why a source's rate is rejected.
+/// The reason why a source's rate is rejected.
 #[derive(Debug)]
 enum RateError {
     Timeout,
@@ -271,7 +271,7 @@ mod tests {
                 seen.lock()
                     .unwrap()
                     .push(String::from_utf8_lossy(&head).to_lowercase());
-                // The client may stop reading before the end, and closes the connection itself.
+                // The client may stop reading early, and closes the connection itself.
                 let _ = stream.write_all(answer.as_bytes()).await;
                 let _ = stream.shutdown().await;
                 let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_rate_is_read_from_the_answer() {
+    async fn exchange_rate_is_parsed_from_a_sources_answer() {
         let source = source(vec![rate("81.43210009")]).await;
         let reading = feed(&http(&source.url, "")).refresh().await.unwrap();
         assert_eq!(reading.rate, decimal("81.4321"));
@@ -386,11 +386,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_plausible_source_there_is_no_rate() {
+    async fn without_a_plausible_answer_there_is_no_exchange_rate() {
         let source = source(vec![rate("0")]).await;
         let mut feed = feed(&http(&source.url, ""));
         assert_eq!(refreshed(&mut feed).await, None);
-        // The server has closed.
+        // The server has closed the connection.
         assert_eq!(refreshed(&mut feed).await, None);
     }
 
@@ -436,7 +436,7 @@ mod tests {
         let (live, mut feed) = (live(), feed(&http(&source.url, "")));
         let in_force = || live.snapshot().rate().map(|reading| reading.rate);
         live.set_rate(RateReading::measured(decimal("79")));
-        // From this rate, the step does not fit into a decimal, so the subtraction panics.
+        // From this rate, the computed step does not fit into a decimal, so the subtraction panics.
         feed.last = Some(Decimal::MIN);
         feed.refresh_into(&live).await;
         assert_eq!(in_force(), Some(decimal("79")));

@@ -29,14 +29,14 @@ use crate::{
     text::similar::nearest,
 };
 
-/// Holds the snapshot in force.
+/// Holds the snapshot that is in force.
 #[derive(Debug)]
 pub struct Live {
     snapshot: ArcSwap<Snapshot>,
 }
 
 impl Live {
-    /// The models of `config`, without prices: those come with the first [`Live::set_rate`].
+    /// Creates the models of `config`, without prices: those come with the first [`Live::set_rate`].
     #[must_use]
     pub fn new(config: &Config, version: TariffVersion, renderers: Renderers) -> Self {
         let urls = PublicUrls {
@@ -50,7 +50,7 @@ impl Live {
         }
     }
 
-    /// The snapshot in force.
+    /// Returns the snapshot that is in force.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
@@ -115,21 +115,21 @@ impl Models for Live {
     }
 }
 
-/// Longest name of an unknown model for which similar names are searched: the time of a comparison grows with both
+/// The longest name of an unknown model for which similar names are searched: the time of a comparison grows with both
 /// names' lengths, and a longer name is not a typo.
 const SIMILAR_BYTES_MAX: usize = 128;
 
-/// An exchange rate and when it was read.
+/// An exchange rate, and the time at which it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateReading {
-    /// Rubles for one USDT.
+    /// The rubles for one USDT.
     pub rate: Decimal,
     /// When it was measured; `None` if the operator fixed it: it never becomes stale.
     pub at: Option<Instant>,
 }
 
 impl RateReading {
-    /// A rate that was measured now.
+    /// Creates a rate that was measured now.
     #[must_use]
     pub fn measured(rate: Decimal) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl RateReading {
         }
     }
 
-    /// A rate that the operator fixed.
+    /// Creates a rate that the operator has fixed.
     #[must_use]
     pub const fn fixed(rate: Decimal) -> Self {
         Self { rate, at: None }
@@ -148,9 +148,9 @@ impl RateReading {
 /// Models and prices that belong together.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// In the order of the catalog.
+    /// The models, in the order of the catalog.
     entries: Vec<Entry>,
-    /// Index of each model by name. Callers only look up here, so they cannot fill the map with colliding names.
+    /// The index of each model by name. Callers only look up here, so they cannot fill the map with colliding names.
     places: Arc<HashMap<String, usize, FixedState>>,
     /// Customers with prices of their own; `None` if there are none.
     customers: Option<Arc<Customers>>,
@@ -163,7 +163,7 @@ pub struct Snapshot {
     renderers: Renderers,
     openapi: Document,
     usage_page: ByLanguage,
-    /// The documents with the prices of `rate`.
+    /// Returns the documents with the prices of `rate`.
     priced: Option<PriceDocuments>,
     unpriced: PriceDocuments,
 }
@@ -223,31 +223,31 @@ impl Snapshot {
             .filter(|rate| rate.at.is_none_or(|at| at.elapsed() <= self.rate_age_max))
     }
 
-    /// The tariff version in force.
+    /// Returns the version of the tariff in force.
     #[must_use]
     pub const fn version(&self) -> TariffVersion {
         self.version
     }
 
-    /// The tariff's multiplier: the price of a ruble's worth of the vendors' base prices.
+    /// Returns the tariff's multiplier: the price of a ruble's worth of the vendors' base prices.
     #[must_use]
     pub const fn multiplier(&self) -> Decimal {
         self.markup.multiplier
     }
 
-    /// The seller's details, if the configuration has them.
+    /// Returns the seller's details, if the configuration has them.
     #[must_use]
     pub const fn seller(&self) -> Option<&Arc<SellerConfig>> {
         self.seller.as_ref()
     }
 
-    /// Language of texts for people.
+    /// Returns the language of texts for people.
     #[must_use]
     pub fn language(&self) -> Language {
         self.urls.language
     }
 
-    /// All models in the order of the catalog, with their prices now.
+    /// Returns all models in the order of the catalog, with their prices now.
     pub fn models(&self) -> impl Iterator<Item = (&Arc<Model>, Option<&PriceList>)> {
         let fresh = self.rate().is_some();
         self.entries
@@ -255,7 +255,7 @@ impl Snapshot {
             .map(move |entry| (&entry.model, entry.prices.as_ref().filter(|_| fresh)))
     }
 
-    /// The models with a known vendor cost.
+    /// Returns the models whose vendor cost is known.
     pub fn models_with_costs(&self) -> impl Iterator<Item = &Arc<Model>> {
         let costed = |entry: &&Entry| !entry.usdt.costs.is_empty();
         let entries = self.entries.iter();
@@ -301,7 +301,7 @@ impl Snapshot {
         &self.usage_page
     }
 
-    /// The OpenAPI document; it does not depend on the rate.
+    /// Returns the OpenAPI document; it does not depend on the rate.
     pub(crate) const fn openapi(&self) -> &Document {
         &self.openapi
     }
@@ -380,11 +380,11 @@ impl Snapshot {
 pub(crate) struct Listed<'a> {
     pub(crate) id: &'a str,
     pub(crate) kind: ModelKind,
-    /// The context window, if it is known.
+    /// Returns the model's context window, if it is known.
     pub(crate) input_tokens_max: Option<u64>,
     pub(crate) output_tokens_max: u64,
     pub(crate) display_name: &'a str,
-    /// The operator's description.
+    /// Returns the operator's description of the model.
     pub(crate) description: Option<&'a str>,
     /// The prices in force for this account; `None` if there are none.
     pub(crate) prices: Option<&'a PriceList>,
@@ -398,7 +398,7 @@ struct Entry {
     description: Option<Arc<str>>,
     usdt: Arc<ModelUsdt>,
     prices: Option<PriceList>,
-    /// The prices that some customers pay.
+    /// Returns the prices that apply only to some customers.
     own: Vec<OwnPrices>,
 }
 
@@ -517,12 +517,12 @@ pub(crate) mod tests {
         live_with(BARE)
     }
 
-    /// The same, with further lines of configuration.
+    /// Builds the same snapshot with further lines of configuration.
     pub(crate) fn live_of(more: &str) -> Live {
         live_over(&format!("{CONFIG}{more}"), BARE)
     }
 
-    /// The same, with the documents of `renderers`.
+    /// Builds the same snapshot with the documents of `renderers`.
     pub(crate) fn live_with(renderers: Renderers) -> Live {
         live_over(CONFIG, renderers)
     }
@@ -583,7 +583,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fixed_rate_never_gets_old() {
+    async fn fixed_exchange_rate_never_expires() {
         let live = live();
         live.set_rate(RateReading::fixed(decimal("90")));
         tokio::time::advance(Duration::from_secs(1_000_000)).await;

@@ -17,7 +17,7 @@ const NOTES: &str = "tariff/";
 /// A tariff version, as it was recorded when it came into force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tariff {
-    /// When it came into force, in Unix milliseconds.
+    /// The time at which the version came into force, in Unix milliseconds.
     pub(crate) since_ms: u64,
     pub(crate) multiplier: Decimal,
     pub(crate) models: BTreeMap<String, Prices>,
@@ -83,7 +83,7 @@ pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &Liv
     let name = format!("{NOTES}{:020}", version.id);
     let text = serde_json::to_string(&Tariff::of(version, config)).expect("prices are JSON");
     match store.put_note(&name, 0, &text).await {
-        // Another gateway has recorded it, or this one at an earlier start.
+        // Another gateway has recorded this version, or this gateway did at an earlier start.
         Ok(()) | Err(BookError::Exists) => {}
         Err(error) => {
             tracing::warn!(%error, version = version.id, "the prices of a tariff version are not recorded yet");
@@ -91,7 +91,7 @@ pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &Liv
     }
 }
 
-/// All recorded versions with their numbers, newest first.
+/// Returns all recorded versions with their numbers, newest first.
 pub(crate) async fn kept(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookError> {
     let notes = store.notes(NOTES).await?;
     let mut tariffs: Vec<(u64, Tariff)> = notes

@@ -90,7 +90,7 @@ const ACCOUNT: &[Cell] = &[
     Cell::rubles("loss", "/loss_rub"),
 ];
 
-/// Columns of an account in a list.
+/// The columns of an account in a list.
 const ACCOUNT_ROW: &[Cell] = &[
     Cell::text("account", "/id"),
     Cell::text("name", "/name"),
@@ -210,7 +210,7 @@ async fn enter(reach: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(
     Ok(())
 }
 
-/// Parser of a payment's amount: above zero.
+/// Parses the amount of a payment, which is above zero.
 pub(super) fn payment(text: &str) -> Result<MicroRub, String> {
     let amount = text.parse::<MicroRub>();
     let amount = amount.map_err(|error| error.to_string())?;

@@ -97,7 +97,7 @@ fn audit_text(answer: &Value) -> String {
     text
 }
 
-/// Why an export could not be audited.
+/// The reason why an export could not be audited.
 #[derive(Debug)]
 enum Unread {
     Io(io::Error),
@@ -247,7 +247,7 @@ impl Auditor {
         Ok(())
     }
 
-    /// The account whose journal is being read; an error if that is not `id`.
+    /// Returns the account whose journal is being read; an error if that is not `id`.
     fn of(&mut self, id: &AccountId) -> Result<&mut OneAccount, String> {
         match &mut self.account {
             Some(account) if account.id == *id => Ok(account),
@@ -309,7 +309,7 @@ mod tests {
         "01a1f9e6-bc69-7767-a285-af3e6bb9c9e3",
     ];
 
-    /// An export of two accounts. One has 150 entered, 9 charged, 1 lost and 30 held; the other is empty.
+    /// Returns an export of two accounts. One has 150 entered, 9 charged, 1 lost and 30 held; the other is empty.
     fn export() -> Vec<Value> {
         let call = |number: &str, cost: &str, charged: &str, loss: &str, booked: &str| {
             json!({

@@ -46,7 +46,7 @@ impl Ceilings {
 }
 
 impl NoCeilings {
-    /// The fields of the ceilings to remove.
+    /// Returns the fields of the ceilings to remove.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'static str> {
         let removed = [self.no_ceiling, self.no_ceiling_month, self.no_ceiling_day];
         fields()

@@ -54,7 +54,7 @@ pub(super) fn check_as_json(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A failure with one line per mistake, each with the file's name.
+/// Returns a failure with one line per mistake, each with the file's name.
 pub(super) fn mistakes(path: &Path, errors: &ConfigErrors) -> Failure {
     let lines: Vec<String> = errors
         .iter()
@@ -71,7 +71,7 @@ fn as_json(error: &ConfigError) -> serde_json::Value {
     json!({"path": error.path, "line": error.line, "problem": error.problem})
 }
 
-/// How many models there are, how many vendors they are routed to, and which store is configured.
+/// Returns how many models there are, how many vendors they are routed to, and which store is configured.
 fn summary(config: &Config) -> (usize, usize, &'static str) {
     let models = &config.live.models;
     let vendors: BTreeSet<&str> = models

@@ -1,4 +1,4 @@
-//! The commands' client of the admin API.
+//! The client of the admin API that the commands use.
 
 use std::{error::Error, fs, ops::ControlFlow, path::Path, time::Duration};
 
@@ -27,9 +27,9 @@ const ADMIN_URL: &str = "http://127.0.0.1:8081";
 /// How long (s) to wait for the next piece of a streamed answer.
 const PIECE_SECONDS_MAX: u64 = 60;
 
-/// A client of one gateway's admin API.
+/// A client of the admin API of one gateway.
 pub(super) struct Client {
-    /// Base address, without a trailing slash.
+    /// The base address, without a trailing slash.
     url: String,
     /// The flag that gave the address; error texts name it.
     flag: &'static str,
@@ -38,7 +38,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client of the gateway that the flags and the environment name.
+    /// Creates a client of the gateway that the flags and the environment name.
     pub(super) fn new(reach: &AdminArgs) -> Result<Self, Failure> {
         let mut client = Self::without_key(reach.admin_url.as_deref(), "--admin-url")?;
         let key = admin_key(
@@ -56,7 +56,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A client without a key, of the gateway that `flag` or the environment names.
+    /// Creates a client without a key, of the gateway that `flag` or the environment names.
     pub(super) fn without_key(given: Option<&str>, flag: &'static str) -> Result<Self, Failure> {
         let url = admin_url(given, std::env::var("TOLLGATE_ADMIN_URL").ok());
         let url = checked_url(&url, flag)?;
@@ -267,8 +267,8 @@ pub(super) fn encoded(value: &str) -> String {
     percent::encoded(value)
 }
 
-/// The admin API's address: from a flag, else from the environment. Clap does not read the variable, because it would
-/// treat it as an option that was given and print its value in the usage line of every mistake.
+/// Returns the admin API's address: from a flag, else from the environment. Clap does not read the variable, because
+/// it would treat it as an option that was given and print its value in the usage line of every mistake.
 fn admin_url(given: Option<&str>, environment: Option<String>) -> String {
     let given = given.map(str::to_owned);
     given.or(environment).unwrap_or_else(|| ADMIN_URL.into())
@@ -297,7 +297,7 @@ fn checked_url(url: &str, flag: &str) -> Result<String, Failure> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// The admin key: from the file if one is named, else from the environment.
+/// Returns the admin key: from the file if one is named, else from the environment.
 fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String, Failure> {
     let key = match file {
         Some(path) => {
@@ -331,7 +331,7 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
     let Some(message) = message else {
         return Err(not_the_admin_api(status, flag));
     };
-    // Refusals of the callers' listener have codes; those of the operator's listener have none.
+    // A refusal with a code comes from the callers' listener; the operators' listener sends none.
     if matches!(code, Some("path_not_found" | "method_not_allowed")) {
         return Err(Failure::OutOfReach(format!(
             "this is the listener for callers, not the operator's; {flag} (TOLLGATE_ADMIN_URL) must be the \
@@ -351,7 +351,7 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
     })
 }
 
-/// Interprets the answer of `/readyz`.
+/// Interprets the answer to `/readyz`.
 fn readiness(status: StatusCode, body: &[u8], flag: &str) -> Result<(), Failure> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     match (status, value["status"].as_str()) {

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_page_for_each_command_with_its_example() {
+    fn each_command_has_a_manual_page_with_its_example() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("man1");
         man(&out).unwrap();

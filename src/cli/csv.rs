@@ -6,7 +6,7 @@ pub(super) use crate::text::csv::{quoted, shown};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) line: u64,
-    /// Without surrounding white space.
+    /// The cells of a record, without surrounding white space.
     pub(super) cells: Vec<String>,
 }
 

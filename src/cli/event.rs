@@ -18,7 +18,7 @@ use super::{
 };
 
 const EVENTS: &str = "/admin/v1/events";
-/// How many events are shown without `--after`.
+/// The number of events that are shown without `--after`.
 const LAST: usize = 50;
 /// How many event numbers one request scans for events that pass the filters.
 const PLACES: u64 = 1000;
@@ -82,7 +82,7 @@ pub(super) enum EventCommand {
 
 const RECEIVERS: &str = "/admin/v1/receivers";
 
-/// Columns of a receiver in a list.
+/// The columns of a receiver in a list.
 const RECEIVER_ROW: &[Cell] = &[
     Cell::text("receiver", "/name"),
     Cell::text("way", "/way"),
@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_a_line() {
+    fn event_is_shown_as_one_line() {
         let event = json!({
             "number": 7, "at": "2026-11-23T10:00:00Z", "at_ms": 1, "kind": "balance_low", "account": "acme",
             "level_rub": "200.00", "balance_rub": "199.50", "by": "a\nb",
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_shown_of_the_account_its_keys_and_its_groups() {
+    fn alert_levels_of_account_keys_and_groups_are_shown() {
         let answer = json!({
             "account": "acme", "levels_rub": [], "keys": { "k1": ["5.00", "1.00"] }, "groups": { "team": ["2.00"] },
         });

@@ -173,7 +173,7 @@ impl Target {
     }
 }
 
-/// The lines received so far.
+/// The lines and bytes received so far.
 #[derive(Debug)]
 struct Seen {
     lines: u64,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// Why a command failed. The texts end in what to do next.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// 1: the gateway refused, or the process could not go on.
+    /// 1: the gateway refused, or the process could not continue.
     Refused(String),
     /// 1: the ledger is in breach; the breaches have been printed.
     Breach,
@@ -15,11 +15,11 @@ pub(super) enum Failure {
     Differs,
     /// 64: the command or the configuration is wrong.
     Usage(String),
-    /// 65: a file to be read has mistakes.
+    /// 65: a file that must be read has mistakes.
     Data(String),
     /// 69: the gateway did not answer, or its ledger did not.
     OutOfReach(String),
-    /// 70: the gateway's own fault.
+    /// 70: the gateway itself has a fault.
     Internal(String),
     /// 74: a file or standard output could not be read or written.
     Io(String),
@@ -48,7 +48,7 @@ impl Failure {
         }
     }
 
-    /// The text to print; empty if it has been printed already.
+    /// Returns the text to print; empty if it has been printed already.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Breach | Self::Drift | Self::Differs => "",
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, with the place where it happened before its text.
+    /// Returns the same failure, with the place where it happened before its text.
     pub(super) fn at(self, place: &str) -> Self {
         let said = |text: String| format!("{place}: {text}");
         match self {
@@ -88,5 +88,5 @@ impl Failure {
     }
 }
 
-/// `EX_USAGE` of sysexits.h.
+/// The exit code `EX_USAGE` of sysexits.h.
 pub(super) const USAGE: u8 = 64;

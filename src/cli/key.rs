@@ -161,7 +161,7 @@ pub(super) struct Without {
     no_idempotency: bool,
 }
 
-/// A key's values, as its facts are printed.
+/// The values of a key as they are printed.
 fn key_cells() -> Vec<Cell> {
     let before = [
         Cell::text("key", "/key"),
@@ -239,8 +239,8 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
     show::print(reach.json, &answer, shown)
 }
 
-/// All facts of a key. An owner key calls no models, so they are shown as `none`: for another key an empty list of
-/// models means all.
+/// Returns all facts of a key. An owner key calls no models, so they are shown as `none`: for another key an empty
+/// list of models means all.
 fn shown(key: &Value) -> String {
     let mut key = key.clone();
     if key["kind"] == "owner" {
@@ -265,7 +265,7 @@ async fn create_key(
         .await?;
     show::print(reach.json, &answer, shown)?;
     if !reach.json {
-        // To standard error, so that a pipe gets only the facts.
+        // Written to standard error, so that a pipe gets only the facts.
         eprintln!("Store the key now: it is not kept here and cannot be shown again.");
     }
     Ok(())
@@ -318,7 +318,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         .collect()
 }
 
-/// The limits to remove, as fields of the API.
+/// Returns the limits to remove, as fields of the API.
 fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
     let others = [
         (without.no_expiry, "expires_at"),

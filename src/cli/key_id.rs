@@ -1,4 +1,4 @@
-//! Parser of the commands' key id arguments.
+//! Parses arguments that are key ids.
 
 use std::ffi::OsStr;
 

@@ -33,7 +33,7 @@ const LEASE_ROW: &[Cell] = &[
     Cell::text("lease", "/number"),
     Cell::text("owner", "/owner"),
     Cell::rubles("held", "/held_rub"),
-    Cell::rubles("by calls", "/calls_rub").or("not known here"),
+    Cell::rubles("by calls", "/calls_rub").or("not known to this gateway"),
     Cell::text("grants until", "/grants_until").or("nothing more"),
     Cell::text("since", "/since"),
 ];
@@ -47,7 +47,7 @@ pub(super) async fn lease(reach: &AdminArgs, command: LeaseCommand) -> Result<()
     let answer = Client::new(reach)?.call(Method::GET, &path, None).await?;
     let rows = rows(&answer, "leases");
     if rows.is_empty() && !reach.json {
-        return show::write("no leases: every call is held for by the ledger itself\n");
+        return show::write("no leases: the ledger itself makes the hold of every call\n");
     }
     show::print(reach.json, &answer, |_| table(LEASE_ROW, rows))
 }

@@ -66,8 +66,8 @@ pub(super) struct CopyArgs {
 }
 
 impl CopyArgs {
-    /// The connection settings of a Redis. The authorities are only for the URL with TLS: the other ledger may have
-    /// none.
+    /// Returns the connection settings of a Redis. The authorities are only for the URL with TLS: the other ledger may
+    /// have none.
     fn redis(&self, url: &str) -> Result<RedisSettings, Failure> {
         let tls = url.starts_with("rediss");
         let authorities = match self.ca_file.as_ref().filter(|_| tls) {
@@ -104,7 +104,7 @@ pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
             "--from: only its own gateway can read a ledger in memory".into(),
         )),
         LedgerUrl::Sqlite(path) => {
-            // Opening would create the file.
+            // Checked before opening, which would create the file.
             if !path.exists() {
                 let problem = format!("--from: there is no file {}", path.display());
                 return Err(Failure::Usage(problem));
@@ -143,7 +143,7 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<()
     let left_behind = settle_holds(from, &ids, wish).await?;
     match to {
         LedgerUrl::Memory => Err(Failure::Usage(
-            "--to: a ledger in memory is gone with this command".into(),
+            "--to: a ledger in memory would be lost when this command ends".into(),
         )),
         LedgerUrl::Sqlite(path) => {
             let begun = SqliteCopy::begin(path);
@@ -315,7 +315,7 @@ fn text(compared: &Comparison, lines: u64, left_behind: u64) -> String {
     text
 }
 
-/// The failure for a ledger that could not be opened.
+/// Returns the failure for a ledger that could not be opened.
 fn refused(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     Failure::Refused(format!("{flag}: {}", chain(error)))
 }
@@ -342,7 +342,9 @@ fn asked(flag: &str, error: &BookError) -> Failure {
 fn broken(error: &CopyError) -> Failure {
     let text = chain(error);
     match error {
-        CopyError::Broken(_) => Failure::OutOfReach(format!("{text}; run it again, it goes on")),
+        CopyError::Broken(_) => {
+            Failure::OutOfReach(format!("{text}; run the command again; it continues"))
+        }
         CopyError::Breach(_) => Failure::Data(format!("--from: {text}")),
         _ => Failure::Refused(format!("--from: {text}")),
     }

@@ -176,7 +176,7 @@ fn typed() -> Result<String, Failure> {
     Ok(password)
 }
 
-/// A generated password: 120 random bits, in groups that can be typed.
+/// Returns a generated password: 120 random bits, in groups that can be typed.
 fn made() -> Result<String, Failure> {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 

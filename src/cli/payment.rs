@@ -203,7 +203,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
                 }
                 None => client.call(Method::GET, &path, None).await?,
                 Some(below) => {
-                    // Chosen here, so that a repeated command can name the same payment.
+                    // The id is chosen here, so that a repeated command can name the same payment.
                     let id = id.unwrap_or_default();
                     let mut body = json!({
                         "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
@@ -227,7 +227,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             email,
             id,
         } => {
-            // Chosen here, so that a repeated command can name the same payment.
+            // The id is chosen here, so that a repeated command can name the same payment.
             let id = id.unwrap_or_default();
             let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
             add(&mut body, [("provider", provider), ("email", email)]);
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_listed_with_what_is_left_of_the_month() {
+    fn top_up_rules_are_listed_with_the_months_remainder() {
         let rule = json!({
             "account": "acme", "status": "on", "below_rub": "500.00", "amount_rub": "2000.00", "month_max_rub": "20000.00",
             "month_rub": "4000.00", "provider": "yookassa", "card": "····4242", "reason": null,
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn payments_are_listed_with_what_is_owed() {
+    fn payments_are_listed_with_their_debt() {
         let payment = json!({
             "id": "p", "created_at": "2027-01-31T00:00:00Z", "account": "acme", "amount_rub": "5000.00",
             "state": "paid", "debt_rub": "12.50", "entry": "yookassa:1",

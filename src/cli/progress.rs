@@ -52,7 +52,7 @@ impl Progress {
     }
 }
 
-/// Erases the line from the terminal.
+/// Erases the progress line from the terminal.
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown && self.terminal {

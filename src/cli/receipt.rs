@@ -1,4 +1,4 @@
-//! `tollgate receipt`: prints what a call cost.
+//! `tollgate receipt`: prints the cost of a call.
 
 use http::Method;
 use serde_json::Value;
@@ -55,7 +55,7 @@ const MONEY: &[Cell] = &[
     Cell::rubles("cost", "/cost_rub"),
     Cell::rubles("charged", "/charged_rub"),
     Cell::rubles("loss", "/loss_rub"),
-    Cell::rubles("loss by what was cut", "/bounded_loss_rub"),
+    Cell::rubles("loss from usage that was cut", "/bounded_loss_rub"),
     Cell::rubles("vendor cost", "/vendor_cost_rub"),
     Cell::rubles("margin", "/margin_rub"),
     Cell::text("booked", "/booked"),
@@ -96,7 +96,7 @@ classes! {
     "web_search_call" "each",
 }
 
-/// All facts that a receipt may have.
+/// Returns all facts that a receipt may have.
 fn cells() -> Vec<Cell> {
     [CALL, COUNTS, PRICE, RATES, MONEY].concat()
 }

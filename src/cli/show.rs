@@ -17,7 +17,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// A text, aligned to the left; `-` if it is missing.
+    /// Creates a text, aligned to the left; `-` if it is missing.
     pub(super) const fn text(label: &'static str, pointer: &'static str) -> Self {
         Self {
             label,
@@ -28,7 +28,7 @@ impl Cell {
         }
     }
 
-    /// A number, aligned to the right.
+    /// Creates a cell with a number, aligned to the right.
     pub(super) const fn number(label: &'static str, pointer: &'static str) -> Self {
         Self {
             right: true,
@@ -36,7 +36,7 @@ impl Cell {
         }
     }
 
-    /// An amount in rubles.
+    /// Creates a cell with an amount in rubles.
     pub(super) const fn rubles(label: &'static str, pointer: &'static str) -> Self {
         Self {
             unit: " ₽",
@@ -49,7 +49,7 @@ impl Cell {
         Self { none, ..self }
     }
 
-    /// The value for a program: an empty string if there is none, and nothing removed.
+    /// Returns the value for a program: an empty string if there is none, and nothing removed.
     pub(super) fn raw(&self, value: &Value) -> String {
         match value.pointer(self.pointer) {
             None | Some(Value::Null) => String::new(),
@@ -58,7 +58,7 @@ impl Cell {
         }
     }
 
-    /// The label in capitals, with the unit of the column.
+    /// Returns the label in capitals, with the unit of the column.
     fn heading(&self) -> String {
         match self.unit.trim() {
             "" => self.label.to_uppercase(),
@@ -77,7 +77,7 @@ impl Cell {
     }
 }
 
-/// A table: headings in capitals with units, columns aligned.
+/// Returns a table: headings in capitals with units, columns aligned.
 pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
     let mut lines = vec![columns.iter().map(Cell::heading).collect::<Vec<_>>()];
     lines.extend(
@@ -132,7 +132,7 @@ pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
     text
 }
 
-/// A count with its noun: `1 key`, `2 keys`.
+/// Returns a count with its noun: `1 key`, `2 keys`.
 pub(super) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")
@@ -167,7 +167,7 @@ pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// The text without control characters: a name must not control the terminal.
+/// Returns the text without control characters: a name must not control the terminal.
 fn plain(value: &Value) -> String {
     let text = value
         .as_str()
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_drive_the_terminal() {
+    fn control_characters_in_names_do_not_reach_the_terminal() {
         let shown = facts(
             &[Cell::text("name", "/name")],
             &json!({"name": "a\u{1b}[2Jb\nc"}),

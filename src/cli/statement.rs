@@ -20,7 +20,7 @@ use super::{
 };
 use crate::statement::Month;
 
-/// Largest statement that is read, in bytes.
+/// The largest statement that is read, in bytes.
 const BYTES_MAX: usize = 256 * 1024 * 1024;
 /// At most this many lines of differences are printed.
 const DIFFERENCES_MAX: usize = 40;
@@ -127,7 +127,7 @@ impl Format {
         }
     }
 
-    /// The format of an existing statement, by its first bytes.
+    /// Returns the format of an existing statement, by its first bytes.
     fn of(made: &[u8]) -> Option<Self> {
         let begins = |with: &str| made.starts_with(with.as_bytes());
         match () {
@@ -170,7 +170,7 @@ async fn verify_kept(client: &Client, path: &str, as_json: bool) -> Result<(), F
     })
 }
 
-/// The number and the hash of a closed month.
+/// Returns the number and the hash of a closed month.
 fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
     if answer.get("closed") != Some(&Value::Bool(true)) {
         let problem = "the month is not closed: its statement still changes";
@@ -264,7 +264,7 @@ fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
     differences
 }
 
-/// Every leaf value of a JSON document, with its path.
+/// Returns every leaf value of a JSON document, with its path.
 fn leaves(json: &[u8]) -> Vec<String> {
     fn walk(value: &Value, path: &str, leaves: &mut Vec<String>) {
         match value {

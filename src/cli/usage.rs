@@ -95,7 +95,7 @@ enum Format {
     Json,
 }
 
-/// A column, and its name in CSV.
+/// A column of the table, and its name in CSV.
 type Column = (Cell, &'static str);
 
 const SUMS: &[Column] = &[
@@ -133,8 +133,8 @@ const MARGIN: &[Column] = &[
     ),
 ];
 
-/// The column of a class other than the basic four. These come after all others, so that programs that read columns by
-/// position keep finding them.
+/// Returns the column of a class other than the basic four. These come after all others, so that programs that read
+/// columns by position keep finding them.
 const fn class_column(class: Class) -> Column {
     match class {
         Class::CacheWrite1h => (
@@ -204,8 +204,8 @@ fn twice(by: &[By]) -> Option<By> {
 }
 
 impl UsageQuery {
-    /// The grouping of the rows. Group ids are unique only in an account, so the account is added before the group
-    /// unless the report is of one account or already by account.
+    /// Returns the grouping of the rows. Group ids are unique only in an account, so the account is added before the
+    /// group unless the report is of one account or already by account.
     fn columns(&self) -> Vec<By> {
         let mut by = self.by.clone();
         let of_one = self.account.is_some() || self.key.is_some() || by.contains(&By::Account);
@@ -266,7 +266,7 @@ impl By {
             Self::Day => Cell::text("day (UTC)", "/day"),
             Self::Hour => Cell::text("hour (UTC)", "/hour"),
         };
-        // Empty in the row of the total.
+        // The cell is empty in the row of the total.
         cell.or("")
     }
 }
@@ -301,7 +301,7 @@ fn with_zeros(mut row: Value, answer: &Value) -> Value {
     row
 }
 
-/// How many calls have a known vendor cost.
+/// Returns how many calls have a known vendor cost.
 fn cost_known(answer: &Value) -> u64 {
     let known = answer.pointer("/total/cost_known_calls");
     known.and_then(Value::as_u64).unwrap_or(0)
@@ -321,7 +321,7 @@ fn text(by: &[By], answer: &Value) -> String {
         return "no call was charged in this time with these filters; --since and --until are in UTC unless they name a zone\n"
             .into();
     }
-    // A dash, unlike the row of the total: calls that named no session, or whose value is unknown.
+    // Unlike the row of the total, this one has a dash: its calls named no session, or their value is unknown.
     for row in &mut rows {
         for word in by {
             if let Some(word) = row.get_mut(word.name()).filter(|word| word.is_null()) {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_is_exact() {
+    fn usage_csv_has_exact_amounts() {
         assert_eq!(
             csv(&[By::Model, By::Account], &answer()),
             "model,account,calls,input_tokens,cached_input_tokens,cache_write_tokens,output_tokens,\

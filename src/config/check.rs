@@ -22,7 +22,7 @@ use crate::net::files::Shares;
 
 pub(super) const DAY_SECONDS: u64 = 86_400;
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
-/// Default maximum duration of a call.
+/// The default of the longest duration of a call.
 pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
 pub(super) struct Check<'a> {
@@ -148,7 +148,7 @@ impl Check<'_> {
         }
     }
 
-    /// Records an error as a mistake.
+    /// Records an error as a mistake in the field.
     pub(super) fn keep<T, E: Display>(&mut self, result: Result<T, E>, path: &str) -> Option<T> {
         result
             .map_err(|problem| self.errors.add(path, problem.to_string()))
@@ -268,7 +268,7 @@ impl Check<'_> {
             .map(Duration::from_secs)
     }
 
-    /// A percentage above zero.
+    /// Checks that a percentage is above zero.
     pub(super) fn percent(
         &mut self,
         text: &str,
@@ -323,7 +323,7 @@ fn decimal_above_zero(
     Ok(value)
 }
 
-/// An http or https URL without user and password. The problem never repeats the text.
+/// Returns an http or https URL without user and password. The problem never repeats the text.
 pub(super) fn web_address(text: &str) -> Result<Uri, String> {
     let advice = "must be an address like https://host/path";
     let uri: Uri = text.parse().map_err(|_| advice.to_owned())?;
@@ -518,7 +518,7 @@ mod tests {
                 "[admin]\noperators_file = \"/none/operators.toml\"\n",
                 "admin.operators_file",
             ),
-            // An operators file that cannot be read.
+            // The operators file cannot be read.
             ("[admin]\noperators_file = \"/\"\n", "admin.operators_file"),
         ] {
             let text = match idle.strip_prefix("[admin]\n") {

@@ -11,16 +11,16 @@ use tollgate_layers::{
 
 use super::{ModelConfig, UsdtRates, check::Check, raw::RawRoute};
 
-/// A vendor's charge for a model.
+/// The amounts that a vendor takes for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteCostConfig {
-    /// Index of the route in the file.
+    /// The index of the route in the file.
     pub route: usize,
     /// The vendor's name.
     pub vendor: String,
-    /// The vendor's name of the model.
+    /// The name that the vendor gives the model.
     pub model: String,
-    /// Cost of a call that meets no condition.
+    /// The cost of a call that meets no condition.
     pub usdt_mtok: UsdtRates,
     /// Costs under conditions; no condition is empty and no two are ambiguous.
     pub rules: Vec<(Condition, UsdtRates)>,
@@ -29,11 +29,11 @@ pub struct RouteCostConfig {
 /// Selling prices of a model, general ones or those of a customers' rule.
 pub(super) struct Sale<'a> {
     pub(super) model: &'a ModelConfig,
-    /// Before the multiplier.
+    /// The cost before the multiplier.
     pub(super) usual: &'a UsdtRates,
     pub(super) rules: &'a [(Condition, UsdtRates)],
     pub(super) multiplier: Decimal,
-    /// Path of the customers' rule in the file, if the prices come from one.
+    /// The path of the customers' rule in the file, if the prices come from one.
     pub(super) customers: Option<&'a str>,
 }
 
@@ -184,7 +184,7 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
         .flat_map(|price| costs.iter().filter_map(|cost| price.and(cost)));
     pairs
         .filter(|condition| {
-            // Calls with more input than this, or with an unsold tier, are refused.
+            // Calls with more input than this, or with a tier that is not sold, are refused.
             let priced = sale.model.input_tokens_priced_max.unwrap_or(u64::MAX);
             condition
                 .above_input_tokens
@@ -196,7 +196,7 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
         .collect()
 }
 
-/// The rates that apply to a call that just meets a condition, and the path of their rule.
+/// Returns the rates that apply to a call that just meets a condition, and the path of their rule.
 fn met<'a>(
     usual: &'a UsdtRates,
     rules: &'a [(Condition, UsdtRates)],
@@ -216,7 +216,7 @@ fn met<'a>(
     met.map_or((None, usual), |(place, (_, rates))| (Some(place), rates))
 }
 
-/// Tiers, speeds and regions that rules name.
+/// Returns the tiers, speeds and regions that rules name.
 fn words(rules: &[(Condition, UsdtRates)]) -> impl Iterator<Item = (&'static str, String)> {
     rules.iter().flat_map(|(condition, _)| words_of(condition))
 }
@@ -246,7 +246,8 @@ impl UsdtRates {
         four.into_iter().chain(others)
     }
 
-    /// The price that callers pay for a class, before the multiplier; `None` if a call that needs it is refused.
+    /// Returns the price that callers pay for a class, before the multiplier; `None` if a call that needs it is
+    /// refused.
     fn of_class(&self, name: &str) -> Option<Decimal> {
         let own = self.by_name().find(|(class, _)| *class == name);
         let own = own.map(|(_, rate)| rate);
@@ -264,7 +265,7 @@ mod tests {
         )
     }
 
-    /// A model sold at 2, with further rates under conditions, times 1.5; and the costs of its route.
+    /// Returns a model sold at 2, with further rates under conditions, times 1.5; and the costs of its route.
     fn config(rules: &[(&str, &str)], costs: &str) -> String {
         let rules = rules.iter().map(|(condition, rate)| {
             format!(
@@ -285,7 +286,7 @@ mod tests {
             + &rules.collect::<String>()
     }
 
-    /// Path and text of each warning about costs.
+    /// Returns the path and text of each warning about costs.
     fn noted(text: &str) -> Vec<String> {
         let config = parse(text).unwrap_or_else(|errors| panic!("{errors}"));
         let noted = config.warnings.iter().map(ToString::to_string);
@@ -297,10 +298,10 @@ mod tests {
         let long = ("above_input_tokens = 100", "4");
         let flex = ("service_tier = \"flex\"", "1");
         let both = ("service_tier = \"flex\"\nabove_input_tokens = 100", "2");
-        // The multiplier of 1.5 covers the higher cost.
+        // With a multiplier of 1.5 the price covers the higher cost.
         let fits = format!("cost_usdt_mtok = {}", rates("3"));
         assert_eq!(noted(&config(&[long], &fits)), [""; 0]);
-        // One class of the base price is below cost.
+        // One class of the base price is below the vendor's cost.
         let input = fits.replace("output = \"3\"", "output = \"3.01\"");
         let notes = noted(&config(&[long], &input));
         assert_eq!(notes.len(), 1, "{notes:#?}");
@@ -312,7 +313,7 @@ mod tests {
         ] {
             assert!(notes[0].contains(part), "{part}: {notes:#?}");
         }
-        // A flat cost also applies to the cheaper tier, in each of its classes.
+        // A cost without conditions also applies to the cheaper tier, in each of its classes.
         let notes = noted(&config(&[long, flex, both], &fits));
         assert_eq!(notes.len(), 4, "{notes:#?}");
         assert!(
@@ -344,7 +345,7 @@ mod tests {
                 .any(|note| note.contains("routes[0].cost_rules[1].usdt_mtok.input")),
             "{notes:#?}"
         );
-        // Calls of this tier are refused.
+        // Calls of this tier are refused, so they cannot lose money.
         let refused = config(&[flex], &rules).replace(
             "family = \"M\"",
             "family = \"M\"\ninput_tokens_priced_max = 50",
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn undeclared_cost_of_a_tier_is_warned_about() {
+    fn missing_cost_of_a_sold_tier_is_warned_about() {
         let costs = format!(
             "cost_usdt_mtok = {}, cost_rules = [ {{ above_input_tokens = 100, usdt_mtok = {} }} ]",
             rates("1"),

@@ -18,11 +18,11 @@ use super::{
 };
 use crate::text::similar::nearest;
 
-/// A file with valid TOML syntax.
+/// A file whose TOML syntax is valid.
 pub(super) struct Document<'t> {
     text: &'t str,
     root: Spanned<DeTable<'t>>,
-    /// The file with its presets laid under it.
+    /// The file, with the values of its presets where it sets none.
     merged: Spanned<DeTable<'t>>,
     origins: Origins,
 }
@@ -53,7 +53,7 @@ impl<'t> Document<'t> {
         })
     }
 
-    /// The file's settings without the fields of a wrong shape; each of those is recorded as a mistake.
+    /// Returns the file's settings without the fields of a wrong shape; each of those is recorded as a mistake.
     pub(super) fn read(&self, errors: &mut Errors) -> RawConfig {
         let mut rest = self.merged.clone();
         loop {
@@ -75,7 +75,7 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// The presets whose values the file takes.
+    /// The presets whose values the file uses.
     pub(super) fn presets(&self) -> Vec<&'static presets::Preset> {
         self.origins.presets()
     }
@@ -86,7 +86,7 @@ impl<'t> Document<'t> {
         errors.list(|path| self.line_of(path))
     }
 
-    /// The line of a field, or of the deepest part of its path that exists.
+    /// Returns the line of a field, or of the deepest part of its path that exists.
     fn line_of(&self, path: &str) -> Option<usize> {
         let mut table = self.root.get_ref();
         let mut start = None;

@@ -9,7 +9,7 @@ pub struct ConfigError {
     pub path: String,
     /// Line in the file, counted from 1, if known.
     pub line: Option<usize>,
-    /// The mistake and how to correct it.
+    /// The text of the mistake, and how to correct it.
     pub problem: String,
 }
 
@@ -30,13 +30,13 @@ impl fmt::Display for ConfigError {
 pub struct ConfigErrors(pub(super) Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// The mistakes, ordered by line.
+    /// Returns the mistakes, ordered by line.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
         self.0.iter()
     }
 }
 
-/// One mistake per line.
+/// Writes one mistake per line.
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.0.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Errors {
         }
     }
 
-    /// Whether a mistake is already recorded for a field or for a table that contains it.
+    /// Returns whether a mistake is already recorded for a field or for a table that contains it.
     pub(super) fn told(&self, path: &str) -> bool {
         self.0
             .iter()
@@ -113,7 +113,7 @@ impl Errors {
         self.0.is_empty()
     }
 
-    /// The mistakes ordered by line; `line_of` returns the line of a path.
+    /// Returns the mistakes ordered by line; `line_of` returns the line of a path.
     pub(super) fn finish(self, line_of: impl Fn(&str) -> Option<usize>) -> ConfigErrors {
         ConfigErrors(self.list(line_of))
     }

@@ -34,7 +34,7 @@ impl Files {
         now
     }
 
-    /// Whether the files that are in both sets have the same contents in both.
+    /// Returns whether the files that are in both sets have the same contents in both.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         let differs = |(path, held): (&PathBuf, &Option<[u8; 32]>)| {

@@ -1,4 +1,4 @@
-//! Checks of `[idempotency]`.
+//! Checks the section `[idempotency]`.
 
 use tollgate_layers::idempotency::IdempotencySettings;
 use tollgate_ledger::idempotency::Bounds;
@@ -9,12 +9,12 @@ use super::{check::Check, raw::RawIdempotency};
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const BYTES_MAX: u64 = 1 << 40;
 
-/// `[idempotency]`: answers stored for repeated calls.
+/// The section `[idempotency]`: answers stored for repeated calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencyConfig {
-    /// How a call's answer is recorded.
+    /// The way in which a call's answer is recorded.
     pub settings: IdempotencySettings,
-    /// How many calls and bytes are stored.
+    /// The number of calls and bytes that are stored.
     pub bounds: Bounds,
 }
 

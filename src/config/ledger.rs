@@ -1,4 +1,4 @@
-//! Checks of `[ledger]`.
+//! Checks the section `[ledger]`.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn ledger_urls() {
+    fn ledger_urls_are_parsed() {
         for (text, url) in [
             ("memory:", LedgerUrl::Memory),
             ("sqlite:a/b.db", LedgerUrl::Sqlite("a/b.db".into())),

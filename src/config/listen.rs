@@ -204,7 +204,7 @@ const WORDS: [&str; 14] = [
     "example", "qwerty", "letmein", "test", "key", "me",
 ];
 
-/// Whether a key is short once common words and runs of characters are removed.
+/// Returns whether a key is short once common words and runs of characters are removed.
 fn is_weak(key: &str) -> bool {
     let mut rest = key.to_ascii_lowercase();
     for word in WORDS {

@@ -81,50 +81,50 @@ pub(crate) use self::prices::MULTIPLIER_MAX;
 /// The whole configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address that callers connect to.
+    /// The address to which callers connect.
     pub listen: SocketAddr,
     /// Whether another process may listen on the same port (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// Path segment of the catalog: `GET /v1/<service>/models`.
+    /// The path segment of the catalog: `GET /v1/<service>/models`.
     pub service: String,
-    /// Address shown in the catalog; ends in `/v1`.
+    /// The address that the catalog shows, which ends in `/v1`.
     pub base_url: String,
-    /// Language of texts for people.
+    /// The language of texts for people.
     pub language: Language,
-    /// Networks whose `x-forwarded-for` header is trusted.
+    /// The networks whose `x-forwarded-for` header is trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Origins of web pages that may use keys from a browser.
     pub cors_origins: Origins,
-    /// Interval at which the files are checked for changes; `None`: only on SIGHUP.
+    /// The interval at which the files are checked for changes; `None`: only on SIGHUP.
     pub reload_poll: Option<Duration>,
-    /// Certificate and key for TLS; `None`: plain HTTP.
+    /// The certificate and the key for TLS; `None` means plain HTTP.
     pub tls: Option<Identity>,
-    /// The operators' listener, if configured.
+    /// The operators' listener, if it is configured.
     pub admin: Option<AdminConfig>,
     /// Where spans of calls are exported; `None`: spans are not exported.
     pub traces: Option<TracesConfig>,
-    /// Receivers of events.
+    /// The receivers of events.
     pub receivers: Vec<ReceiverConfig>,
-    /// Payments by customers; `None`: only operators book payments.
+    /// Payments by customers; if `None`, only operators book payments.
     pub payments: Option<PaymentsConfig>,
     /// Where the ledger is stored, and how much a call holds.
     pub ledger: LedgerConfig,
-    /// Answers stored for calls with an idempotency key.
+    /// The answers stored for calls with an idempotency key.
     pub idempotency: IdempotencyConfig,
-    /// Limits of requests, bodies and connections.
+    /// The limits of requests, bodies and connections.
     pub limits: Limits,
     /// The part that a reload replaces while calls run.
     pub live: LiveConfig,
     /// Likely mistakes that do not make the configuration invalid.
     pub warnings: Vec<ConfigError>,
-    /// Presets whose values the file takes.
+    /// The presets whose values the file uses.
     pub presets: Vec<&'static Preset>,
 }
 
 /// The result of reading a file, and the files that were read.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The configuration, or every mistake in it.
+    /// Returns the configuration, or every mistake in it.
     pub config: Result<Config, ConfigErrors>,
     /// The file itself and the files that it names.
     pub files: Files,
@@ -192,80 +192,81 @@ impl Config {
     }
 }
 
-/// `[admin]`: the operators' listener.
+/// The section `[admin]`: the operators' listener.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// Address of the listener; loopback by default.
+    /// The address of the listener, loopback by default.
     pub listen: SocketAddr,
-    /// The admin key.
+    /// The admin key, which permits everything.
     pub key: SecretString,
     /// File with the operators who may sign in to the console by name; read at each sign-in.
     pub operators_file: Option<PathBuf>,
-    /// Sign-in by an OpenID provider, if configured.
+    /// Sign-in by an OpenID provider, if it is configured.
     pub oidc: Option<OidcConfig>,
     /// Further host names of the listener, in lower case; addresses and names of this machine are always accepted.
     pub hosts: Vec<String>,
     /// Whether `/metrics` requires the admin key.
     pub metrics_key: bool,
-    /// Maximum number of connections.
+    /// The largest number of connections.
     pub connections_max: usize,
 }
 
 /// `[traces]`: spans of calls, exported by OTLP over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracesConfig {
-    /// URL that spans are posted to.
+    /// The URL to which spans are posted.
     pub url: Uri,
     /// Headers added to each export. Values are marked sensitive.
     pub headers: HeaderMap,
-    /// How many of a million calls are traced.
+    /// The number of calls that are traced, per million.
     pub calls_per_million: u32,
 }
 
 /// `[ledger]`: the store, and the sizes and lifetimes of holds.
 #[derive(Clone, Debug)]
 pub struct LedgerConfig {
-    /// The kind and address of the store.
+    /// The kind and the address of the store.
     pub url: LedgerUrl,
     /// PEM of the certificate authorities to trust for Redis, instead of Mozilla's list.
     pub authorities: Option<Arc<[u8]>>,
     /// How the input tokens of a hold are bounded.
     pub hold: HoldMode,
-    /// Tokens held for a full-size image.
+    /// The tokens that are held for a full-size image.
     pub image_tokens: u64,
-    /// Minimum tokens held per document.
+    /// The smallest number of tokens that are held per document.
     pub document_tokens: u64,
     /// Tokens held for the results of a web search, in addition to the price of the search.
     pub search_tokens: u64,
-    /// Maximum number of conversations remembered with the vendor's count of their input.
+    /// The maximum number of conversations remembered with the vendor's count of their input.
     pub hold_conversations_max: usize,
-    /// How long a hold outlives the longest call.
+    /// The time by which a hold outlives the longest call.
     pub hold_grace: Duration,
-    /// How long the start waits for another process to release the ledger's file or the outbox.
+    /// The time for which the start waits for another process to release the ledger's file or the outbox.
     pub open_wait: Duration,
     /// File for charges that a remote ledger has not acknowledged.
     pub outbox: OutboxConfig,
-    /// How long a gateway may grant holds from a local lease without hearing from the ledger; zero disables leases.
+    /// The time for which a gateway may grant holds from a local lease without hearing from the ledger; zero disables
+    /// leases.
     pub lease_max: Duration,
 }
 
-/// Settings of the outbox (`ledger.outbox…`). An embedded ledger needs no outbox.
+/// The settings of the outbox (`ledger.outbox…`). An embedded ledger needs no outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxConfig {
-    /// Path of the file; each gateway has its own.
+    /// The path of the file; each gateway has its own.
     pub path: PathBuf,
-    /// Maximum number of calls that the ledger has not acknowledged.
+    /// The maximum number of calls that the ledger has not acknowledged.
     pub calls_max: usize,
-    /// Age of the oldest unacknowledged charge beyond which this node is not ready.
+    /// The age of the oldest unacknowledged charge beyond which this node is not ready.
     pub age_max: Duration,
 }
 
-/// Kind and address of the ledger's store.
+/// The kind and the address of the ledger's store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum LedgerUrl {
-    /// `memory:`: lost when the process ends.
+    /// `memory:`, which is lost when the process ends.
     Memory,
-    /// `sqlite:PATH`: a file of SQLite.
+    /// `sqlite:PATH`, an SQLite file.
     Sqlite(PathBuf),
     /// `redis://`, `redis-sentinel://` or `redis-cluster://`, or their TLS forms (`rediss…`): the whole URL, which may
     /// contain a password.
@@ -283,7 +284,7 @@ impl LedgerUrl {
         ledger::ledger_url(text, Env::new(&|name| std::env::var(name).ok(), &files))
     }
 
-    /// Name of the kind of store.
+    /// Returns the name of the kind of store.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -309,94 +310,94 @@ impl fmt::Debug for LedgerUrl {
     }
 }
 
-/// `[limits]`: limits of requests, bodies and connections.
+/// The section `[limits]`: limits of requests, bodies and connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Catalog requests per second, per address.
+    /// Requests of the catalog per second, per address.
     pub catalog_requests_per_second: u32,
-    /// Other requests per second, per address; `None`: unlimited.
+    /// Other requests per second, per address; `None` means unlimited.
     pub requests_per_second: Option<u32>,
     /// Requests with unknown keys per second, per address.
     pub unknown_keys_per_second: u32,
-    /// Burst of requests with unknown keys, per address.
+    /// The burst of requests with unknown keys, per address.
     pub unknown_keys_burst: u32,
-    /// Maximum bytes of a request's path and query.
+    /// The largest length of path and query, in bytes.
     pub uri_bytes_max: usize,
-    /// Maximum number of requests in flight.
+    /// The largest number of requests in flight.
     pub in_flight_max: usize,
-    /// Maximum bytes of a request's body.
+    /// The largest size of a request's body, in bytes.
     pub body_bytes_max: u64,
-    /// Maximum bytes of all request bodies in memory.
+    /// The largest size of all request bodies in memory, in bytes.
     pub body_bytes_in_flight_max: u64,
-    /// Timeout for receiving a request's body.
+    /// The timeout for receiving a request's body.
     pub body_timeout: Duration,
-    /// Minimum bytes per second at which a body must arrive.
+    /// The minimum bytes per second at which a body must arrive.
     pub body_rate_min: u64,
-    /// Maximum bytes of an answer that is held in memory as a whole.
+    /// The maximum bytes of an answer that is held in memory as a whole.
     pub answer_bytes_max: usize,
-    /// Maximum bytes of all answers in memory that are not streamed.
+    /// The maximum bytes of all answers in memory that are not streamed.
     pub answer_bytes_in_flight_max: u64,
-    /// Maximum number of messages in a request.
+    /// The largest number of messages in a request.
     pub messages_max: u64,
-    /// Limits and timeouts of connections.
+    /// The limits and timeouts of connections.
     pub connections: ConnectionLimits,
-    /// Maximum duration of a call.
+    /// The longest duration of a call.
     pub call_time_max: Duration,
-    /// Time for running calls to finish after SIGTERM.
+    /// The time that running calls have to finish after SIGTERM.
     pub drain_timeout: Duration,
 }
 
 /// The part that a reload replaces while calls run: models, their prices and their routes to vendors.
 #[derive(Clone, Debug)]
 pub struct LiveConfig {
-    /// Sources of the exchange rate.
+    /// The sources of the exchange rate.
     pub rate: RateConfig,
-    /// How prices follow from the exchange rate.
+    /// The way in which prices follow from the exchange rate.
     pub tariff: Tariff,
     /// Models in the order of the catalog. Never empty; ids are unique.
     pub models: Vec<ModelConfig>,
-    /// Prices for some customers.
+    /// The prices that apply only to some customers.
     pub price_lists: PriceLists,
     /// The seller that issues statements; `None`: statements name no seller.
     pub seller: Option<Arc<SellerConfig>>,
 }
 
-/// `[rate]`: rubles per USDT.
+/// The section `[rate]`: rubles per USDT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateConfig {
-    /// Maximum age of a rate.
+    /// The largest age of a rate.
     pub age_max: Duration,
-    /// Interval between two requests for the rate.
+    /// The interval between two requests for the rate.
     pub refresh: Duration,
-    /// Largest change from one request to the next that is accepted, in percent.
+    /// The largest change from one request to the next that is accepted, in percent.
     pub step_max_percent: Decimal,
-    /// Sources in order of preference. Never empty.
+    /// The sources in order of preference, at least one.
     pub sources: Vec<RateSource>,
 }
 
-/// `[[rate.source]]`: a source of the exchange rate.
+/// A section `[[rate.source]]`: a source of the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateSource {
     /// A rate fixed by the operator.
     Fixed(Decimal),
-    /// A number in a JSON answer.
+    /// A number in a JSON answer of a source.
     Http(Box<HttpSource>),
 }
 
 /// A number in a JSON answer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpSource {
-    /// URL of the source; may contain a key.
+    /// The URL of the source, which may contain a key.
     pub url: Uri,
-    /// `GET` or `POST`.
+    /// The method of the request: `GET` or `POST`.
     pub method: Method,
-    /// Body of the request; JSON if not empty.
+    /// The body of the request, which is JSON if not empty.
     pub body: Bytes,
-    /// Location of the number in the answer.
+    /// The location of the number in the answer.
     pub select: Selector,
-    /// Lowest rate that is accepted.
+    /// The lowest rate that is accepted.
     pub min: Option<Decimal>,
-    /// Highest rate that is accepted.
+    /// The highest rate that is accepted.
     pub max: Option<Decimal>,
 }
 
@@ -420,34 +421,34 @@ impl fmt::Debug for HttpSource {
     }
 }
 
-/// `[[model]]`: a model that is sold.
+/// A section `[[model]]`: a model that is sold.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
-    /// Name in the request field `model`.
+    /// The model's name in the request field `model`.
     pub id: String,
-    /// Name of the model's family, for people.
+    /// The name of the model's family, for people.
     pub family: String,
-    /// Whether it answers chats or makes embeddings.
+    /// Whether the model answers chats or makes embeddings.
     pub kind: ModelKind,
     /// Name shown where a client lets people choose a model.
     pub display_name: Option<String>,
     /// Description shown before the price where a client lets people choose a model.
     pub description: Option<String>,
-    /// Base prices.
+    /// The base prices of the model.
     pub usdt_mtok: UsdtRates,
     /// Base prices under conditions; no condition is empty and no two are ambiguous.
     pub price_rules: Vec<(Condition, UsdtRates)>,
-    /// The vendors' own prices, where they are known.
+    /// The vendors' own prices, if they are known.
     pub route_costs: Vec<RouteCostConfig>,
-    /// Largest number of output tokens that a call may request.
+    /// The largest number of output tokens that a call may request.
     pub output_tokens_max: u64,
-    /// Smallest output worth a call when the balance is low, in tokens.
+    /// The smallest output worth a call when the balance is low, in tokens.
     pub output_tokens_min: u64,
     /// Output limit of a call that sets none, in tokens; `None`: `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
-    /// Context window in tokens, if known.
+    /// The context window in tokens, if it is known.
     pub input_tokens_max: Option<u64>,
-    /// Largest input that the prices apply to, in tokens; `None`: unlimited.
+    /// The largest input that the prices apply to, in tokens; `None`: unlimited.
     pub input_tokens_priced_max: Option<u64>,
     /// Whether a conversation stays on its route.
     pub sticky: bool,

@@ -1,4 +1,4 @@
-//! Checks of `[[model]]`, except prices and routes.
+//! Checks the sections `[[model]]`, except prices and routes.
 
 use std::collections::HashSet;
 
@@ -179,7 +179,7 @@ impl Check<'_> {
         }
     }
 
-    /// Like `input_alone`, for prices under conditions.
+    /// Checks as `input_alone` does, for prices under conditions.
     pub(super) fn rates_of_input(
         &mut self,
         rules: &mut [RawPriceRule],
@@ -208,7 +208,7 @@ impl Check<'_> {
         }
     }
 
-    /// An optional short text for people.
+    /// Checks an optional short text for people.
     pub(super) fn line(
         &mut self,
         given: Option<String>,

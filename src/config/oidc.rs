@@ -1,4 +1,4 @@
-//! Checks of `[admin.oidc]`.
+//! Checks the section `[admin.oidc]`.
 
 use http::{Uri, uri::Scheme};
 use secrecy::{ExposeSecret, SecretString};
@@ -9,25 +9,25 @@ use super::{
 };
 use crate::operators::Role;
 
-/// Path that the provider redirects browsers to.
+/// The path to which the provider redirects browsers.
 pub(crate) const BACK: &str = "/console/oidc/back";
 
 /// `[admin.oidc]`: sign-in to the console by an OpenID provider.
 #[derive(Clone, Debug)]
 pub struct OidcConfig {
-    /// Issuer, exactly as the provider states it.
+    /// The issuer, exactly as the provider states it.
     pub issuer: String,
-    /// Client id of the console.
+    /// The client id of the console.
     pub client_id: String,
     /// Client secret of the console; `None`: a public client, with PKCE only.
     pub client_secret: Option<SecretString>,
-    /// Full URL that the provider redirects browsers to.
+    /// The full URL to which the provider redirects browsers.
     pub redirect_url: String,
-    /// Scopes requested in addition to `openid`.
+    /// The scopes that are requested in addition to `openid`.
     pub scopes: Vec<String>,
-    /// Claim with the person's name.
+    /// The claim that has the person's name.
     pub name_claim: String,
-    /// Claim with the person's groups.
+    /// The claim that has the person's groups.
     pub role_claim: String,
     /// Groups of each role, the most powerful role first.
     pub roles: Vec<(Role, Vec<String>)>,
@@ -43,7 +43,7 @@ impl OidcConfig {
         found.map(|(role, _)| *role)
     }
 
-    /// Whether both are equal, including the secret.
+    /// Returns whether both are equal, including the secret.
     pub(super) fn is(&self, other: &Self) -> bool {
         let parts = |it: &Self| {
             let secret = it.client_secret.as_ref();

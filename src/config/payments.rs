@@ -1,4 +1,4 @@
-//! Checks of `[payments]`.
+//! Checks the section `[payments]`.
 
 use std::time::Duration;
 
@@ -14,35 +14,35 @@ use super::{
 /// A kopeck in micro-rubles, the smallest unit of the providers.
 const KOPECK: i64 = 10_000;
 
-/// `[payments]`: payments that customers make themselves.
+/// The section `[payments]`: payments that customers make themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PaymentsConfig {
     /// Whether the holder of a key may start a payment.
     pub on_page: bool,
-    /// Smallest payment that the holder of a key may start.
+    /// The smallest payment that the holder of a key may start.
     pub min: MicroRub,
-    /// Largest payment that the holder of a key may start.
+    /// The largest payment that the holder of a key may start.
     pub max: MicroRub,
-    /// Maximum number of unpaid payments per account.
+    /// The largest number of unpaid payments per account.
     pub open_max: usize,
-    /// Interval at which providers are polled for unpaid payments.
+    /// The interval at which providers are polled for unpaid payments.
     pub poll: Duration,
-    /// Interval at which accounts with an automatic top-up are checked.
+    /// The interval at which accounts with an automatic top-up are checked.
     pub auto_check: Duration,
     /// Pause after a card's first decline; doubled after each further one.
     pub auto_retry: Duration,
-    /// Number of declines in a row after which a card is no longer charged.
+    /// The number of declines in a row after which a card is no longer charged.
     pub auto_declines_max: u32,
-    /// YooKassa, if configured.
+    /// YooKassa, if it is configured.
     pub yookassa: Option<YooKassaConfig>,
-    /// CloudPayments, if configured.
+    /// CloudPayments, if it is configured.
     pub cloudpayments: Option<CloudPaymentsConfig>,
-    /// Stripe, if configured.
+    /// Stripe, if it is configured.
     pub stripe: Option<StripeConfig>,
 }
 
 impl PaymentsConfig {
-    /// Whether the holder of a key may start a payment: it is enabled and a provider is configured.
+    /// Returns whether the holder of a key may start a payment: it is enabled and a provider is configured.
     #[must_use]
     pub const fn is_offered(&self) -> bool {
         self.on_page
@@ -50,46 +50,46 @@ impl PaymentsConfig {
     }
 }
 
-/// `[payments.yookassa]`.
+/// The section `[payments.yookassa]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YooKassaConfig {
-    /// Shop id at YooKassa.
+    /// The id of the shop at YooKassa.
     pub shop_id: String,
-    /// Secret key of the shop.
+    /// The secret key of the shop.
     pub secret_key: ProviderSecret,
     /// Base URL of the API, without a trailing slash.
     pub url: String,
-    /// URL that payers return to.
+    /// The URL to which payers return.
     pub return_url: String,
     /// VAT code of fiscal receipts, and the default email address for them.
     pub receipt: Option<(u8, String)>,
 }
 
-/// `[payments.cloudpayments]`.
+/// The section `[payments.cloudpayments]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudPaymentsConfig {
-    /// Public ID of the site.
+    /// The public id of the site.
     pub public_id: String,
     /// API Secret of the site, which also verifies notifications.
     pub api_secret: ProviderSecret,
     /// Base URL of the API, without a trailing slash.
     pub url: String,
-    /// URL that payers return to.
+    /// The URL to which payers return.
     pub return_url: String,
 }
 
-/// `[payments.stripe]`.
+/// The section `[payments.stripe]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripeConfig {
-    /// Secret key of the Stripe account.
+    /// The secret key of the Stripe account.
     pub secret_key: ProviderSecret,
-    /// Secret that Stripe signs events with.
+    /// The secret with which Stripe signs events.
     pub webhook_secret: ProviderSecret,
     /// Whether a disputed amount is taken off its account until the dispute is won.
     pub hold_disputed: bool,
     /// Base URL of the API, without a trailing slash.
     pub url: String,
-    /// URL that payers return to.
+    /// The URL to which payers return.
     pub return_url: String,
 }
 
@@ -98,7 +98,7 @@ pub struct StripeConfig {
 pub struct ProviderSecret(SecretString);
 
 impl ProviderSecret {
-    /// The secret in plain text, to be sent to the provider.
+    /// Returns the secret in plain text, to be sent to the provider.
     pub(crate) fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -243,7 +243,7 @@ impl Check<'_> {
         })
     }
 
-    /// A positive amount in whole kopecks.
+    /// Checks that an amount is positive and in whole kopecks.
     fn rubles(&mut self, text: &str, path: &str) -> Option<MicroRub> {
         let amount = text.parse::<MicroRub>().ok();
         let amount = amount.filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount));
@@ -267,12 +267,12 @@ impl Check<'_> {
     }
 }
 
-/// Whether an amount has no fraction of a kopeck, which providers cannot represent.
+/// Returns whether an amount has no fraction of a kopeck, which providers cannot represent.
 pub(crate) fn is_whole_kopecks(amount: MicroRub) -> bool {
     amount.micro() % KOPECK == 0
 }
 
-/// A plausible email address for a receipt; the provider checks the rest.
+/// Returns a plausible email address for a receipt; the provider checks the rest.
 pub(crate) fn is_email(text: &str) -> bool {
     let plain = text.len() <= 254
         && text

@@ -23,7 +23,7 @@ impl Origins {
         found.map(|(_, preset)| *preset)
     }
 
-    /// The presets in use, each once, in their own order.
+    /// Returns the presets in use, each once, in their own order.
     pub(in crate::config) fn presets(&self) -> Vec<&'static Preset> {
         let is_used = |preset: &&Preset| self.0.iter().any(|(_, name)| *name == preset.name);
         presets().iter().filter(is_used).collect()
@@ -116,7 +116,7 @@ impl Merge<'_> {
         }
     }
 
-    /// The preset that a model or a route names.
+    /// Returns the preset that a model or a route names.
     fn model_preset(
         &mut self,
         own: &DeTable<'_>,
@@ -220,7 +220,7 @@ fn route_table(model: &mut DeTable<'static>, preset: &str) -> DeTable<'static> {
     route
 }
 
-/// The tables of a list, with their places.
+/// Returns the tables of a list, with their places.
 fn tables<'t, 'i>(
     own: &'t mut DeTable<'i>,
     name: &str,
@@ -240,7 +240,7 @@ fn text(table: &DeTable<'_>, name: &str) -> Option<String> {
     Some(table.get(name)?.get_ref().as_str()?.to_owned())
 }
 
-/// A value with no place: a place in the preset's text is not one in the operator's.
+/// Returns a value with no place: a place in the preset's text is not one in the operator's.
 fn value(value: DeValue<'static>) -> Spanned<DeValue<'static>> {
     Spanned::new(0..0, value)
 }

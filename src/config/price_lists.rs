@@ -23,30 +23,30 @@ use super::{
 use crate::text::similar::hint;
 
 const NAME_CHARS_MAX: usize = 60;
-/// All accounts that no other rule names.
+/// The pattern that matches all accounts that no other rule names.
 const ALL: &str = "*";
 
-/// `[[price_rule]]`, with all decisions made.
+/// The sections `[[price_rule]]`, with all decisions made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceLists {
     /// The rules, in the order of the file.
     pub rules: Vec<CustomerRule>,
     /// The row of each account that a rule names, directly or by a group.
     pub accounts: HashMap<AccountId, Row>,
-    /// The row of every other account.
+    /// The row that applies to every other account.
     pub others: Row,
 }
 
-/// Index of the rule that prices each model, in the order of the catalog; `None`: the general price. An empty row means
-/// general prices for all models.
+/// The index of the rule that prices each model, in the order of the catalog; `None`: the general price. An empty row
+/// means general prices for all models.
 pub type Row = Arc<[Option<usize>]>;
 
-/// Prices of some customers.
+/// The prices that apply only to some customers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomerRule {
-    /// Name of the rule, shown on receipts.
+    /// The name of the rule, which receipts show.
     pub name: Arc<str>,
-    /// Replaces `tariff.sell_rate_multiplier`. Above zero.
+    /// The multiplier that replaces `tariff.sell_rate_multiplier`, above zero.
     pub multiplier: Option<Decimal>,
     /// Replaces the models' base prices, both the usual ones and those under conditions.
     pub base: Option<(UsdtRates, Vec<(Condition, UsdtRates)>)>,
@@ -100,7 +100,7 @@ enum Which {
 }
 
 impl Which {
-    /// The most specific of `patterns` that matches a model, if any.
+    /// Returns the most specific of `patterns` that matches a model, if any.
     fn of(patterns: &[String], model: &str) -> Option<Self> {
         let said = patterns
             .iter()
@@ -114,8 +114,8 @@ impl Which {
     }
 }
 
-/// The rule that decides among those that match: the most specific by account, then by model. If two are equally
-/// specific, returns both as an error.
+/// Returns the rule that decides among those that match: the most specific by account, then by model. If two are
+/// equally specific, returns both as an error.
 fn deciding(
     holding: impl Iterator<Item = (usize, Who, Which)> + Clone,
 ) -> Result<Option<usize>, (usize, usize)> {
@@ -130,7 +130,7 @@ fn deciding(
     }
 }
 
-/// A rule with its accounts and models.
+/// A rule, with its accounts and models.
 struct Scoped {
     rule: CustomerRule,
     all: bool,
@@ -195,7 +195,7 @@ impl Check<'_> {
                 continue;
             };
             if accounts.is_empty() {
-                let problem = "is empty: no price rule for it holds for anybody";
+                let problem = "is empty: a price rule for it applies to no account";
                 self.warnings.add(format!("{path}.accounts"), problem);
             }
             if groups.contains_key(&name) {
@@ -292,8 +292,8 @@ impl Check<'_> {
         })
     }
 
-    /// Rates of a rule that covers only embedding models have only input, like the models' own. If the models are not
-    /// known because they are invalid, only their mistake is reported.
+    /// The rates of a rule that covers only embedding models have only input, like the models' own. If the models are
+    /// not known because they are invalid, only their mistake is reported.
     fn rates_of_embeddings(
         &mut self,
         raw: &mut RawCustomerRule,
@@ -455,8 +455,8 @@ impl Check<'_> {
         self.errors.add(format!("price_rule[{other}]"), problem);
     }
 
-    /// Whether a rule's rates price everything that the model sells. A missing class would be sold at another rule's
-    /// price.
+    /// Returns whether a rule's rates price everything that the model sells. A missing class would be sold at another
+    /// rule's price.
     fn fits_model(&mut self, rule: &CustomerRule, model: &ModelConfig, path: &str) -> bool {
         let Some((usual, rules)) = &rule.base else {
             return true;

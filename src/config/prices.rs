@@ -13,7 +13,7 @@ use super::{
     raw::{RawPriceRule, RawUsdt},
 };
 
-/// `[tariff]`: how prices follow from the exchange rate.
+/// The section `[tariff]`: how prices follow from the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tariff {
     /// Price = base price × exchange rate × this multiplier. Above zero.
@@ -23,13 +23,13 @@ pub struct Tariff {
 /// Base prices: USDT per million tokens, each above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsdtRates {
-    /// Ordinary input.
+    /// The rate of ordinary input.
     pub input: Decimal,
-    /// Input read from the vendor's cache.
+    /// The rate of input that is read from the vendor's cache.
     pub cached_input: Decimal,
-    /// Output, reasoning included.
+    /// The rate of output, reasoning included.
     pub output: Decimal,
-    /// Input written to the vendor's cache.
+    /// The rate of input that is written to the vendor's cache.
     pub cache_write: Decimal,
     /// Prices of further classes; for [`Kind::Call`], USDT per call.
     ///
@@ -68,7 +68,7 @@ impl ModelConfig {
     }
 }
 
-/// Digest of base prices, both the usual ones and those under conditions.
+/// The digest of base prices, both the usual ones and those under conditions.
 pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -> String {
     let mut line = usual.fingerprint();
     let mut rules: Vec<_> = rules
@@ -111,7 +111,7 @@ impl UsdtRates {
     }
 }
 
-/// Maximum multiplier of prices.
+/// The largest multiplier of prices.
 pub(crate) const MULTIPLIER_MAX: u32 = 1_000;
 
 impl Check<'_> {

@@ -8,7 +8,7 @@ use super::secret::{Env, referred};
 /// The most that SOCKS5 can carry (RFC 1929), and ample for HTTP.
 const PROXY_WORD_MAX: usize = 255;
 
-/// The address of a proxy. The problem never repeats the text.
+/// Returns the address of a proxy. The problem never repeats the text.
 pub(super) fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
     const ADVICE: &str = "must be an address like http://host:port or socks5://host:port";
     let reference = referred(text, env);

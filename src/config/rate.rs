@@ -1,4 +1,4 @@
-//! Checks of `[rate]`.
+//! Checks the section `[rate]`.
 
 use bytes::Bytes;
 use http::Method;
@@ -15,7 +15,8 @@ use crate::text::select_json::Selector;
 impl Check<'_> {
     pub(super) fn rate(&mut self, raw: RawRate) -> Option<RateConfig> {
         let age_max = self.seconds(raw.max_age_seconds, "rate.max_age_seconds", 600, 1);
-        // Two requests within the maximum age, so that one lost answer does not end the prices.
+        // The default allows two requests within the maximum age, so that one lost answer does not leave models
+        // without prices.
         let often = age_max.map_or(60, |age| (age.as_secs() / 2).clamp(1, 60));
         let refresh = self.seconds(raw.refresh_seconds, "rate.refresh_seconds", often, 1);
         if let (Some(age_max), Some(refresh)) = (age_max, refresh)
@@ -23,7 +24,7 @@ impl Check<'_> {
         {
             self.errors.add(
                 "rate.refresh_seconds",
-                "must be less than max_age_seconds, or prices come and go",
+                "must be less than max_age_seconds, or prices disappear between two requests",
             );
         }
         let step = raw.step_max_percent.as_deref().unwrap_or("20");

@@ -18,11 +18,11 @@ use super::{
 };
 const NAME_CHARS_MAX: usize = 64;
 const RECEIVERS_MAX: usize = 64;
-/// Maximum number of recipients of one mail.
+/// The largest number of recipients of one mail.
 const TO_MAX: usize = 16;
 const TELEGRAM: &str = "https://api.telegram.org";
 
-/// The kind of event with this name.
+/// Parses the kind of event with this name.
 ///
 /// # Errors
 /// If there is no such kind; the text lists the existing ones.
@@ -36,43 +36,43 @@ pub(crate) fn kind(word: &str) -> Result<&'static str, String> {
 /// A receiver of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverConfig {
-    /// Name of the receiver: letters, digits, - and _.
+    /// The name of the receiver: letters, digits, - and _.
     pub name: String,
-    /// Kinds of events to send; empty: all.
+    /// The kinds of events to send; if empty, all.
     pub kinds: Vec<&'static str>,
     /// Accounts whose events are sent; empty: all, and events that concern no account.
     pub accounts: Vec<AccountId>,
-    /// How long delivery of an event is retried.
+    /// The time for which delivery of an event is retried.
     pub retry_max: Duration,
-    /// How events are delivered.
+    /// The way in which events are delivered.
     pub way: WayConfig,
 }
 
-/// How events are delivered to a receiver.
+/// The way in which events are delivered to a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WayConfig {
-    /// `[[webhook]]`.
+    /// A section `[[webhook]]`.
     Webhook(WebhookConfig),
-    /// `[[mail]]`.
+    /// A section `[[mail]]`.
     Mail(MailConfig),
-    /// `[[telegram]]`.
+    /// A section `[[telegram]]`.
     Telegram(TelegramConfig),
 }
 
-/// `[[mail]]`: events sent by mail.
+/// A section `[[mail]]`: events are sent by mail.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MailConfig {
     /// URL of the mail server; may contain a password.
     pub server: String,
-    /// Host of the mail server.
+    /// The host of the mail server.
     pub host: String,
     /// Whether and how TLS is used.
     pub tls: MailTls,
     /// PEM of the certificate authorities to trust instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// Sender of the mails.
+    /// The sender of the mails.
     pub from: Mailbox,
-    /// Recipients. Never empty.
+    /// The recipients, at least one.
     pub to: Vec<Mailbox>,
     /// UTC offset of the times in mails, in minutes: the seller's.
     pub utc_offset_minutes: i32,
@@ -87,7 +87,7 @@ pub enum MailTls {
     Required,
     /// STARTTLS is used if the server offers it: `?tls=opportunistic`.
     Offered,
-    /// TLS is never used.
+    /// No TLS is used.
     Never,
 }
 
@@ -101,12 +101,12 @@ impl fmt::Debug for MailConfig {
     }
 }
 
-/// `[[telegram]]`: events sent to a Telegram chat.
+/// A section `[[telegram]]`: events are sent to a Telegram chat.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TelegramConfig {
     /// URL of the method that sends a message; contains the bot's token.
     pub url: Uri,
-    /// Id or name of the chat.
+    /// The id or the name of the chat.
     pub chat: String,
     /// UTC offset of the times in messages, in minutes: the seller's.
     pub utc_offset_minutes: i32,
@@ -123,7 +123,7 @@ impl fmt::Debug for TelegramConfig {
     }
 }
 
-/// Fields that all receivers have.
+/// The fields that all kinds of receivers have.
 struct Common<'a> {
     name: Option<String>,
     kinds: &'a [String],
@@ -328,7 +328,7 @@ impl Check<'_> {
     }
 }
 
-/// A mail server's URL, its host and its use of TLS. The problem never repeats the URL.
+/// Returns a mail server's URL, its host and its use of TLS. The problem never repeats the URL.
 fn mail_server(text: String) -> Result<(String, String, MailTls), String> {
     let advice = "must be like smtps://user:password@host:465, smtp://user:password@host:587?tls=required, \
                   or smtp://127.0.0.1:25";
@@ -357,7 +357,7 @@ fn mailbox(text: &str) -> Result<Mailbox, String> {
     mailbox.map_err(|_| "must be an address, like Name <name@example.com>".to_owned())
 }
 
-/// A bot token in the form that BotFather issues.
+/// Returns a bot token in the form that BotFather issues.
 fn bot_token(text: &str) -> Result<String, String> {
     let good = |text: &str| {
         let (id, key) = text.split_once(':')?;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::raw::RawConfig;
 
-/// The schema of the whole file (draft 7). It has only types; `tollgate check` checks everything else.
+/// Returns the schema of the whole file (draft 7). It has only types; `tollgate check` checks everything else.
 #[must_use]
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);

@@ -7,7 +7,7 @@ use secrecy::SecretString;
 
 use super::files::Files;
 
-/// Access to environment variables and files.
+/// The source of environment variables and files.
 #[derive(Clone, Copy)]
 pub(super) struct Env<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
@@ -23,13 +23,13 @@ impl<'a> Env<'a> {
         Self { variable, files }
     }
 
-    /// Reads a file and records it.
+    /// Reads a file and records that it was read.
     pub(super) fn read(self, path: &str) -> io::Result<Vec<u8>> {
         self.files.borrow_mut().read(Path::new(path))
     }
 }
 
-/// The secret that `text` refers to. The problem never repeats the text.
+/// Returns the secret that `text` refers to. The problem never repeats the text.
 pub(super) fn secret(text: &str, env: Env<'_>) -> Result<SecretString, String> {
     match referred(text, env) {
         Some(value) => value.map(SecretString::from),
@@ -39,7 +39,7 @@ pub(super) fn secret(text: &str, env: Env<'_>) -> Result<SecretString, String> {
     }
 }
 
-/// The value that `text` refers to; `None` if `text` is not a reference but a literal.
+/// Returns the value that `text` refers to; `None` if `text` is not a reference but a literal.
 pub(super) fn referred(text: &str, env: Env<'_>) -> Option<Result<String, String>> {
     if let Some(rest) = text.strip_prefix("${") {
         return Some(from_environment(rest.strip_suffix('}'), env));
@@ -87,7 +87,7 @@ fn not_empty(value: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// Runs with these environment variables.
+/// Runs a function with these environment variables.
 #[cfg(test)]
 pub(super) fn with_variables<T>(
     variable: &dyn Fn(&str) -> Option<String>,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_are_refused_without_being_printed() {
+    fn invalid_secret_reference_is_refused_without_being_printed() {
         for text in [
             "sk-literal",
             "",

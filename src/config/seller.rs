@@ -1,52 +1,52 @@
-//! Checks of `[seller]`.
+//! Checks the section `[seller]`.
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use super::{check::Check, raw::RawSeller};
 
-/// Maximum bytes of a line of a statement.
+/// The largest length of a line of a statement, in bytes.
 const TEXT_BYTES_MAX: usize = 500;
 
 /// `[seller]`: the seller that issues statements, its VAT and its calendar.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SellerConfig {
-    /// Full name of the seller.
+    /// The full name of the seller.
     pub name: String,
-    /// Taxpayer number (ИНН).
+    /// The taxpayer number (ИНН) of the seller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inn: Option<String>,
-    /// Registration code (КПП).
+    /// The registration code (КПП) of the seller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kpp: Option<String>,
-    /// Number in the register of companies (ОГРН) or of sole traders (ОГРНИП).
+    /// The number in the register of companies (ОГРН) or of sole traders (ОГРНИП).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ogrn: Option<String>,
-    /// Address of the seller.
+    /// The address of the seller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Name of the bank.
+    /// The name of the seller's bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bank: Option<String>,
-    /// Code of the bank (БИК).
+    /// The code of the bank (БИК).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bik: Option<String>,
-    /// Account at the bank.
+    /// The seller's account at the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bank_account: Option<String>,
-    /// Correspondent account of the bank.
+    /// The correspondent account of the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correspondent_account: Option<String>,
-    /// Contact for customers.
+    /// The contact for customers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contact: Option<String>,
     /// VAT included in the prices, in percent; `None`: no VAT is charged.
     #[serde(skip)]
     pub vat_percent: Option<Decimal>,
-    /// Text of statements without VAT.
+    /// The text of statements without VAT.
     #[serde(skip)]
     pub vat_note: Option<String>,
-    /// Offset of the seller's calendar from UTC, in minutes.
+    /// The offset of the seller's calendar from UTC, in minutes.
     #[serde(skip)]
     pub utc_offset_minutes: i32,
 }
@@ -129,7 +129,7 @@ impl Check<'_> {
     }
 }
 
-/// Parses an offset like `+03:00` into minutes.
+/// Parses an offset like `+03:00` to minutes.
 fn minutes(text: &str) -> Option<i32> {
     let sign = match text.as_bytes().first()? {
         b'+' => 1,

@@ -48,7 +48,7 @@ pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(text, &env)
 }
 
-/// Checks a file given as JSON.
+/// Checks a file that is given as JSON.
 pub(super) fn check(file: Value) -> Result<Config, ConfigErrors> {
     let raw = serde_json::from_value(file).map_err(|problem| {
         let mut errors = Errors::default();
@@ -65,7 +65,7 @@ pub(super) fn check(file: Value) -> Result<Config, ConfigErrors> {
     config.ok_or_else(|| check.errors.finish(|_| None))
 }
 
-/// `SMALL` with one text replaced.
+/// Returns `SMALL` with one text replaced.
 pub(super) fn changed(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
     SMALL.replacen(from, to, 1)

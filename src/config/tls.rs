@@ -18,8 +18,8 @@ use crate::{
 const SOON_MS: u64 = 14 * 86_400_000;
 
 impl Check<'_> {
-    /// The authorities of a `ca_file`, in PEM, if given. `plain`: the connection has no TLS, so that a file is a
-    /// mistake.
+    /// Returns the authorities of a `ca_file`, in PEM, if given. `plain`: the connection has no TLS, so that a file is
+    /// a mistake.
     pub(super) fn authorities(
         &mut self,
         file: Option<&str>,
@@ -45,7 +45,7 @@ impl Check<'_> {
         self.keep(pem, at).map(Some)
     }
 
-    /// The certificate and its key. `base_url` is the address shown to callers, if the file sets it.
+    /// Returns the certificate and its key. `base_url` is the address shown to callers, if the file sets it.
     pub(super) fn tls(&mut self, raw: RawTls, base_url: Option<&str>) -> Option<Identity> {
         const CERTIFICATE: &str = "tls.certificate_file";
         const KEY: &str = "tls.key_file";
@@ -96,7 +96,7 @@ impl Check<'_> {
         Some(identity)
     }
 
-    /// Path and contents of a file.
+    /// Returns the path and the contents of a file.
     fn file(
         &mut self,
         given: Option<String>,

@@ -1,4 +1,4 @@
-//! Checks of `[traces]`.
+//! Checks the section `[traces]`.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rust_decimal::{Decimal, prelude::ToPrimitive};
@@ -68,7 +68,7 @@ mod tests {
     };
 
     #[test]
-    fn share_is_in_millionths() {
+    fn share_of_traced_calls_is_parsed_exactly() {
         for (text, calls) in [
             ("1", 1_000_000),
             ("1.0", 1_000_000),
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// `SMALL` with `[traces]`.
+    /// Returns `SMALL` with a section `[traces]`.
     fn with_traces(lines: &str) -> Result<Config, ConfigErrors> {
         parse(&format!("[traces]\n{lines}\n{SMALL}"))
     }

@@ -1,4 +1,4 @@
-//! Checks of `[[vendor]]` and `model.routes`.
+//! Checks the sections `[[vendor]]` and `model.routes`.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -33,7 +33,7 @@ const EMBEDDINGS: &str = "/embeddings";
 const HOUR_SECONDS: u64 = 3600;
 const KEYS_MAX: usize = 100;
 
-/// Maximum number of connections to all these vendors together.
+/// The maximum number of connections to all these vendors together.
 pub(super) fn connections_of(vendors: &Vendors) -> usize {
     let each = vendors.values().flatten();
     each.map(|vendor| vendor.connections_max).sum()
@@ -320,7 +320,7 @@ impl Check<'_> {
         Some(egress)
     }
 
-    /// The routes of a model, by priority.
+    /// Returns the routes of a model, by priority.
     pub(super) fn routes(
         &mut self,
         raw: Vec<RawRoute>,
@@ -468,7 +468,7 @@ impl Check<'_> {
     }
 }
 
-/// The same vendor with its embeddings endpoint, which belongs to the chat format.
+/// Returns the vendor with its embeddings endpoint, which belongs to the chat format.
 fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
     let vendor = vendor.speaking(Format::Chat);
     let chats = vendor.endpoint.to_string();
@@ -495,8 +495,8 @@ fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String>
         .map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())
 }
 
-/// The base for `/v1/messages`. With several formats, the shared base URL already ends in `/v1`, which is removed so
-/// that it is not repeated.
+/// Returns the base for `/v1/messages`. With several formats, the shared base URL already ends in `/v1`, which is
+/// removed so that it is not repeated.
 fn messages_root(url: &str, formats: usize) -> &str {
     match formats {
         1 => url,

@@ -1,4 +1,4 @@
-//! Checks of `[[webhook]]`.
+//! Checks the sections `[[webhook]]`.
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -14,15 +14,15 @@ use super::{
 };
 use crate::net::address;
 
-/// Prefix of a signing secret.
+/// The prefix of a secret that signs webhooks.
 const PREFIX: &str = "whsec_";
 const KEY_BYTES_MIN: usize = 24;
 const KEY_BYTES_MAX: usize = 64;
 
-/// `[[webhook]]`: events posted to a URL.
+/// A section `[[webhook]]`: events are posted to a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookConfig {
-    /// URL of the receiver; may contain a key.
+    /// The URL of the receiver, which may contain a key.
     pub url: Uri,
     /// Signing keys; each request is signed with all of them. Never empty.
     pub keys: Vec<Vec<u8>>,
@@ -30,7 +30,7 @@ pub struct WebhookConfig {
     pub allow_private: bool,
     /// PEM of the certificate authorities to trust instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// Timeout for the receiver's answer.
+    /// The timeout for the receiver's answer.
     pub answer_timeout: Duration,
 }
 

@@ -98,7 +98,7 @@ struct KeyHtml<'a> {
     tokens: String,
     at_once: String,
     expires: String,
-    /// The account's groups.
+    /// Returns the account's groups.
     groups: Vec<Group>,
     alerts: String,
 }
@@ -114,7 +114,7 @@ impl KeyHtml<'_> {
         .collect()
     }
 
-    /// The current values of the form's fields, encoded as a form.
+    /// Returns the current values of the form's fields, encoded as a form.
     fn shown(&self) -> String {
         let others = [
             ("name", &*self.key.name),
@@ -136,7 +136,7 @@ impl KeyHtml<'_> {
         pairs.collect::<Vec<_>>().join("&")
     }
 
-    /// The groups to choose from: the active ones and the key's own. `true` marks its own.
+    /// Returns the groups to choose from: the active ones and the key's own. `true` marks its own.
     fn groups(&self) -> impl Iterator<Item = (&Group, bool)> {
         let groups = self.groups.iter();
         groups
@@ -153,7 +153,7 @@ struct KeyMadeHtml<'a> {
     secret: String,
 }
 
-/// The id of a booking, generated before its form is shown: a form that is submitted twice is booked once.
+/// Returns the id of a booking, generated before its form is shown: a form that is submitted twice is booked once.
 fn entry_id() -> Result<String, Refusal> {
     let random = random().map_err(Refusal::fault)?;
     Ok(format!("console-{}", &random[..16]))
@@ -284,8 +284,8 @@ impl Visit {
         )))
     }
 
-    /// The fields of a booking's form. If the posted booking failed, they are shown as typed, with the same id: it may
-    /// have been booked, and the same id is not booked twice. Otherwise they are empty, with a new id.
+    /// Returns the fields of a booking's form. If the posted booking failed, they are shown as typed, with the same
+    /// id: it may have been booked, and the same id is not booked twice. Otherwise they are empty, with a new id.
     fn entry(&self, asked: &str, problem: Option<&Refused>) -> Result<Entry, Refusal> {
         let typed = |name: &str| self.form.get(name).to_owned();
         if problem.is_some() && self.form.get("do") == asked {
@@ -341,7 +341,7 @@ impl Visit {
         )))
     }
 
-    /// The only page that shows a key's secret.
+    /// Shows the secret of a new key; no other page does.
     pub(super) fn key_made(&self, answer: Value) -> Result<Answer, Refusal> {
         let key: Key = serde_json::from_value(answer).map_err(Refusal::fault)?;
         let page = self.frame(format!("Key {}", key.id), "Accounts", None);

@@ -15,14 +15,14 @@ use crate::{
 
 pub(super) type ApiService = BoxedService<UnreadBody, AnswerBody, Refusal>;
 
-/// The API with one operator's rights.
+/// The admin API, with one operator's rights.
 #[derive(Clone, Debug)]
 pub(super) struct Api {
     service: ApiService,
     operator: Operator,
 }
 
-/// A refusal of the API.
+/// A refusal by the admin API.
 #[derive(Clone, Debug)]
 pub(super) struct Refused {
     pub(super) status: StatusCode,

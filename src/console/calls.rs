@@ -34,7 +34,7 @@ struct Attempt {
 }
 
 impl Timeline {
-    /// The status and code that the caller received.
+    /// Returns the status and the code that the caller received.
     fn told(&self) -> String {
         match (self.status, &self.code) {
             (Some(status), Some(code)) => format!("{status} {code}"),
@@ -44,7 +44,7 @@ impl Timeline {
     }
 }
 
-/// A call without a receipt.
+/// A call that has no receipt, as the API returns it.
 #[derive(Deserialize)]
 struct Unbooked {
     state: String,
@@ -91,7 +91,7 @@ impl Visit {
         )))
     }
 
-    /// A call without a receipt in the ledger: it was refused, cost nothing, or is still running.
+    /// Returns a call without a receipt in the ledger: it was refused, cost nothing, or is still running.
     async fn unbooked(
         &self,
         number: &str,
@@ -100,7 +100,7 @@ impl Visit {
         let path = format!("/admin/v1/calls/{number}");
         let mut call = match self.api.get::<Value>(&path).await? {
             Ok(call) => call,
-            // The page shows both: where the receipt may be, and that this gateway does not know the call.
+            // The page shows both reasons: where the receipt may be, and that this gateway does not have the call.
             Err(refused) => {
                 let text = format!("{}. {}", no_receipt.text, refused.text);
                 return Ok(Err(Refused { text, ..no_receipt }));

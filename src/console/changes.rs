@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::form::Form;
 use crate::{api::ceilings, text::percent::encoded};
 
-/// A call of the API.
+/// A call of the admin API.
 pub(super) struct Change {
     pub(super) method: Method,
     pub(super) path: String,
@@ -44,7 +44,7 @@ impl Change {
     }
 }
 
-/// The change that a form on the page of this path requests; `None` if there is no such form.
+/// Returns the change that a form on the page of this path requests; `None` if there is no such form.
 pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     match (segments, form.get("do")) {
@@ -73,7 +73,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     }
 }
 
-/// A change of an account, or a new key of it.
+/// Returns a change of an account, or a new key of it.
 fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     let path = format!("/admin/v1/accounts/{id}");
@@ -194,7 +194,7 @@ fn words(text: &str) -> Vec<&str> {
     words.filter(|word| !word.is_empty()).collect()
 }
 
-/// A number. Other text is passed on as typed, so that the API's refusal names the field.
+/// Returns a number. Other text is passed on as typed, so that the API's refusal names the field.
 fn number(text: &str) -> Value {
     text.parse::<u64>()
         .map_or_else(|_| or_null(text), Value::from)
@@ -223,7 +223,7 @@ pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
     format!("{page}?done={done}")
 }
 
-/// The message about the change on that page.
+/// Returns the message about the change on that page.
 pub(super) fn said(done: &str) -> Option<&'static str> {
     Some(match done {
         "account" => "The account was created.",
@@ -306,7 +306,7 @@ mod tests {
                 "idempotency": true,
             })
         );
-        // Fields that were not edited are left as they are in the ledger now.
+        // Fields that were not edited keep the values that the ledger has now.
         let shown = "name%3Dci%26models%3Da%2520b%26expires_at%3D2020-01-01%26idempotency%3D1";
         for (typed, sent) in [
             (

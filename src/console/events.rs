@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{admin::Refusal, text::percent::encoded};
 
-/// How many events a page shows.
+/// The number of events that a page shows.
 const SHOWN_MAX: usize = 50;
 /// How many event numbers one request scans if there are filters, and how many requests a page makes at most.
 const LOOKED_AT: u64 = 1000;
@@ -43,7 +43,7 @@ struct Told {
 }
 
 impl Told {
-    /// The event's further fields, with their names.
+    /// Returns the event's further fields, with their names.
     fn says(&self) -> Vec<(String, String)> {
         let mut more = Vec::new();
         for (name, value) in self.more.iter().filter(|(name, _)| *name != "at_ms") {
@@ -101,7 +101,7 @@ struct EventsHtml<'a> {
     receivers: Vec<Receiver>,
 }
 
-/// The refusal to show after a replay that the receiver did not accept.
+/// Returns the refusal to show after a replay that the receiver did not accept.
 pub(super) fn not_taken(answer: &Value) -> Option<Refused> {
     let why = answer["error"].as_str()?;
     Some(Refused {
@@ -124,7 +124,7 @@ impl Visit {
         };
         for receiver in receivers.iter_mut().filter(|receiver| receiver.dead > 0) {
             let path = format!("/admin/v1/receivers/{}/dead", encoded(&receiver.name));
-            // A receiver that was just removed from the configuration has no letters.
+            // A receiver that was just removed from the configuration shows no dead letters.
             if let Ok(Letters { mut dead }) = self.api.get::<Letters>(&path).await? {
                 dead.sort_by_key(|letter| std::cmp::Reverse(letter.event.number));
                 dead.truncate(DEAD_SHOWN_MAX);
@@ -154,7 +154,7 @@ impl Visit {
         )))
     }
 
-    /// The filters in the page's query. After a posted form there are none, so all events are shown.
+    /// Returns the filters in the page's query. After a posted form there are none, so all events are shown.
     fn filters(&self) -> &Form {
         const NONE: &Form = &Form::EMPTY;
         if self.posted { NONE } else { &self.form }

@@ -7,7 +7,7 @@ use crate::text::percent::{decoded, encoded};
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
-    /// A form without fields.
+    /// Creates a form without fields.
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
     /// Parses a body or a query. A pair that is not validly encoded is left out, so that its field counts as missing.
@@ -20,19 +20,19 @@ impl Form {
         Self(pairs.filter(|(name, _)| !name.is_empty()).collect())
     }
 
-    /// The value of a field, trimmed; empty if it is missing.
+    /// Returns the value of a field, trimmed; empty if it is missing.
     pub(crate) fn get(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(given, _)| given == name);
         found.map_or("", |(_, value)| value.trim())
     }
 
-    /// The value of a field as typed, not trimmed: a password may begin with a space.
+    /// Returns the value of a field as typed, not trimmed: a password may begin with a space.
     pub(crate) fn exact(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(given, _)| given == name);
         found.map_or("", |(_, value)| value)
     }
 
-    /// The non-empty ones of these fields, as a query.
+    /// Returns the non-empty ones of these fields, as a query.
     pub(crate) fn query(&self, names: &[&str]) -> String {
         let given = names.iter().filter(|name| !self.get(name).is_empty());
         let pairs: Vec<String> = given

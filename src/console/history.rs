@@ -32,10 +32,10 @@ pub(super) struct Former {
     pub(super) rows: Vec<FormerRow>,
 }
 
-/// A model's prices in this version.
+/// The prices of a model in this version.
 pub(super) struct FormerRow {
     pub(super) model: String,
-    /// `new`, `gone`, or empty.
+    /// `new` or `gone` if the model was added or removed, otherwise empty.
     pub(super) mark: &'static str,
     pub(super) cells: Vec<(&'static str, Cell)>,
 }
@@ -64,20 +64,20 @@ impl Visit {
     }
 }
 
-/// Changes by each version, newest first.
+/// Returns the changes of each version, newest first.
 pub(super) fn former_prices(tariffs: &[Numbered]) -> Vec<Former> {
     let before = tariffs.iter().skip(1).map(Some).chain([None]);
     let pairs = tariffs.iter().zip(before);
     pairs
         .map(|(it, before)| {
-            // A version between the two may be missing: then there is nothing to compare with.
+            // A version between the two may be missing, and then there is nothing to compare with.
             let before = before.filter(|before| before.version + 1 == it.version);
             former(it, before.map(|before| &before.tariff))
         })
         .collect()
 }
 
-/// The multipliers and the times (ms) at which they came into force, earliest first.
+/// Returns the multipliers and the times (ms) at which they came into force, earliest first.
 pub(super) fn multipliers(tariffs: &[Numbered]) -> Vec<(u64, Decimal)> {
     let earliest_first = tariffs.iter().rev();
     let changes = earliest_first.map(|it| (it.tariff.since_ms, it.tariff.multiplier));
@@ -156,7 +156,7 @@ fn cells_of(prices: &Prices, multiplier: Decimal) -> [(&'static str, String); 6]
     ]
 }
 
-/// The margin as a part of the price, such as `13.0 %`.
+/// Returns the margin as a part of the price, such as `13.0 %`.
 fn margin(rate: Decimal, multiplier: Decimal, cost: Decimal) -> Option<String> {
     let price = rate.checked_mul(multiplier)?;
     let left = price.checked_sub(cost)?.checked_mul(Decimal::ONE_HUNDRED)?;

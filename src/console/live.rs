@@ -14,7 +14,7 @@ use crate::admin::{AnswerBody, Refusal};
 
 pub(super) const SCRIPT: &str = include_str!("live.js");
 
-/// How often the numbers are sent.
+/// The interval at which the numbers are sent.
 const EVERY: Duration = Duration::from_secs(2);
 /// After a quarter of an hour the stream ends. Without an end, a page that is left open would keep its session for
 /// ever.

@@ -230,7 +230,7 @@ struct Visit {
     operator: Operator,
     session: Session,
     live: Arc<Live>,
-    /// The posted form, or the query.
+    /// Reads the posted form, or the query.
     form: Form,
     posted: bool,
 }

@@ -45,7 +45,7 @@ const ENDS: [&str; 5] = [
 /// The frame that all pages share: title, navigation, messages.
 pub(super) struct Frame<'a> {
     pub(super) title: String,
-    /// The name of its entry in the navigation.
+    /// The name of the page's entry in the navigation.
     pub(super) section: &'static str,
     pub(super) who: Option<&'a str>,
     pub(super) role: &'static str,
@@ -56,7 +56,7 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// The frame before anybody has signed in.
+    /// The frame of pages that are shown before anybody has signed in.
     fn bare(title: &str, problem: Option<&'static str>) -> Self {
         Self {
             title: title.to_owned(),
@@ -70,7 +70,7 @@ impl Frame<'_> {
         }
     }
 
-    /// The entries of the navigation: path, name, and whether the page belongs to it.
+    /// Returns the entries of the navigation: path, name, and whether the page belongs to it.
     pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
             ("/", "Overview"),
@@ -103,7 +103,7 @@ pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
     page(status, HTML, text)
 }
 
-/// The page to sign in on.
+/// Shows the page for signing in.
 pub(super) fn sign_in(status: StatusCode, problem: Option<&str>, provider: Provider) -> Answer {
     let page = Frame {
         problem,
@@ -112,7 +112,7 @@ pub(super) fn sign_in(status: StatusCode, problem: Option<&str>, provider: Provi
     written(status, &SignInHtml { page, provider })
 }
 
-/// Whether the sign-in page offers an OpenID provider.
+/// Returns whether the sign-in page offers an OpenID provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provider {
     None,
@@ -121,14 +121,15 @@ pub(super) enum Provider {
     Left,
 }
 
-/// The page after the return from the provider. It reloads into the console by itself: a browser sends the new cookie
-/// (SameSite=Strict) with requests that a page of ours starts, but not with redirects that another site started.
+/// Returns the page after the return from the provider. It reloads into the console by itself: a browser sends the new
+/// cookie (SameSite=Strict) with requests that a page of ours starts, but not with redirects that another site
+/// started.
 pub(super) fn arrived() -> Answer {
     let page = Frame::bare("Signed in", None);
     written(StatusCode::OK, &ArrivedHtml { page })
 }
 
-/// A page with one message.
+/// Shows a page with one message.
 pub(super) fn told(status: StatusCode, problem: &'static str) -> Answer {
     let page = Frame::bare("Not done", Some(problem));
     written(status, &ToldHtml { page })
@@ -220,7 +221,7 @@ impl Visit {
         }
     }
 
-    /// A page that shows a refusal.
+    /// Shows a page with a refusal.
     fn refused(&self, title: &str, refused: &Refused) -> Answer {
         let page = self.frame(title, "", Some(refused));
         written(refused.status, &ToldHtml { page })
@@ -282,7 +283,7 @@ impl Visit {
         )))
     }
 
-    /// The sales of all accounts: today, this month, within a year; and by hour, day and month.
+    /// Returns the sales of all accounts: today, this month, within a year; and by hour, day and month.
     async fn sold(&self) -> Result<Result<Sold, Refused>, Refusal> {
         let now = now_ms();
         let today = now - now % DAY_MS;
@@ -290,7 +291,7 @@ impl Visit {
         let first_day = today.saturating_sub(DAYS_SUMMED_MS);
         let year_ago = today.saturating_sub(YEAR_MS);
         let month = &day(now)[..7];
-        // Months are counted from the first day of one.
+        // The year begins with the first day of a month.
         let first_month = format!("{}-01", &day(year_ago)[..7]);
         let asked = [
             ("hour", "by hour, the last 24", rfc3339(first_hour)),

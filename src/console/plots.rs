@@ -11,11 +11,11 @@ use crate::text::{
     time::{day, rfc3339},
 };
 
-/// Height of the highest bar that the scale has room for.
+/// The height of the highest bar, at the end of the scale.
 const HEIGHT: u64 = 100;
-/// Width of a bar with the space after it.
+/// The width of a bar with the space after it.
 const STEP: usize = 10;
-/// A few bars do not fill the drawing.
+/// A drawing has room for at least this many bars, so that a few bars do not fill it.
 const BARS_MIN: usize = 12;
 const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
@@ -31,15 +31,15 @@ pub(super) struct Plot {
     /// Labels of the scale: its upper end and its middle.
     pub(super) scale: [String; 2],
     pub(super) bars: Vec<Bar>,
-    /// Names of the first, the middle and the last time.
+    /// The names of the first, the middle and the last time.
     pub(super) times: Vec<String>,
 }
 
-/// A time's bars, the second before the first.
+/// The bars of a time; the second is drawn before the first.
 pub(super) struct Bar {
     pub(super) title: String,
     pub(super) x: usize,
-    /// Style class and height of each.
+    /// The style class and the height of each bar.
     pub(super) parts: [(&'static str, u64); 2],
 }
 
@@ -87,7 +87,7 @@ impl Plot {
         }
     }
 
-    /// Charges by time.
+    /// Draws the charges by time.
     pub(super) fn charged(by: &str, times: &[String], rows: &[(String, String)]) -> Self {
         let found: HashMap<&str, &str> = rows.iter().map(|(at, sum)| (&**at, &**sum)).collect();
         let values: Vec<_> = times
@@ -118,7 +118,7 @@ impl Unit {
     }
 }
 
-/// The end of a scale that has room for `most`: 1, 2, 4 or 10 times a power of ten, so that its half is round too.
+/// Returns the end of a scale that includes `most`: 1, 2, 4 or 10 times a power of ten, so that its half is round too.
 fn scale_end(most: i128, unit: Unit) -> i128 {
     let mut power = match unit {
         Unit::Rubles => 10_000,
@@ -132,7 +132,7 @@ fn scale_end(most: i128, unit: Unit) -> i128 {
     }
 }
 
-/// The height of a value. A value above zero is visible.
+/// Returns the height of a value. A value above zero is visible.
 fn height(value: i128, top: i128) -> u64 {
     let height = value.max(0) * i128::from(HEIGHT) / top;
     u64::try_from(height).map_or(HEIGHT, |height| height.max(u64::from(value > 0)))
@@ -161,7 +161,7 @@ pub(super) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
         .collect()
 }
 
-/// The names of all days in `from_ms..=until_ms`, as reports name them.
+/// Returns the names of all days in `from_ms..=until_ms`, as reports name them.
 pub(super) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
     let first = from_ms - from_ms % DAY_MS;
     (first..=until_ms)
@@ -170,7 +170,7 @@ pub(super) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
         .collect()
 }
 
-/// The names of all months in `from_ms..=until_ms`, as reports name them.
+/// Returns the names of all months in `from_ms..=until_ms`, as reports name them.
 pub(super) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
     let mut names = days(from_ms, until_ms);
     names.iter_mut().for_each(|name| name.truncate(7));
@@ -180,10 +180,10 @@ pub(super) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
 
 /// A development over time: charges, number of calls, and latency, with the table of their numbers.
 pub(super) struct Course {
-    /// The unit of time: `by day`.
+    /// The unit of time, as in `by day`.
     pub(super) by: &'static str,
     pub(super) plots: Vec<Plot>,
-    /// Only the times with calls.
+    /// Only the times in which there were calls.
     pub(super) rows: Vec<(String, Sums)>,
 }
 
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn all_times_of_a_range_have_a_name() {
+    fn every_plot_range_has_a_label() {
         let november = 1_795_824_000_000; // 2026-11-28
         assert_eq!(
             days(november, november + 3 * DAY_MS)[2..],

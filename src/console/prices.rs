@@ -127,7 +127,7 @@ impl Visit {
         Ok(Ok(sold.rows()))
     }
 
-    /// The sales of an interval by model, with the multipliers in force.
+    /// Returns the sales of an interval by model, with the multipliers in force.
     async fn sold_in(
         &self,
         interval: PricedInterval,
@@ -162,7 +162,7 @@ impl Visit {
     }
 }
 
-/// The prices of each model in force.
+/// Returns the prices in force of each model.
 fn price_rows(snapshot: &Snapshot) -> Vec<PriceRow> {
     let rows = snapshot.models().map(|(model, prices)| {
         let price = prices.map(|prices| &prices.usual);

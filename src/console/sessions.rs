@@ -27,7 +27,7 @@ pub(crate) struct Sessions(Arc<Mutex<HashMap<[u8; 32], Session>>>);
 #[derive(Clone)]
 pub(crate) struct Session {
     pub(crate) name: Arc<str>,
-    /// Digest of the password or key at sign-in; when that changes, the session ends.
+    /// The digest of the password or key at sign-in; when that changes, the session ends.
     pub(crate) proof: [u8; 32],
     /// The role that the OpenID provider gave at sign-in; `None` for other sign-ins.
     pub(crate) role: Option<Role>,
@@ -84,7 +84,7 @@ impl Sessions {
         Ok(token)
     }
 
-    /// The session of a token; marks it as used now.
+    /// Returns the session of a token; marks it as used now.
     pub(crate) fn find(&self, token: &str) -> Option<Session> {
         let now = Instant::now();
         let digest = digest(token.as_bytes());
@@ -98,7 +98,7 @@ impl Sessions {
         Some(session.clone())
     }
 
-    /// Whether the session of a token is open, without marking it as used.
+    /// Returns whether the session of a token is open, without marking it as used.
     pub(crate) fn is_open(&self, token: &str) -> bool {
         let sessions = self.lock();
         let session = sessions.get(&digest(token.as_bytes()));
@@ -126,7 +126,7 @@ pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// 256 random bits, in hexadecimal digits.
+/// Returns 256 random bits in hexadecimal digits.
 pub(crate) fn random() -> Result<String, BoxError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;

@@ -71,7 +71,7 @@ impl SignIn {
         }
     }
 
-    /// The session of a request: its token, and the operator with the role of this moment.
+    /// Returns the session of a request: its token, and the operator with the role of this moment.
     pub(super) async fn who(&self, headers: &HeaderMap) -> Option<(String, Session, Operator)> {
         let token = token(headers)?;
         let session = self.sessions.find(&token)?;
@@ -81,7 +81,7 @@ impl SignIn {
         }
         let operator = match self.proof(&session.name).await {
             Some((role, proof)) if proof == session.proof => Operator::new(&session.name, role),
-            // The password was changed or the name removed: the old proof is no longer valid.
+            // The password was changed or the name removed, so the session's proof is no longer valid.
             _ => {
                 self.sessions.end(&token);
                 return None;
@@ -90,7 +90,7 @@ impl SignIn {
         Some((token, session, operator))
     }
 
-    /// Whether the session of a token is still open, without marking it as used.
+    /// Returns whether the session of a token is still open, without marking it as used.
     pub(super) fn is_in(&self, token: &str) -> bool {
         self.sessions.is_open(token)
     }
@@ -198,7 +198,7 @@ impl SignIn {
         Some(token)
     }
 
-    /// The page to sign in on.
+    /// Shows the page for signing in.
     pub(super) fn page(&self, status: StatusCode, problem: Option<&str>) -> Answer {
         let provider = match self.oidc {
             Some(_) => Provider::Offered,
@@ -207,7 +207,7 @@ impl SignIn {
         pages::sign_in(status, problem, provider)
     }
 
-    /// The sign-in page after signing out, according to its query.
+    /// Returns the sign-in page after signing out, according to its query.
     pub(super) fn page_after(&self, form: &Form) -> Answer {
         match &self.oidc {
             Some(_) if form.get("left") == "oidc" => {
@@ -257,8 +257,8 @@ impl SignIn {
         }
     }
 
-    /// The digest that the password proves; `None` if it is wrong. `Err` if it was not checked because too many checks
-    /// run.
+    /// Returns the digest that the password proves; `None` if it is wrong. `Err` if it was not checked because too
+    /// many checks run.
     async fn check(&self, name: &str, password: &str) -> Result<Option<[u8; 32]>, ()> {
         if name == ADMIN {
             let shown = digest(password.trim().as_bytes());
@@ -303,7 +303,7 @@ impl SignIn {
     }
 }
 
-/// The token of a request. If the cookie is there twice, another site has set one of them: `None`.
+/// Returns the token of a request. If the cookie is there twice, another site has set one of them: `None`.
 fn token(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut tokens = cookies
@@ -329,14 +329,14 @@ fn with_cookie(mut res: Answer, headers: &HeaderMap, token: &str, age: Duration)
     res
 }
 
-/// Whether the browser uses TLS. The listener itself has none, so this is what a proxy in front of it reports. A false
-/// header harms only its sender, whose cookie is sent in fewer cases.
+/// Returns whether the browser uses TLS. The listener itself has none, so this is what a proxy in front of it reports.
+/// A false header harms only its sender, whose cookie is sent in fewer cases.
 pub(super) fn is_tls(headers: &HeaderMap) -> bool {
     let scheme = headers.get("x-forwarded-proto");
     scheme.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"))
 }
 
-/// Whether a form comes from a page of this host, as far as the browser reports its origin.
+/// Returns whether a form comes from a page of this host, as far as the browser reports its origin.
 pub(super) fn is_from_here(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     if !matches!(

@@ -11,14 +11,14 @@ pub(super) struct Accounts {
     pub(super) accounts: Vec<AccountView>,
 }
 
-/// An account with its keys.
+/// An account with its keys, as a page shows it.
 #[derive(Deserialize)]
 pub(super) struct Account {
     #[serde(flatten)]
     pub(super) view: AccountView,
     pub(super) spent_month_rub: MicroRub,
     pub(super) spent_day_rub: MicroRub,
-    /// Owed for refunds.
+    /// The amount that the account owes for refunds.
     pub(super) debt_rub: MicroRub,
     pub(super) keys: Vec<Key>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Key {
     pub(super) key: Option<String>,
     pub(super) id: String,
     pub(super) account: String,
-    /// `caller` or `owner`.
+    /// The kind of the key: `caller` or `owner`.
     pub(super) kind: String,
     pub(super) prefix: String,
     pub(super) name: String,
@@ -60,7 +60,7 @@ pub(super) struct Key {
     pub(super) requests_per_minute: Option<u32>,
     pub(super) tokens_per_minute: Option<u32>,
     pub(super) group: Option<String>,
-    /// Maximum number of concurrent calls.
+    /// The largest number of concurrent calls.
     pub(super) concurrency: Option<u32>,
     pub(super) idempotency: bool,
     pub(super) expires_at: Option<String>,
@@ -69,8 +69,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Whether its id or its secret begins with `begins`. Only the first letters of the secret are known, so a longer
-    /// text matches if it begins with them.
+    /// Returns whether its id or its secret begins with `begins`. Only the first letters of the secret are known, so a
+    /// longer text matches if it begins with them.
     pub(super) fn is_like(&self, begins: &str) -> bool {
         let known = self.prefix.trim_end_matches('…');
         let is_longer = !known.is_empty() && begins.starts_with(known);
@@ -83,7 +83,7 @@ pub(super) struct Groups {
     pub(super) groups: Vec<Group>,
 }
 
-/// Keys with shared ceilings.
+/// The groups of keys with shared ceilings.
 #[derive(Deserialize)]
 pub(super) struct Group {
     pub(super) id: String,
@@ -188,20 +188,20 @@ pub(super) struct Sums {
     pub(super) first_byte: Option<Latency>,
 }
 
-/// Latency of calls.
+/// The latency of calls.
 #[derive(Clone, Copy, Deserialize)]
 pub(super) struct Latency {
     pub(super) p50_ms: u64,
     pub(super) p99_ms: u64,
 }
 
-/// Facts of a receipt that belong together.
+/// The facts of a receipt that belong together.
 pub(super) struct Chapter {
     pub(super) title: &'static str,
     pub(super) facts: Vec<(String, String)>,
 }
 
-/// All facts of a receipt, by chapter. Those that belong to no named chapter come first.
+/// Returns all facts of a receipt, by chapter. Those that belong to no named chapter come first.
 pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
     const MONEY: [&str; 8] = [
         "held_rub",
@@ -287,7 +287,7 @@ impl Counters {
     }
 }
 
-/// The sum of rows.
+/// Returns the sum of the rows.
 pub(super) struct Total {
     pub(super) calls: u64,
     pub(super) failed_calls: u64,

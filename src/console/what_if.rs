@@ -134,7 +134,7 @@ impl Reckoning {
         let cost = row.sums.vendor_cost_rub.as_deref().map(micro);
         let then_charged = moved(charged, from, to)?;
         let then_margin = match margin.zip(cost) {
-            // Margin and cost cover the same calls: those whose cost is known.
+            // Margin and cost cover the same calls: those whose vendor cost is known.
             Some((margin, cost)) => Some(moved(margin + cost, from, to)? - cost),
             None => None,
         };
@@ -166,7 +166,7 @@ impl Reckoning {
     }
 }
 
-/// `micro × to / from`, rounded once.
+/// Computes `micro × to / from`, rounded once.
 fn moved(micro: i128, from: Decimal, to: Decimal) -> Option<i128> {
     let moved = Decimal::try_from_i128_with_scale(micro, 0)
         .ok()?
@@ -188,7 +188,7 @@ mod tests {
             "cost_known_calls": 0, "margin_rub": null, "vendor_cost_rub": null,
         });
         if margin {
-            // Known for some of the calls.
+            // The cost is known for some of the calls only.
             row["margin_rub"] = "15.00".into();
             row["cost_known_calls"] = 1.into();
             row["vendor_cost_rub"] = "77.00".into();
@@ -208,7 +208,7 @@ mod tests {
     fn charges_scale_with_the_multiplier_and_costs_do_not() {
         let then = reckoned(&[(row(true), "1.15")], "1.265").unwrap();
         assert_eq!(then.then_charged, "126.50");
-        // 92 × 1.1 − 77
+        // The expected margin is 92 × 1.1 − 77.
         assert_eq!(then.then_margin.as_deref(), Some("24.20"));
         assert_eq!(then.margin.as_deref(), Some("15.00"));
         let same = reckoned(&[(row(true), "1.15")], "1.15").unwrap();
@@ -225,10 +225,10 @@ mod tests {
         let parts = [(row(true), "1.15"), (row(true), "2.30"), (row(false), "1")];
         let then = reckoned(&parts, "2.30").unwrap();
         assert_eq!((then.calls, &*then.charged), (9, "345.00"));
-        // 230 + 115 + 264.50
+        // The expected charge is 230 + 115 + 264.50.
         assert_eq!(then.then_charged, "609.50");
         assert_eq!(then.margin.as_deref(), Some("30.00"));
-        // 184 − 77, and 92 − 77
+        // The expected margins are 184 − 77, and 92 − 77.
         assert_eq!(then.then_margin.as_deref(), Some("122.00"));
     }
 
@@ -244,7 +244,7 @@ mod tests {
             (vec![], vec![]),
             (vec![(noon, one)], vec![whole(days(5..15), one)]),
             (vec![(0, one)], vec![whole(days(5..15), one)]),
-            // A version with other prices, at the same multiplier.
+            // The version has other prices at the same multiplier.
             (vec![(0, two), (noon, two)], vec![whole(days(5..15), two)]),
             (
                 vec![(0, one), (noon, two)],
@@ -268,7 +268,7 @@ mod tests {
                     whole(days(11..15), two),
                 ],
             ),
-            // A change at midnight, and one long ago.
+            // The multiplier changed at midnight, and long ago.
             (
                 vec![(0, one), (DAY_MS, two), (10 * DAY_MS, one)],
                 vec![whole(days(5..10), two), whole(days(10..15), one)],

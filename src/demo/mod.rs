@@ -30,7 +30,7 @@ use crate::{
 const ACCOUNT: &str = "demo";
 const FUNDS: MicroRub = MicroRub::rubles(1000);
 
-/// A configuration with one scripted vendor that speaks all formats.
+/// Returns a configuration with one scripted vendor that speaks all formats.
 ///
 /// `demo-chat` is answered in the chat format, `demo-messages` in the messages format, `demo-responses` in the
 /// responses format, `demo-embedding` with vectors.
@@ -183,7 +183,7 @@ Ctrl-C stops.
     until_told_to_stop().await
 }
 
-/// Description of the scripted vendor, for people.
+/// The description of the scripted vendor, for people.
 const SCRIPT: &str = "\
 It repeats your text, calls a tool named get_weather if you offer one, and plays a vendor that fails if \
 your text\ncontains one of the words vendor-400, vendor-429, vendor-500 (the status that it answers with) and vendor-cut \

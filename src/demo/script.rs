@@ -70,7 +70,7 @@ pub fn polite(received: &Received) -> Reply {
     }
 }
 
-/// The whole text of the answer.
+/// The complete text of the answer.
 fn text(req: &Value, said: &str, is_result: bool) -> String {
     if is_result {
         format!("Результат: {said}")
@@ -97,7 +97,7 @@ fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
     (kept, full)
 }
 
-/// The failure that the text requests, if it requests one.
+/// Returns the failure that the text requests, if it requests one.
 fn failure(said: &str) -> Option<Reply> {
     let refuse = |status: u16, text: &str| {
         Reply::json(
@@ -209,7 +209,7 @@ fn last_said(req: &Value) -> (String, bool) {
     )
 }
 
-/// The system and developer instructions of the request.
+/// Returns the system and developer instructions of the request.
 fn instructions(req: &Value) -> String {
     let turns = req["messages"].as_array().into_iter().flatten();
     let told = turns
@@ -227,7 +227,7 @@ fn instructions(req: &Value) -> String {
     texts.join("\n")
 }
 
-/// The request's stop sequences.
+/// Returns the stop sequences of the request.
 fn stop_sequences(req: &Value) -> Vec<&str> {
     match (&req["stop_sequences"], &req["stop"]) {
         (Value::Array(list), _) | (_, Value::Array(list)) => {
@@ -243,7 +243,7 @@ struct ToolCall {
     id: String,
     name: String,
     pieces: [String; 2],
-    /// Responses format: the namespace of the function.
+    /// The namespace of the function, in the responses format.
     namespace: Option<String>,
     /// Responses format: the input is free text, not JSON.
     is_free: bool,
@@ -284,8 +284,8 @@ fn is_offered(req: &Value, name: &str) -> bool {
     })
 }
 
-/// The next tool to call: the first one in the last text with `run-tool NAME {"its": "arguments"}` that has no result
-/// yet.
+/// Returns the next tool to call: the first one in the last text with `run-tool NAME {"its": "arguments"}` that has no
+/// result yet.
 fn next_tool(req: &Value) -> Option<ToolCall> {
     let mut results = 0;
     let messages = req["messages"].as_array()?;
@@ -327,7 +327,7 @@ struct Answer {
     model: String,
     words: Vec<String>,
     full: bool,
-    /// The stop sequence that ended the answer.
+    /// The stop sequence at which the answer ended.
     stop: Option<String>,
     calls: Vec<ToolCall>,
     input: u64,

@@ -31,23 +31,23 @@ use tokio::{
 /// A request that a vendor received.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Path and query.
+    /// The path and the query.
     pub path: String,
-    /// All headers.
+    /// All headers of the request.
     pub headers: HeaderMap,
-    /// The body, unchanged.
+    /// The body of the request, unchanged.
     pub body: Bytes,
 }
 
 impl Received {
-    /// The body as JSON; null if it is not JSON.
+    /// Returns the body as JSON; null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// A vendor's answer.
+/// An answer of the scripted vendor.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: StatusCode,
@@ -55,21 +55,21 @@ pub struct Reply {
     steps: Vec<Step>,
 }
 
-/// One step of an answer's body.
+/// One step in sending an answer's body.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Send these bytes as one frame.
+    /// Sends these bytes as one frame.
     Send(Bytes),
-    /// Wait for this long.
+    /// Waits for this long.
     Wait(Duration),
-    /// Wait until the test notifies this handle.
+    /// Waits until the test notifies this handle.
     Hold(Arc<Notify>),
-    /// Cut the connection.
+    /// Cuts the connection.
     Cut,
 }
 
 impl Reply {
-    /// An answer with a JSON body.
+    /// Creates an answer with a JSON body.
     #[must_use]
     pub fn json(status: u16, body: &Value) -> Self {
         Self::raw(
@@ -79,7 +79,7 @@ impl Reply {
         )
     }
 
-    /// A stream of events, each in a frame of its own.
+    /// Creates a stream of events, each in a frame of its own.
     pub fn stream(events: impl IntoIterator<Item = String>) -> Self {
         let steps = events
             .into_iter()
@@ -88,7 +88,7 @@ impl Reply {
         Self::raw(200, "text/event-stream", steps)
     }
 
-    /// An answer with any content type and steps.
+    /// Creates an answer with any content type and steps.
     ///
     /// # Panics
     /// If `status` is not an HTTP status.
@@ -102,21 +102,21 @@ impl Reply {
         }
     }
 
-    /// Adds a header.
+    /// Adds a header to the answer.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// Cuts the connection at the end.
+    /// Cuts the connection at the end of the answer.
     #[must_use]
     pub fn cut(mut self) -> Self {
         self.steps.push(Step::Cut);
         self
     }
 
-    /// Inserts a step at this index.
+    /// Inserts a step at this index of the answer.
     #[must_use]
     pub fn with_step(mut self, at: usize, step: Step) -> Self {
         self.steps.insert(at, step);
@@ -136,13 +136,13 @@ pub struct ScriptedVendor {
 struct Shared {
     script: Mutex<Script>,
     received: Mutex<Vec<Received>>,
-    /// How many answers' bodies are being sent.
+    /// The number of answers whose bodies are being sent.
     open: AtomicUsize,
 }
 
-/// Pause before a connection is cut.
+/// The pause before a connection is cut.
 const CUT_PAUSE: Duration = Duration::from_millis(20);
-/// At most this many received requests are kept.
+/// The largest number of received requests that are kept.
 const RECEIVED_MAX: usize = 10_000;
 
 impl ScriptedVendor {
@@ -175,7 +175,7 @@ impl ScriptedVendor {
         })
     }
 
-    /// The address that it listens on.
+    /// Returns the address on which the vendor listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -186,13 +186,13 @@ impl ScriptedVendor {
         *lock(&self.shared.script) = Arc::new(script);
     }
 
-    /// The requests received so far.
+    /// Returns the requests received so far.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
         lock(&self.shared.received).clone()
     }
 
-    /// How many answers are being sent now.
+    /// Returns how many answers are being sent now.
     #[must_use]
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)

@@ -36,7 +36,7 @@ impl BodyLimitLayer {
     }
 }
 
-/// 64 KiB within 10 seconds.
+/// Limits bodies to 64 KiB within 10 seconds.
 impl Default for BodyLimitLayer {
     fn default() -> Self {
         Self::new(BYTES_MAX, TIME_MAX)
@@ -102,12 +102,12 @@ impl UnreadBody {
         }))
     }
 
-    /// A body that is already in memory.
+    /// Creates a body that is already in memory.
     pub(crate) fn read(body: Bytes) -> Self {
         Self(Box::pin(ready(Ok(body))))
     }
 
-    /// The whole body, within its limits.
+    /// Reads the whole body, within its limits.
     ///
     /// # Errors
     /// If a limit is exceeded, or the connection ends first.
@@ -116,7 +116,7 @@ impl UnreadBody {
     }
 }
 
-/// Why a body was not read.
+/// The reason why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyError {
     TooLarge {

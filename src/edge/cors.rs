@@ -34,7 +34,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
      idempotent-stored, x-original-request-id",
 );
 
-/// How long a browser may cache the answer to a preflight, in seconds.
+/// The time for which a browser may cache the answer to a preflight, in seconds.
 const PREFLIGHT_SECONDS: HeaderValue = HeaderValue::from_static("600");
 
 /// Origins of web pages that may use keys from a browser.
@@ -42,7 +42,7 @@ const PREFLIGHT_SECONDS: HeaderValue = HeaderValue::from_static("600");
 pub struct Origins(Arc<[HeaderValue]>);
 
 impl Origins {
-    /// The value of `access-control-allow-origin` for a page of `origin`; `None` if the origin is not allowed.
+    /// Returns the value of `access-control-allow-origin` for a page of `origin`; `None` if the origin is not allowed.
     fn allow(&self, origin: &HeaderValue) -> Option<HeaderValue> {
         match self.0.contains(&ANY) {
             true => Some(ANY),
@@ -161,7 +161,7 @@ where
 }
 
 pin_project! {
-    /// The answer's future.
+    /// The future of an answer that may need CORS headers.
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]

@@ -22,14 +22,14 @@ pub enum FramingFault {
     Coding,
 }
 
-/// Limits of a head.
+/// The limits of a request's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Maximum bytes of path and query.
+    /// The largest length of path and query, in bytes.
     pub uri_bytes_max: usize,
-    /// Maximum number of header lines.
+    /// The largest number of header lines.
     pub headers_max: usize,
-    /// Maximum bytes of names and values.
+    /// The largest length of all names and values, in bytes.
     pub bytes_max: usize,
 }
 
@@ -42,14 +42,14 @@ impl HeadLimits {
     };
 }
 
-/// Refuses heads beyond the limits.
+/// Refuses requests whose heads exceed the limits.
 #[derive(Clone, Debug)]
 pub struct HeadLayer {
     limits: Setting<HeadLimits>,
 }
 
 impl HeadLayer {
-    /// Refuses heads beyond `limits`.
+    /// Creates a layer that refuses heads beyond `limits`.
     #[must_use]
     pub fn new(limits: impl Into<Setting<HeadLimits>>) -> Self {
         Self {

@@ -6,10 +6,10 @@ use std::net::Ipv6Addr;
 
 use http::{HeaderMap, Uri, Version, header::HOST, uri::Scheme};
 
-/// Why the host of a request is ambiguous.
+/// The reason why the host of a request is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostFault {
-    /// HTTP/1.1 without a `host` line.
+    /// The request is HTTP/1.1 and has no `host` line.
     Missing,
     /// More than one line, even if they are equal.
     Twice,
@@ -21,7 +21,7 @@ pub(crate) enum HostFault {
     Contradicts,
 }
 
-/// Checks a request's host.
+/// Checks the host of a request.
 ///
 /// An empty line is accepted: it means that the target has no authority, and a server with a single site may accept
 /// that (RFC 9112, section 3.3).
@@ -91,7 +91,7 @@ fn is_name(name: &[u8]) -> bool {
     !name.is_empty()
 }
 
-/// Empty, or a colon and an optional port.
+/// Accepts an empty text, or a colon and an optional port.
 fn is_port(text: &[u8]) -> bool {
     let Some((colon, digits)) = text.split_first() else {
         return true;
@@ -102,7 +102,7 @@ fn is_port(text: &[u8]) -> bool {
             .is_ok_and(|digits| digits.is_empty() || digits.parse::<u16>().is_ok())
 }
 
-/// Whether both name the same host and port. Case is ignored, and the scheme's default port may be omitted.
+/// Returns whether both name the same host and port. Case is ignored, and the scheme's default port may be omitted.
 fn is_same(host: &[u8], target: &[u8], scheme: Option<&Scheme>) -> bool {
     let usual: &[u8] = match scheme {
         Some(scheme) if *scheme == Scheme::HTTPS => b":443",

@@ -27,13 +27,13 @@ use tower::{Layer, Service};
 pub struct PanicsLayer<W = ()>(PhantomData<fn() -> W>);
 
 impl PanicsLayer {
-    /// Panics only become errors.
+    /// Turns panics into errors, without logging them.
     #[must_use]
     pub const fn new() -> Self {
         Self(PhantomData)
     }
 
-    /// Also reports each panic to a witness of the request.
+    /// Makes the layer also report each panic to a witness of the request.
     #[must_use]
     pub const fn witnessed_by<W: Witness>(self) -> PanicsLayer<W> {
         PanicsLayer(PhantomData)
@@ -56,14 +56,14 @@ impl<W> Copy for PanicsLayer<W> {}
 
 /// Remembers facts of a request, to log them if it panics.
 pub trait Witness: Clone {
-    /// Sees the request before any layer below.
+    /// Receives the request before any layer below does.
     fn of<B>(req: &Request<B>) -> Self;
 
     /// Logs a panic of the request or of its answer's body.
     fn tell(&self, panicked: &Panicked);
 }
 
-/// Logs nothing: a layer above logs the panic.
+/// Does not log the panic: a layer above does.
 impl Witness for () {
     fn of<B>(_: &Request<B>) -> Self {}
 
@@ -75,12 +75,12 @@ impl Witness for () {
 pub struct Panicked(String);
 
 impl Panicked {
-    /// Takes the message of `panic`.
+    /// Creates the error with the message of `panic`.
     fn of(panic: &(dyn Any + Send)) -> Self {
         Self(panic_message(panic).to_owned())
     }
 
-    /// Message of the panic.
+    /// Returns the message of the panic.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0
@@ -155,7 +155,7 @@ pin_project! {
     pub struct ResponseFuture<F, W = ()> {
         #[pin]
         inner: Option<F>,
-        // Boxed, because hardly any call has one and all are moved.
+        // Boxed, because almost no call is refused, but every call is moved.
         refused: Option<Box<Error>>,
         witness: W,
     }
@@ -177,7 +177,7 @@ where
         let res = match caught(this.witness, || inner.poll(cx)) {
             Ok(polled) => ready!(polled)?,
             Err(error) => {
-                // Dropped here and not with this future, because its guards must run now.
+                // Dropped here, and not together with this future, because its guards must run now.
                 drop(caught(&(), || this.inner.set(None)));
                 return Poll::Ready(Err(error));
             }
@@ -194,7 +194,7 @@ pin_project! {
     /// An answer's body whose panics become errors.
     #[derive(Debug)]
     pub struct ResponseBody<A, W = ()> {
-        // `None` after a panic: the body must not be polled again.
+        // `None` after a panic, because the body must not be polled again.
         #[pin]
         inner: Option<A>,
         witness: W,
@@ -235,7 +235,7 @@ impl<A: Body<Data = Bytes, Error = Error>, W: Witness> Body for ResponseBody<A, 
 
 /// Returns the result of `run`. If it panics, reports the panic to the witness and returns an error.
 fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error> {
-    // State left half-changed by a panic is dropped and never used again.
+    // State that a panic has left half-changed is dropped and never used again.
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let panicked = Panicked::of(&*panic);
         witness.tell(&panicked);
@@ -243,7 +243,7 @@ fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error
     })
 }
 
-/// Message of a panic.
+/// Returns the message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

@@ -27,7 +27,7 @@ use super::{
 /// clone a boxed service with everything below it.
 pub(crate) struct BoxedService<B, A = AnswerBody, E = Error>(Arc<dyn Answers<B, A, E>>);
 
-/// Body of a path's answer: `in_flight` is the outermost layer of nearly all paths.
+/// The body of a path's answer: `in_flight` is the outermost layer of nearly all paths.
 pub(crate) type PathBody = in_flight::ResponseBody<AnswerBody>;
 
 pub(crate) type Answering<A, E> = BoxFuture<'static, Result<Response<A>, E>>;
@@ -82,7 +82,7 @@ where
     boxed(service.map_response(|res: Response<A>| res.map(body::boxed)))
 }
 
-/// Boxes a service.
+/// Boxes a service and its futures.
 pub(crate) fn boxed<S, B, A, E>(service: S) -> BoxedService<B, A, E>
 where
     S: Service<Request<B>, Response = Response<A>, Error = E> + Clone + Send + Sync + 'static,
@@ -96,7 +96,7 @@ where
     })
 }
 
-/// Boxes a service whose futures are already boxed.
+/// Boxes a service whose futures are boxed already.
 pub(crate) fn from_boxed<S, B, A, E>(service: S) -> BoxedService<B, A, E>
 where
     S: Service<Request<B>, Response = Response<A>, Error = E, Future = Answering<A, E>>
@@ -161,12 +161,12 @@ pub(crate) struct Router<B>(Arc<Inner<B>>);
 #[derive(Debug)]
 struct Inner<B> {
     routes: Routes,
-    /// Indexed by the route.
+    /// The services, indexed by the route.
     services: [BoxedService<B, PathBody>; Route::ALL.len()],
 }
 
 impl<B> Router<B> {
-    /// Takes the service of each route from `service_of`.
+    /// Creates a router with the service that `service_of` returns for each route.
     pub(crate) fn new(
         routes: Routes,
         service_of: impl Fn(Route) -> BoxedService<B, PathBody>,

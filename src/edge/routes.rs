@@ -13,7 +13,7 @@ macro_rules! routes {
         }
 
         impl Route {
-            /// Each route at its own index.
+            /// The routes, each at its own index.
             pub(crate) const ALL: [Self; [$($pattern),*].len()] = [$(Self::$name),*];
 
             /// Methods that the path takes, as an `Allow` header lists them.
@@ -62,14 +62,14 @@ routes! {
 }
 
 impl Route {
-    /// The path's pattern for people: `/v1/tollgate/receipts/{number}`.
+    /// Returns the path's pattern for people: `/v1/tollgate/receipts/{number}`.
     pub(crate) fn path(self, service: &str) -> String {
         self.pattern()
             .replace("{service}", service)
             .replace('*', "")
     }
 
-    /// Whether pages of any origin may read its answers.
+    /// Returns whether pages of any origin may read its answers.
     pub(crate) const fn is_public(self) -> bool {
         matches!(
             self,
@@ -77,7 +77,7 @@ impl Route {
         )
     }
 
-    /// Whether a model answers its calls.
+    /// Returns whether a model answers requests to this route.
     pub(crate) const fn is_of_inference(self) -> bool {
         matches!(
             self,
@@ -85,12 +85,12 @@ impl Route {
         )
     }
 
-    /// Whether its calls are calls of models.
+    /// Returns whether requests to this route are calls of models.
     pub(crate) const fn is_of_calls(self) -> bool {
         self.is_of_inference() || matches!(self, Self::CountTokens)
     }
 
-    /// Whether the path takes this method.
+    /// Returns whether the path takes this method.
     pub(super) fn takes(self, method: &Method) -> bool {
         self.methods().split(", ").any(|known| method == known)
     }
@@ -101,7 +101,7 @@ impl Route {
 pub(crate) struct Routes(matchit::Router<Route>);
 
 impl Routes {
-    /// The routes, with the service's name in their paths.
+    /// Creates the routes, with the service's name in their paths.
     pub(crate) fn new(service: &str) -> Self {
         let mut routes = matchit::Router::new();
         for route in Route::ALL {
@@ -111,12 +111,12 @@ impl Routes {
         Self(routes)
     }
 
-    /// The route of a path.
+    /// Returns the route of a path.
     pub(crate) fn find(&self, path: &str) -> Option<Route> {
         Some(*self.0.at(path).ok()?.value)
     }
 
-    /// The route of a path, with the text that the braces of its pattern match.
+    /// Returns the route of a path, with the text that the braces of its pattern match.
     pub(super) fn matched(&self, path: &str) -> Option<Matched> {
         let found = self.0.at(path).ok()?;
         Some(Matched {
@@ -135,7 +135,7 @@ pub(crate) struct Matched {
 }
 
 impl Matched {
-    /// The route of a request.
+    /// Returns the route of a request.
     ///
     /// # Errors
     /// [`Error::PathUnknown`] if no router has seen the request.
@@ -150,10 +150,10 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Paths with their methods.
+    /// The paths, with their methods.
     type Paths = BTreeMap<String, BTreeSet<String>>;
 
-    /// The paths of an OpenAPI document.
+    /// Returns the paths of an OpenAPI document.
     pub(crate) fn described(document: &str) -> Paths {
         let mut paths = Paths::new();
         let mut path = String::new();

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::text::time::parse_rfc3339_ms;
 
-/// HTTP/2 is preferred if the client supports both.
+/// The protocols offered: HTTP/2 is preferred if the client supports both.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// Accepts TLS connections. Clones share the certificate.
@@ -59,7 +59,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The current certificate.
+/// The certificate that is in force.
 #[derive(Debug)]
 struct Certificate(ArcSwap<CertifiedKey>);
 
@@ -127,7 +127,7 @@ impl Identity {
         self.expires_at_ms
     }
 
-    /// Whether the certificate is valid for this host name or address.
+    /// Returns whether the certificate is valid for this host name or address.
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         let Ok(name) = ServerName::try_from(host) else {
@@ -140,7 +140,7 @@ impl Identity {
     }
 }
 
-/// Omits the key.
+/// Omits the private key from `Debug`.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
@@ -157,7 +157,7 @@ fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     if to_be_signed.first() == Some(&VERSION) {
         (_, _, to_be_signed) = element(to_be_signed)?;
     }
-    // Serial number, algorithm, issuer.
+    // Skips the serial number, the algorithm and the issuer.
     for _ in 0..3 {
         (_, _, to_be_signed) = element(to_be_signed)?;
     }
@@ -167,7 +167,7 @@ fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     time_ms(kind, std::str::from_utf8(time).ok()?)
 }
 
-/// The first DER element: its tag, its content, and the remaining bytes.
+/// Returns the first DER element: its tag, its content, and the remaining bytes.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, length], rest) = der.split_first_chunk::<2>()?;
     let (length, rest) = if length < 0x80 {
@@ -184,7 +184,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// `YYMMDDHHMMSSZ`, or with a four-digit year.
+/// Parses a time like `YYMMDDHHMMSSZ`, or with a four-digit year.
 fn time_ms(kind: u8, text: &str) -> Option<u64> {
     const UTC_TIME: u8 = 0x17;
     let text = match kind {
@@ -249,7 +249,7 @@ mod tests {
             let certificate = der(0x30, &der(0x30, &fields.concat()));
             let expected = expected.and_then(parse_rfc3339_ms);
             assert_eq!(not_after_ms(&certificate), expected, "{not_after}");
-            // A certificate truncated at any length is not read beyond its end.
+            // If a certificate is truncated, nothing is read beyond its end.
             for length in 0..certificate.len() {
                 let _ = not_after_ms(&certificate[..length]);
             }

@@ -73,7 +73,7 @@ pub(crate) fn document<B>(
     Ok(res)
 }
 
-/// Whether the client already has these bytes (RFC 9110, 13.1.2: weak comparison, a list, or `*`).
+/// Returns whether the client already has these bytes (RFC 9110, 13.1.2: weak comparison, a list, or `*`).
 fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
     headers
         .get_all(IF_NONE_MATCH)
@@ -86,7 +86,7 @@ fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
         })
 }
 
-/// The catalog as JSON: specification 2.6.
+/// Renders the catalog as JSON: specification 2.6.
 pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     let catalog = CatalogJson {
         base_url: &view.urls.base_url,

@@ -10,16 +10,16 @@ use crate::catalog::snapshot::Listed;
 /// Instructions for the model. Those of the list replace the client's own.
 const INSTRUCTIONS: &str = include_str!("templates/codex.md");
 
-/// Maximum tokens of a tool's output that are sent to the model; the value that Codex uses for its own models.
+/// The maximum tokens of a tool's output that are sent to the model; the value that Codex uses for its own models.
 const TOOL_OUTPUT_TOKENS_MAX: u64 = 10_000;
 
-/// Whether the client expects the list in the field `models`.
+/// Returns whether the client expects the list in the field `models`.
 pub(super) fn asks(uri: &Uri) -> bool {
     let mut fields = uri.query().unwrap_or_default().split('&');
     fields.any(|field| field.starts_with("client_version="))
 }
 
-/// A model for chats, with its position in the list.
+/// Returns a model for chats, with its position in the list.
 pub(super) fn model(model: &Listed<'_>, description: Option<&str>, place: usize) -> Value {
     let context = context_window(model.input_tokens_max, model.output_tokens_max);
     json!({
@@ -37,7 +37,7 @@ pub(super) fn model(model: &Listed<'_>, description: Option<&str>, place: usize)
         "experimental_supported_tools": [],
         "input_modalities": ["text", "image"],
         "truncation_policy": { "mode": "tokens", "limit": TOOL_OUTPUT_TOKENS_MAX },
-        // Empty, because it depends on the vendor what a model does with a level.
+        // The list is empty, because the effect of a level depends on the vendor.
         "supported_reasoning_levels": [],
         "supports_reasoning_summaries": false,
         "support_verbosity": false,

@@ -25,7 +25,7 @@ use crate::{
     endpoints::{catalog::document, page},
 };
 
-/// Placeholder that the user replaces by a key.
+/// The placeholder that the user replaces with a key.
 const KEY: &str = "tg-YOUR-KEY";
 
 /// Context window assumed for a model with an unknown one, for clients that require a number.
@@ -192,7 +192,7 @@ const CLIENTS: [Client; 10] = [
 ];
 
 struct Client {
-    /// Name in the path.
+    /// The name of the client in the path.
     name: &'static str,
     title: &'static str,
     format: Format,
@@ -222,7 +222,7 @@ impl Format {
         }
     }
 
-    /// Files are downloaded; snippets are displayed.
+    /// Returns the disposition: files are downloaded, snippets are displayed.
     const fn disposition(self) -> &'static str {
         match self {
             Self::Json | Self::Yaml | Self::Toml => "attachment",
@@ -231,7 +231,7 @@ impl Format {
     }
 }
 
-/// Renders all answers.
+/// Renders the answers for all clients.
 pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
     let urls = view.urls;
     let offer = Offer::new(urls, &view.models);
@@ -330,7 +330,7 @@ struct Offer<'a> {
     models: Vec<Row>,
     /// Model that is used if the user chose none.
     first: String,
-    /// The first model for embeddings.
+    /// Returns the first model for embeddings.
     embedding: Option<String>,
     opus: String,
     sonnet: String,
@@ -341,7 +341,7 @@ struct Offer<'a> {
 /// A model. Texts are JSON strings, which YAML, TOML and Python also accept.
 struct Row {
     id: String,
-    /// Context window in tokens, if known.
+    /// The context window in tokens, if it is known.
     context: Option<u64>,
     output: u64,
     usd: Option<UsdtRates>,
@@ -353,7 +353,7 @@ impl Row {
         context_window(self.context, self.output)
     }
 
-    /// The window split into input and output, for clients that add them.
+    /// Returns the window split into input and output, for clients that add them.
     fn parts(&self) -> (u64, u64) {
         let context = self.context_assumed();
         let output = if self.output < context {
@@ -443,12 +443,12 @@ impl<'a> Offer<'a> {
         format!("{}/embeddings", self.front.base_url)
     }
 
-    /// `service/model`.
+    /// Writes the name of the model as `service/model`.
     fn qualified(&self) -> String {
         json(&format!("{}/{}", self.front.service, self.first))
     }
 
-    /// Body of a call in the chat or the messages format.
+    /// The body of a call in the chat or the messages format.
     fn call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(
@@ -456,7 +456,7 @@ impl<'a> Offer<'a> {
         )
     }
 
-    /// Body of a call in the responses format.
+    /// Builds the body of a call in the responses format.
     fn responses_call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(r#"{{"model":{model},"max_output_tokens":1000,"input":{hello}}}"#)
@@ -468,7 +468,7 @@ impl<'a> Offer<'a> {
         Some(format!(r#"{{"model":{model},"input":{hello}}}"#))
     }
 
-    /// Smallest known context window, for clients that use one value for all models.
+    /// The smallest known context window, for clients that use one value for all models.
     fn context_min(&self) -> Option<u64> {
         self.models.iter().filter_map(|model| model.context).min()
     }
@@ -479,12 +479,12 @@ impl<'a> Offer<'a> {
     }
 }
 
-/// Quotes as JSON.
+/// Quotes a text as a JSON string.
 fn json(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Quotes for a shell.
+/// Quotes a text for a shell.
 fn shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -555,7 +555,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_parted_into_what_is_read_and_what_is_written() {
+    fn context_window_is_divided_into_input_and_output() {
         for (context, output, parts) in [
             (Some(200_000), 64_000, (136_000, 64_000)),
             (Some(8_000), 8_000, (4_000, 4_000)),

@@ -25,7 +25,7 @@ use tower::Service;
 /// A count is one number in a small JSON object.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Marks a count that the gateway estimated.
+/// The header that marks a count as an estimate of the gateway.
 pub(crate) const ESTIMATED: HeaderName = HeaderName::from_static("x-estimated");
 
 /// Counts the input tokens of a messages request.
@@ -99,7 +99,7 @@ where
     }
 }
 
-/// Whether the vendor does not have this path, although it answers calls of the format.
+/// Returns whether the vendor does not have this path, although it answers calls of the format.
 fn does_not_count(error: &Error) -> bool {
     const LACKING: [StatusCode; 3] = [
         StatusCode::NOT_FOUND,
@@ -113,7 +113,7 @@ fn does_not_count(error: &Error) -> bool {
     answered.is_some_and(|answered| LACKING.contains(&answered.status))
 }
 
-/// The route, with the vendor's URL for counting.
+/// Returns the route, with the vendor's URL for counting.
 fn counting(route: &Route) -> Result<Route, Error> {
     let endpoint: Uri = format!("{}/count_tokens", route.vendor.endpoint)
         .parse()

@@ -84,7 +84,7 @@ impl Estimate {
             ..
         } = self.tariff.quote(&req)?;
         let free = self.free(&caller.account, &caller.id, least).await?;
-        // The amount that the ledger would hold, or the minimum that it would refuse.
+        // The amount that the ledger would hold; if that does not fit, the smallest amount that it would refuse.
         let hold = want.min(free).max(least);
         self.tariff.granted(&mut req, &mut bill, hold);
         let Priced {

@@ -107,7 +107,7 @@ impl KeyInfo {
     }
 }
 
-/// A model in the caller's format; `since` is when its price came into force, in Unix milliseconds.
+/// Returns a model in the caller's format; `since` is when its price came into force, in Unix milliseconds.
 fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     let (id, name) = (model.id, model.display_name);
     let mut json = match format {
@@ -124,7 +124,7 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     if let Some(description) = description(&model) {
         json["description"] = description.into();
     }
-    // Only for prices by a customers' rule, which the public price list does not contain.
+    // Shown only if a customers' rule sets the prices, because the public price list does not contain those.
     if let Some(prices) = model.prices.filter(|prices| prices.usual.rule.is_some()) {
         let own: Vec<_> = prices.prices().collect();
         json["prices"] = json!(own);
@@ -159,8 +159,8 @@ fn description(model: &Listed<'_>) -> Option<String> {
     }
 }
 
-/// A key's day or month. Held money counts against the ceiling, whenever it will be charged; without a ceiling the
-/// period limits nothing.
+/// Returns a key's day or month. Held money counts against the ceiling, whenever it will be charged; without a ceiling
+/// the period limits nothing.
 fn period(period: &PeriodView, held: MicroRub) -> Value {
     let taken = period.spent_rub.plus_or_max(held);
     json!({

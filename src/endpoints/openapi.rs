@@ -15,9 +15,9 @@ use crate::{
     endpoints::catalog::document,
 };
 
-/// RFC 9512.
+/// The media type of YAML, by RFC 9512.
 pub(crate) const CONTENT_TYPE: &str = "application/yaml";
-/// The operators' document.
+/// The OpenAPI document for operators.
 pub(crate) const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
 
 const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
@@ -25,7 +25,7 @@ const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
 const ROOT_URL: &str = "\"http://127.0.0.1:8080\"";
 const SERVICE_PATH: &str = "  /v1/tollgate/";
 
-/// Renders the callers' document.
+/// Renders the OpenAPI document for callers.
 pub(crate) fn render(urls: &PublicUrls) -> Document {
     Document::new(public(urls).into())
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_addresses_are_those_of_the_configuration() {
+    fn openapi_document_has_configured_names_and_addresses() {
         let urls = |service: &str, base_url: &str| PublicUrls {
             pays: false,
             service: service.into(),

@@ -38,11 +38,11 @@ use crate::{
     text::time::{now_ms, rfc3339},
 };
 
-/// Maximum number of keys that an owner may create in an account; deleted keys do not count.
+/// The maximum number of keys that an owner may create in an account; deleted keys do not count.
 const KEYS_MAX: usize = 1_000;
 const MODELS_MAX: u64 = 1_000;
 
-/// Answers for an account's keys, below `auth`.
+/// Serves an owner key's requests about the account's keys; must be below `auth`.
 #[derive(Clone, Debug)]
 pub struct OwnKeys {
     live: Arc<Live>,
@@ -208,12 +208,12 @@ impl Service<Request<UnreadBody>> for OwnKeys {
     }
 }
 
-/// Name of an owner key's holder in the audit log.
+/// Returns the name of an owner key's holder in the audit log.
 fn who(owner: &KeyRecord) -> String {
     format!("key {}", owner.id)
 }
 
-/// The fields of a body; empty if there is no body.
+/// Returns the fields of a body; empty if there is no body.
 pub(super) async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> {
     let bytes = body.whole().await?;
     if bytes.trim_ascii().is_empty() {
@@ -235,7 +235,7 @@ fn wish(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
     })
 }
 
-/// Null removes a key from its group.
+/// Returns the group; null removes the key from its group.
 fn group(fields: &Map<String, Value>) -> Result<Option<Option<GroupId>>, Error> {
     let Some(value) = fields.get("group") else {
         return Ok(None);
@@ -271,7 +271,7 @@ fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     }
 }
 
-/// Null removes a ceiling.
+/// Returns the ceiling; null removes it.
 fn rubles(
     fields: &Map<String, Value>,
     name: &'static str,
@@ -320,7 +320,7 @@ fn of_change(error: BookError) -> Error {
     }
 }
 
-/// A key's limits for the audit log.
+/// Writes a key's limits for the audit log.
 fn limits(view: &KeyView) -> String {
     serde_json::to_string(&OwnKey::from(view)).unwrap_or_default()
 }
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
     use crate::{admin::tests::Log, catalog::snapshot::tests::live, edge::routes::Route};
 
-    /// An account with an owner key.
+    /// Creates an account with an owner key.
     async fn owner(store: &AnyLedger) -> Arc<KeyRecord> {
         let account = "acme".parse().unwrap();
         store.create_account(&account, "Acme").await.unwrap();

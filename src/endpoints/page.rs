@@ -59,7 +59,7 @@ pub(crate) fn for_browsers(mut res: Response<AnswerBody>) -> Response<AnswerBody
     res
 }
 
-/// Whether a browser sent the request: browsers name HTML in `accept`; tools accept anything.
+/// Returns whether a browser sent the request: browsers name HTML in `accept`; tools accept anything.
 pub(crate) fn is_asked_for(headers: &HeaderMap) -> bool {
     headers
         .get_all(ACCEPT)
@@ -75,7 +75,7 @@ pub(crate) fn is_asked_for(headers: &HeaderMap) -> bool {
         })
 }
 
-/// `q=0`: not acceptable (RFC 9110, 12.4.2).
+/// Returns whether this is `q=0`, which means not acceptable (RFC 9110, 12.4.2).
 fn is_zero_weight(parameter: &str) -> bool {
     parameter.split_once('=').is_some_and(|(name, weight)| {
         name.eq_ignore_ascii_case("q") && weight.bytes().all(|byte| matches!(byte, b'0' | b'.'))
@@ -113,7 +113,7 @@ pub(crate) fn hello<B: Send + 'static>() -> BoxedService<B, PathBody> {
     }))
 }
 
-/// Renders the page.
+/// Renders the price page.
 pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     Document::new(written(view).into())
 }
@@ -156,7 +156,7 @@ struct PageHtml<'a> {
     language: Language,
     service: &'a str,
     base_url: &'a str,
-    /// Base URL for clients that append `/v1` themselves.
+    /// The base URL for clients that append `/v1` themselves.
     root_url: &'a str,
     catalog_path: String,
     connect_path: String,
@@ -166,7 +166,7 @@ struct PageHtml<'a> {
     priced: bool,
     classes: [&'static str; 4],
     families: Vec<Family<'a>>,
-    /// A model for the examples.
+    /// A model for use in the examples.
     example: &'a str,
     /// Whether a model for embeddings is sold.
     embeddings: bool,
@@ -180,7 +180,7 @@ impl PageHtml<'_> {
     }
 }
 
-/// Models of the same family.
+/// The models of one family.
 struct Family<'a> {
     name: &'a str,
     models: Vec<Row<'a>>,
@@ -188,12 +188,12 @@ struct Family<'a> {
 
 struct Row<'a> {
     id: &'a str,
-    /// Kind of the model, unless it is chat.
+    /// The kind of the model, unless it is chat.
     kind: &'static str,
     /// Condition of these prices, in words; empty for the usual ones.
     rule: String,
     cells: [Cell; 4],
-    /// Prices per call.
+    /// The prices that apply per call.
     calls: Vec<Cell>,
 }
 
@@ -280,7 +280,7 @@ fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
     }
 }
 
-/// A condition in words.
+/// Describes a condition in words.
 fn when(condition: &Condition, language: Language) -> String {
     let above = condition.above_input_tokens.map(|tokens| {
         let tokens = grouped(&tokens.to_string(), language);
@@ -342,7 +342,7 @@ pub(crate) const fn say(language: Language, ru: &'static str, en: &'static str) 
     }
 }
 
-/// A price for people: in kopecks, rounded up; if that is too coarse, with two significant digits.
+/// Returns a price for people: in kopecks, rounded up; if that is too coarse, with two significant digits.
 pub(crate) fn shown(rate: Rate, language: Language) -> String {
     const KOPECK: u64 = 10_000;
     let micro = rate.micro();
@@ -357,7 +357,7 @@ pub(crate) fn shown(rate: Rate, language: Language) -> String {
     format!("{}{point}{fraction}\u{a0}₽", grouped(whole, language))
 }
 
-/// Digits grouped by thousands.
+/// Writes digits grouped by thousands.
 fn grouped(whole: &str, language: Language) -> String {
     let thousands = say(language, "\u{202f}", ",");
     let mut text = String::new();
@@ -370,7 +370,7 @@ fn grouped(whole: &str, language: Language) -> String {
     text
 }
 
-/// The UTC day of a time.
+/// Writes the UTC day of a time.
 fn day(ms: u64, language: Language) -> String {
     const RU: [&str; 12] = [
         "января",

@@ -7,7 +7,7 @@ use crate::text::{percent::decoded, time::parse_rfc3339_ms};
 
 const NAME_CHARS_MAX: usize = 64;
 
-/// Parameters of a query.
+/// The parameters of a query.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(&'static str, String)>);
 
@@ -37,7 +37,7 @@ impl Params {
         Ok(Self(params))
     }
 
-    /// An optional parameter; `wanted` describes a valid value for the error.
+    /// Returns an optional parameter; `wanted` describes a valid value for the error.
     pub(crate) fn optional<T>(
         &self,
         name: &'static str,
@@ -52,7 +52,7 @@ impl Params {
             .transpose()
     }
 
-    /// A number from 1 to `max`.
+    /// Parses a number from 1 to `max`.
     pub(crate) fn number(&self, name: &'static str, max: u64) -> Result<Option<u64>, Error> {
         match self.optional(name, "integer", |text| text.parse::<u64>().ok())? {
             Some(0) => Err(Error::invalid(name, Problem::BelowMin(1))),
@@ -61,7 +61,7 @@ impl Params {
         }
     }
 
-    /// A time, in Unix milliseconds.
+    /// Parses a time to Unix milliseconds.
     pub(crate) fn time(&self, name: &'static str) -> Result<Option<u64>, Error> {
         self.optional(name, "RFC 3339", parse_rfc3339_ms)
     }

@@ -43,14 +43,14 @@ const MICRO: i64 = 1_000_000;
 
 type Answering<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// Accepts notifications of providers.
+/// Serves notifications of payment providers.
 #[derive(Clone, Debug)]
 pub struct Notifications {
     payments: Payments,
 }
 
 impl Notifications {
-    /// Notifications for these payments.
+    /// Creates the service of notifications for these payments.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -165,7 +165,7 @@ impl From<Intent> for Shown {
 }
 
 impl KeyPayments {
-    /// Endpoints for these payments.
+    /// Creates the endpoints for these payments.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -242,7 +242,7 @@ impl KeyPayments {
                 Ok(_) => {
                     tracing::info!(target: "audit", who, what = "account.auto_topup_remove", account = %account);
                 }
-                // There is no rule, as requested.
+                // The account has no rule, which is what the request wants.
                 Err(PaymentError::NoRule) => {}
                 Err(error) => return Err(refusal(error, config)),
             }
@@ -278,7 +278,7 @@ impl KeyPayments {
     }
 }
 
-/// The fields of a body. Unknown fields are refused, so that a misspelt one is not ignored.
+/// Returns the fields of a body. Unknown fields are refused, so that a misspelt one is not ignored.
 async fn fields(body: UnreadBody, known: &[&str]) -> Result<Map<String, Value>, Error> {
     let fields = read(body).await?;
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
@@ -309,7 +309,7 @@ fn text(fields: &Map<String, Value>, name: &'static str) -> Result<Option<String
 
 /// Checks that the amount is within the bounds for a key's holder, and that the receipt's email address is valid.
 fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) -> Result<(), Error> {
-    // Rounded towards the allowed range.
+    // The limits are shown in whole rubles, rounded towards the allowed range.
     let rubles = |micro: i64| u64::try_from(micro / MICRO).unwrap_or_default();
     if amount < config.min {
         let least = config.min.micro().saturating_add(MICRO - 1);

@@ -43,14 +43,14 @@ use crate::{
 const RECEIPTS: u64 = 50;
 const RECEIPTS_MAX: u64 = 200;
 
-/// Answers with receipts, below `auth`.
+/// Serves receipts to their keys; must be below `auth`.
 #[derive(Clone, Debug)]
 pub struct Receipts {
     store: AnyLedger,
 }
 
 impl Receipts {
-    /// Reads the ledger from `store`.
+    /// Creates the service with the ledger in `store`.
     #[must_use]
     pub const fn new(store: AnyLedger) -> Self {
         Self { store }
@@ -68,7 +68,7 @@ impl Receipts {
         }
     }
 
-    /// The latest receipts of this key that match the query.
+    /// Returns the latest receipts of this key that match the query.
     async fn latest(&self, key: &KeyRecord, query: Option<&str>) -> Result<ReceiptsPage, Error> {
         const KNOWN: &[&str] = &[
             "model", "session", "since", "until", "after", "limit", "key",
@@ -137,7 +137,7 @@ impl<B: Send + 'static> Service<Request<B>> for Receipts {
 #[derive(Serialize)]
 struct ReceiptsJson<'a> {
     receipts: Vec<ReceiptJson<'a>>,
-    /// Cursor for `after`; null on the last page.
+    /// The cursor for `after`; null on the last page.
     next: Option<String>,
     /// Every receipt since this time was searched by this request and those for earlier pages; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,9 +161,9 @@ struct ReceiptJson<'a> {
     /// The charged key: an owner key sees the calls of all keys of its account.
     key: &'a KeyId,
     model: &'a str,
-    /// When the call arrived.
+    /// The time at which the call arrived.
     started_at: String,
-    /// When the call was booked.
+    /// The time at which the call was booked.
     at: String,
     end: End,
     usage: Usage,

@@ -39,14 +39,14 @@ use crate::{
 const DAY_MS: u64 = 86_400_000;
 const DAYS: u64 = 30;
 const DAYS_MAX: u64 = 31;
-/// Maximum number of journal lines that sums of sessions are computed from.
+/// The maximum number of journal lines that sums of sessions are computed from.
 const LINES_MAX: usize = 2_000;
-/// Maximum number of reports computed concurrently.
+/// The largest number of reports that are computed concurrently.
 const AT_ONCE_MAX: usize = 4;
-/// Maximum number of sessions in an answer.
+/// The largest number of sessions in an answer.
 const SESSIONS_MAX: usize = 50;
 
-/// Answers with a key's spending, below `auth`.
+/// Serves a key's spending; must be below `auth`.
 #[derive(Clone, Debug)]
 pub struct Spending {
     store: AnyLedger,
@@ -54,7 +54,7 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// Reads the ledger from `store`.
+    /// Creates the service with the ledger in `store`.
     #[must_use]
     pub fn new(store: AnyLedger) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl Spending {
         }
     }
 
-    /// The spending of a key; for an owner key, of all keys of its account or of the named one.
+    /// Returns the spending of a key; for an owner key, of all keys of its account or of the named one.
     async fn report(
         &self,
         key: &KeyRecord,
@@ -72,7 +72,7 @@ impl Spending {
     ) -> Result<Report, Error> {
         let _permit = self.at_once.try_acquire().map_err(|_| Error::Overloaded)?;
         let until_ms = now_ms();
-        // Whole UTC days including today, as for ceilings.
+        // The days are whole UTC days including today, as for ceilings.
         let since_ms = (until_ms / DAY_MS + 1).saturating_sub(days) * DAY_MS;
         let mut report = Report::since(since_ms);
         let whose = Whose::Account(&key.account);
@@ -102,8 +102,8 @@ impl Spending {
     }
 }
 
-/// Whether `key` may see a call that was charged to the key `paid`: a key sees its own calls; an owner key sees those
-/// of all keys of its account, or of the named one.
+/// Returns whether `key` may see a call that was charged to the key `paid`: a key sees its own calls; an owner key
+/// sees those of all keys of its account, or of the named one.
 pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
     match of {
         Some(of) => of == paid,
@@ -236,7 +236,7 @@ impl Report {
     }
 }
 
-/// Rows with the highest cost first.
+/// Sorts rows by cost, highest first.
 fn dearest<K: Ord, R>(sums: HashMap<K, Sums>, row: impl Fn(K, Sums) -> R) -> Vec<R> {
     let mut rows: Vec<(K, Sums)> = sums.into_iter().collect();
     rows.sort_by(|(name, sums), (other, others)| {
@@ -258,7 +258,7 @@ struct Answer {
     days: Vec<ByDay>,
     models: Vec<ByModel>,
     sessions: Vec<BySession>,
-    /// Number of sessions that are omitted because they cost less than those listed.
+    /// The number of sessions that are omitted because they cost less than those listed.
     sessions_left_out: usize,
     /// All charges since this time are in the sums of sessions.
     sessions_since: String,
@@ -282,7 +282,7 @@ struct ByModel {
 
 #[derive(Debug, Serialize)]
 struct BySession {
-    /// Null for calls without a session.
+    /// The session; null for calls without one.
     session: Option<SessionId>,
     #[serde(flatten)]
     sums: Sums,

@@ -9,11 +9,11 @@ use tollgate_ledger::{
     happening::Happening,
 };
 
-/// Prefix of the conditions' names in the ledger.
+/// The prefix of the conditions' names in the ledger.
 const NOTES: &str = "condition/";
-/// How long a gateway's report is valid: a gateway that does not repeat it in this time is considered gone.
+/// The time for which a gateway's report is valid: a gateway that does not repeat it in this time is considered gone.
 const SEEN_FOR: Duration = Duration::from_secs(90);
-/// How often a gateway repeats its report.
+/// The interval at which a gateway repeats its report.
 const SAID_EVERY: Duration = Duration::from_secs(30);
 /// At most this many tries if another gateway changes the same condition first.
 const TRIES: usize = 5;
@@ -24,13 +24,13 @@ struct Seen {
     by: BTreeMap<String, u64>,
 }
 
-/// The events of a condition's begin and end.
+/// The events that mark the begin and the end of a condition.
 pub(super) struct Told {
     pub(super) begin: Happening,
     pub(super) end: Option<Happening>,
 }
 
-/// One gateway's report about one condition.
+/// The report of one gateway about one condition.
 pub(super) struct Word<'a> {
     pub(super) name: &'a str,
     pub(super) owner: &'a str,
@@ -86,7 +86,7 @@ pub(super) async fn say<L: Feed>(
     Ok(())
 }
 
-/// The conditions that some gateway sees.
+/// Returns the conditions that some gateway reports.
 pub(super) async fn known<L: Feed>(store: &L) -> Result<Vec<String>, BookError> {
     let notes = store.notes(NOTES).await?;
     let seen = notes.into_iter().filter_map(|note| {

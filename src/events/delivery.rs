@@ -17,12 +17,12 @@ use crate::{
     text::time::now_ms,
 };
 
-/// How long the lease for sending lasts, from each attempt on. An attempt takes at most two thirds of it.
+/// The time for which the lease for sending lasts, from each attempt on. An attempt takes at most two thirds of it.
 const LEASE: Duration = Duration::from_secs(30);
-/// How often the state is read that others may change: which gateway sends, and whether an operator has stopped the
-/// receiver.
+/// The interval at which the state is read that others may change: which gateway sends, and whether an operator has
+/// stopped the receiver.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How many events are read at once.
+/// The number of events that are read at once.
 const PAGE: usize = 100;
 /// How many events the filter may skip before the progress is written. Until then they are read again. The progress is
 /// only in the ledger: if a failover makes a ledger lose recent events, it loses the progress too, and then gives the
@@ -42,10 +42,10 @@ pub(super) struct Delivery {
     away: bool,
 }
 
-/// When the next round begins.
+/// The time at which the next round begins.
 enum Next {
     Now,
-    /// When there is an event after this number.
+    /// The next round begins when there is an event after this number.
     Beyond(u64),
     In(Duration),
 }
@@ -68,7 +68,7 @@ impl Delivery {
         }
     }
 
-    /// Delivers events as they come. Never returns.
+    /// Delivers events as they arrive. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             let next = catch_round("the delivery of events", self.round()).await;
@@ -76,7 +76,7 @@ impl Delivery {
                 Some(Ok(Next::Now)) => {}
                 Some(Ok(Next::In(wait))) => tokio::time::sleep(wait).await,
                 Some(Ok(Next::Beyond(place))) => {
-                    // Woken at the latest after a third of the lease, to renew it.
+                    // Wakes after a third of the lease at the latest, to renew the lease.
                     let _ = tokio::time::timeout(LEASE / 3, self.tail.beyond(place)).await;
                 }
                 Some(Err(error)) if self.away => {
@@ -230,7 +230,7 @@ impl Delivery {
                 ..known
             };
             match self.notes.put(version, &kept).await {
-                // Changed once more: the events since then are sent again.
+                // The state was changed again meanwhile. Nothing is lost: the events since then are sent again.
                 Ok(()) | Err(BookError::Exists) => {}
                 Err(error) => return Err(error),
             }

@@ -154,7 +154,7 @@ impl Dispatcher {
             }
             match notes.put(version, &standing).await {
                 Ok(()) => return Ok(standing),
-                // A delivery changed the state meanwhile: try again.
+                // A delivery has changed the state meanwhile: try again.
                 Err(BookError::Exists) => {}
                 Err(error) => return Err(error),
             }
@@ -186,7 +186,7 @@ mod tests {
         ledger::AnyLedger,
     };
 
-    /// A receiver that answers every request with the same status; and the ids that it received.
+    /// Returns a receiver that answers every request with the same status; and the ids that it received.
     async fn receiver(status: u16) -> (String, Arc<Mutex<u16>>, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());

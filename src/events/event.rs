@@ -10,7 +10,7 @@ use crate::text::time::rfc3339;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     pub(crate) accounts: Vec<AccountId>,
-    /// Names of kinds, as in [`Happening::kind`](tollgate_ledger::happening::Happening::kind).
+    /// The names of kinds, as in [`Happening::kind`](tollgate_ledger::happening::Happening::kind).
     pub(crate) kinds: Vec<&'static str>,
 }
 
@@ -19,7 +19,7 @@ impl Filter {
         self.accounts.is_empty() && self.kinds.is_empty()
     }
 
-    /// Whether the event is selected. With a list of accounts, events without an account are not.
+    /// Returns whether the event is selected. With a list of accounts, events without an account are not.
     pub(crate) fn takes(&self, event: &Event) -> bool {
         let of_account = |event: &Event| {
             let account = event.account.as_ref();

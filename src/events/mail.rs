@@ -19,7 +19,7 @@ use crate::{
     text::causes::chain,
 };
 
-/// Time limit for a whole mail, connecting included.
+/// The time limit for a whole mail, connecting included.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends mails through an SMTP server.
@@ -64,7 +64,7 @@ impl Mail {
         }
     }
 
-    /// The message. Its Message-ID is the same at each attempt, so that mailboxes can drop a repetition.
+    /// Returns the message. Its Message-ID is the same at each attempt, so that mailboxes can drop a repetition.
     fn message(&self, event: &Event) -> Result<Message, lettre::error::Error> {
         let domain = self.from.email.domain();
         let mut message = Message::builder()

@@ -12,12 +12,12 @@ use super::{
 };
 use crate::config::{ReceiverConfig, WayConfig};
 
-/// A receiver of events.
+/// A receiver of events, with its delivery method.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) name: String,
     pub(crate) filter: Filter,
-    /// How long an event is retried.
+    /// The time for which an event is retried.
     pub(super) retry_max: Duration,
     way: Way,
 }

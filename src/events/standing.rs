@@ -22,22 +22,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(3600);
 pub(crate) struct Standing {
     /// All events up to this number were delivered, given up, or excluded by the filter.
     pub(crate) after: u64,
-    /// Failures since the last delivery.
+    /// The number of failures since the last delivery.
     #[serde(default)]
     pub(crate) failures: u32,
-    /// When the first of these failures was, in Unix milliseconds.
+    /// The time at which the first of these failures was, in Unix milliseconds.
     #[serde(default)]
     pub(crate) failing_since_ms: Option<u64>,
     /// Nothing is sent before this time, in Unix milliseconds.
     #[serde(default)]
     pub(crate) next_ms: u64,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     #[serde(default)]
     pub(crate) error: Option<String>,
     /// Nothing is sent, because the receiver answered 410 or an operator stopped it.
     #[serde(default)]
     pub(crate) stopped: bool,
-    /// When an event was last delivered, in Unix milliseconds.
+    /// The time at which an event was last delivered, in Unix milliseconds.
     #[serde(default)]
     pub(crate) taken_ms: Option<u64>,
 }
@@ -68,13 +68,13 @@ impl Standing {
         self.error = Some(why);
     }
 
-    /// Whether an event was retried for long enough, with no other event delivered meanwhile.
+    /// Returns whether an event was retried for long enough, with no other event delivered meanwhile.
     pub(super) fn gives_up(&self, event: &Event, retry_max: Duration, now_ms: u64) -> bool {
         let since = self.failing_since_ms.unwrap_or(now_ms).max(event.at_ms);
         now_ms.saturating_sub(since) >= millis(retry_max)
     }
 
-    /// Resumes sending at once, for an operator.
+    /// Resumes delivery at once, at an operator's request.
     pub(super) fn resume(&mut self) {
         *self = Self {
             after: self.after,
@@ -97,9 +97,9 @@ fn millis(time: Duration) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeadLetter {
     pub(crate) event: Event,
-    /// When it was given up, in Unix milliseconds.
+    /// The time at which delivery was given up, in Unix milliseconds.
     pub(crate) dead_ms: u64,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     pub(crate) error: String,
 }
 
@@ -131,14 +131,15 @@ impl Notes {
         self.store.lease(&self.standing_name(), owner, ttl).await
     }
 
-    /// The state with its version; `None` if nothing was ever sent to this receiver.
+    /// Returns the state with its version; `None` if nothing was ever sent to this receiver.
     pub(crate) async fn standing(&self) -> Result<Option<(u64, Standing)>, BookError> {
         let note = self.store.note(&self.standing_name()).await?;
         let note = note.map(|note| Ok((note.version, read(&note)?)));
         note.transpose()
     }
 
-    /// The state with its version. For a new receiver it is created, so that delivery begins with the next event.
+    /// Returns the state with its version. For a new receiver it is created, so that delivery begins with the next
+    /// event.
     pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, Standing), BookError> {
         loop {
             if let Some(known) = self.standing().await? {
@@ -150,7 +151,7 @@ impl Notes {
             };
             match self.put(0, &standing).await {
                 Ok(()) => return Ok((1, standing)),
-                // Another gateway created it first.
+                // Another gateway has created the state first.
                 Err(BookError::Exists) => {}
                 Err(error) => return Err(error),
             }
@@ -178,7 +179,7 @@ impl Notes {
         Ok(())
     }
 
-    /// The dead letters, oldest first.
+    /// Returns the dead letters, oldest first.
     pub(crate) async fn dead(&self) -> Result<Vec<DeadLetter>, BookError> {
         let notes = self.store.notes(&self.dead_names()).await?;
         notes.iter().map(read).collect()
@@ -266,7 +267,7 @@ mod tests {
         standing.failed("why".into(), None, 9_000_000, 0);
         assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
         assert!(standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
-        // The retry time of a later event begins with that event.
+        // The time for retries of a later event begins at that event.
         assert!(!standing.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
         standing.taken(&event(1, 0), 13_000_000);
         assert_eq!((standing.after, standing.failing_since_ms), (1, None));

@@ -11,10 +11,11 @@ use tollgate_ledger::{
 use super::{event::Filter, standing::Notes};
 use crate::{edge::panics::catch_round, ledger::AnyLedger};
 
-/// How often the end is read. In memory and in a file this reads a number under a lock; a server gets a request.
+/// The interval at which the end is read. In memory and in a file this reads a number under a lock; a server gets a
+/// request.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(250);
-/// Interval of polls while the ledger is out of reach.
+/// The interval of polls while the ledger is out of reach.
 const AWAY: Duration = Duration::from_secs(1);
 /// How long to wait before a read: an event that has a number may still be in the queue to the file.
 const READABLE: Duration = Duration::from_millis(10);
@@ -44,12 +45,12 @@ impl Tail {
         }
     }
 
-    /// A receiver's state in the same ledger.
+    /// Opens a receiver's state in the same ledger.
     pub(super) fn notes_of(&self, receiver: &str) -> Notes {
         Notes::new(self.store.clone(), receiver)
     }
 
-    /// Polls the end. Never returns.
+    /// Polls for new events. Never returns.
     pub(crate) async fn run(self) {
         let every = match &self.store {
             AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => LOOK_EVERY,
@@ -66,7 +67,7 @@ impl Tail {
         }
     }
 
-    /// The number of the last event.
+    /// Returns the number of the last event.
     pub(crate) async fn last(&self) -> Result<u64, BookError> {
         let last = self.store.gather().await?;
         self.last

@@ -20,12 +20,12 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Longest pause, whatever the API requests.
+/// The longest pause that the API may request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// Sends messages of a bot to a chat.
+/// Sends messages to a Telegram chat as a bot.
 pub(super) struct Telegram {
-    /// Contains the bot's token.
+    /// The URL of the API, which contains the bot's token.
     url: Uri,
     chat: String,
     utc_offset_minutes: i32,

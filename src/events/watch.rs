@@ -31,9 +31,9 @@ use crate::{
 };
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often reports of gateways that were killed are swept.
+/// The interval at which reports of gateways that were killed are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// How often all keys are checked, by one gateway of a ledger.
+/// The interval at which all keys are checked, by one gateway of a ledger.
 const KEYS_EVERY: Duration = Duration::from_secs(3600);
 /// How long before a key's expiry the event is emitted: 7 days.
 const EXPIRING_MS: u64 = 7 * 24 * 3_600_000;
@@ -90,7 +90,7 @@ pub(crate) struct Watcher {
     below: Receiver<Below>,
     /// The conditions that this gateway has reported.
     seen: HashSet<String>,
-    /// When the exchange rate was last read, in Unix milliseconds.
+    /// The time at which the exchange rate was last read, in Unix milliseconds.
     rate_ms: u64,
     swept: Option<Instant>,
     keys_looked: Option<Instant>,
@@ -171,7 +171,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// The conditions that hold now.
+    /// Returns the conditions that hold now.
     fn sees(&mut self, now_ms: u64) -> BTreeMap<String, ()> {
         let vendors = self.health.snapshot();
         let out = vendors.iter().filter(|vendor| is_out(vendor));
@@ -260,8 +260,8 @@ impl Watcher {
     }
 }
 
-/// Whether nothing is sent to the vendor: an operator has disabled it, or the breakers of all its routes are not
-/// closed.
+/// Returns whether nothing is sent to the vendor: an operator has disabled it, or the breakers of all its routes are
+/// not closed.
 fn is_out(vendor: &VendorState) -> bool {
     let shut =
         |route: &tollgate_layers::failover::RouteState| route.breaker != BreakerState::Closed;

@@ -33,17 +33,17 @@ use crate::{
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-/// Longest pause, whatever the receiver requests.
+/// The longest pause that a receiver may request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How much of an answer is read, in bytes, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// The result of an attempt.
+/// The result of an attempt to deliver an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// The receiver accepted the event.
     Taken,
-    /// The receiver wants no more events (410).
+    /// The receiver wants no more events (status 410).
     Gone,
     /// Failed: why, in a text without secrets, and the pause that the receiver requests.
     Failed {
@@ -94,12 +94,12 @@ impl Webhook {
         }
     }
 
-    /// The host, which logs may contain.
+    /// Returns the host, which may be logged.
     pub(super) fn host(&self) -> &str {
         self.url.host().unwrap_or_default()
     }
 
-    /// Sends an event, once.
+    /// Sends an event, without retries.
     pub(super) async fn send(&self, event: &Event) -> Sent {
         match tokio::time::timeout(self.timeout, self.post(event)).await {
             Ok(sent) => sent,
@@ -141,7 +141,7 @@ impl Webhook {
     }
 }
 
-/// Hides the address, which may contain a key.
+/// Hides the address in `Debug`, because it may contain a key.
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Webhook")
@@ -150,7 +150,8 @@ impl fmt::Debug for Webhook {
     }
 }
 
-/// The event's id, the same at each attempt. It includes the time, because each ledger numbers its events from 1.
+/// Returns the event's id, the same at each attempt. It includes the time, because each ledger numbers its events from
+/// 1.
 pub(super) fn id(event: &Event) -> String {
     format!("evt_{}_{}", event.at_ms, event.number)
 }
@@ -207,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// The example of the scheme's own documentation.
+    /// The example from the documentation of the signature scheme.
     #[test]
     fn webhook_signature_follows_the_scheme() {
         let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();

@@ -10,10 +10,10 @@ use tollgate_ledger::{
 
 use crate::text::time::for_people;
 
-/// Advice when the balance is low.
+/// The advice that is sent when the balance is low.
 const TOP_UP: &str = "Пополните баланс, чтобы запросы к моделям не прервались.";
 
-/// The event in one line. Times have this UTC offset, as in [`text`].
+/// Returns the event in one line. Times have this UTC offset, as in [`text`].
 pub(super) fn subject(event: &Event, utc_offset_minutes: i32) -> String {
     match &event.what {
         Happening::BalanceLow { balance_rub, .. } => {
@@ -92,7 +92,7 @@ pub(super) fn subject(event: &Event, utc_offset_minutes: i32) -> String {
     }
 }
 
-/// The whole message: what happened, to whom, what to do, and the event's number.
+/// Returns the whole message: what happened, to whom, what to do, and the event's number.
 pub(super) fn text(event: &Event, utc_offset_minutes: i32) -> String {
     let mut text = format!("{}.\n", subject(event, utc_offset_minutes));
     let mut line = |line: String| {
@@ -259,7 +259,7 @@ fn rubles(amount: MicroRub) -> String {
     format!("{sign}{grouped},{:02}\u{a0}₽", kopecks % 100)
 }
 
-/// Text that people typed, as one line.
+/// Writes text that people typed as one line.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

@@ -108,7 +108,7 @@ impl<'a> LatestLines<'a> {
         self
     }
 
-    /// The next lines; `None` after the last.
+    /// Returns the next lines; `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<JournalLine>>, BookError> {
         let Some(part) = self.part() else {
             return Ok(None);
@@ -121,7 +121,7 @@ impl<'a> LatestLines<'a> {
         Ok(Some(self.turned(page)))
     }
 
-    /// The next part to read.
+    /// Returns the next part to read.
     fn part(&self) -> Option<JournalPart<'_>> {
         let time = self.left.times.last()?;
         Some(JournalPart {
@@ -157,7 +157,7 @@ pub(crate) fn charged(line: &JournalLine) -> Option<&Receipt> {
     }
 }
 
-/// Which receipts of an account.
+/// Selects receipts of an account.
 #[derive(Debug)]
 pub(crate) struct ReceiptsPart {
     pub(crate) since_ms: u64,
@@ -226,11 +226,11 @@ impl ReceiptsPage {
     }
 }
 
-/// A page that is being read.
+/// A page of receipts that is being read.
 struct Reading {
     receipts: Vec<Receipt>,
     limit: usize,
-    /// How many lines may still be read.
+    /// The number of lines that may still be read.
     left: usize,
     /// Where the previous page ended: within this millisecond, after this many receipts.
     given: Option<ReceiptsCursor>,
@@ -351,8 +351,8 @@ impl<'a> Latest<'a> {
         Ok(latest)
     }
 
-    /// When the newest line, or the newest call, of each account was booked. If the store can give that time alone, the
-    /// lines are read later, in their turn.
+    /// Returns when the newest line, or the newest call, of each account was booked. If the store can give that time
+    /// alone, the lines are read later, in their turn.
     async fn begin_some(
         store: &'a AnyLedger,
         ways: &mut [Way<'a>],
@@ -360,7 +360,7 @@ impl<'a> Latest<'a> {
     ) -> Result<Vec<Option<u64>>, BookError> {
         let mut times: Vec<Option<u64>> = vec![None; ways.len()];
         loop {
-            // A part may have no line although an earlier one has.
+            // A part of the journal may have no line although an earlier part has one.
             let open = ways.iter().zip(&times).enumerate();
             let open = open.filter(|(_, (_, time))| time.is_none());
             let parts = open
@@ -407,7 +407,8 @@ impl<'a> Latest<'a> {
     async fn next(&mut self) -> Result<Option<JournalLine>, BookError> {
         while let Some((_, Reverse(at))) = self.turns.pop() {
             let way = &mut self.ways[at];
-            // If only the time was known, the line read now may have an older time and so another turn.
+            // If only the time of the next line was known, the line that is read now may be older; then another
+            // journal is next.
             let line = way.lines.pop_front();
             if way.lines.is_empty() {
                 way.fill().await?;

@@ -30,12 +30,12 @@ use tollgate_ledger::{
 
 use crate::config::{LedgerConfig, LedgerUrl, OutboxConfig};
 
-/// One of the ledgers. Clones share it.
+/// One of the ledgers that a configuration can name. Clones share it.
 #[derive(Clone, Debug)]
 pub enum AnyLedger {
-    /// In memory: nothing outlives the process.
+    /// A ledger in memory, which ends with the process.
     Memory(MemoryLedger),
-    /// One file, for one gateway.
+    /// A ledger in one SQLite file, for one gateway.
     Sqlite(SqliteLedger),
     /// A Redis server, for many gateways; each has an outbox on its own disk for charges that Redis has not
     /// acknowledged.
@@ -130,7 +130,7 @@ impl AnyLedger {
             Self::Sqlite(ledger) => ledger.check(),
             Self::Redis(outbox) => {
                 let confirmed = confirm_server(outbox).await;
-                // A backlog describes the problem better than the reason why it waits.
+                // A backlog describes the problem better than the error that causes it.
                 check_backlog(&outbox.backlog())?;
                 confirmed
             }
@@ -146,7 +146,7 @@ impl AnyLedger {
         }
     }
 
-    /// Whether this gateway grants holds from leases.
+    /// Returns whether this gateway grants holds from leases.
     #[must_use]
     pub fn takes_leases(&self) -> bool {
         matches!(self, Self::Redis(outbox) if outbox.ledger().lease_counts().is_some())
@@ -160,7 +160,7 @@ impl AnyLedger {
         }
     }
 
-    /// The leases of an account, or of all accounts, of whichever gateway. The embedded ledgers have none.
+    /// Returns the leases of an account, or of all accounts, of whichever gateway. The embedded ledgers have none.
     ///
     /// # Errors
     /// If the ledger is out of reach, or has no such account.
@@ -262,20 +262,20 @@ async fn give_back_left(ledger: &RedisLedger) {
     }
 }
 
-/// How often journals are rolled up.
+/// The interval at which journals are rolled up.
 const ROLL_UP_EVERY: Duration = Duration::from_secs(5);
 /// Pause between two attempts to open a ledger that is not available yet.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// How long a Redis may load its data while a gateway starts.
+/// The time for which a Redis may load its data while a gateway starts.
 const LOADING_WAIT: Duration = Duration::from_secs(600);
 
-/// The name of this gateway in lists of leases: its machine, and the path of its outbox there.
+/// Returns the name of this gateway in lists of leases: its machine, and the path of its outbox there.
 fn owner(outbox: &Path) -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}:{}", host.trim(), outbox.display())
 }
 
-/// Why something cannot be opened.
+/// The reason why a ledger or an outbox cannot be opened.
 trait Cause {
     /// The condition to wait for before another attempt; `None` if waiting is useless.
     fn awaits(&self) -> Option<&'static str>;
@@ -336,7 +336,7 @@ fn warn_of_new(address: &dyn fmt::Display) {
     );
 }
 
-/// How long acknowledgements of a server that has been replaced may be in transit.
+/// The time for which acknowledgements of a server that has been replaced may be in transit.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Checks that the ledger is the same one as before. If another server has taken its place, the newest charges are sent
@@ -362,7 +362,7 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
     Ok(())
 }
 
-/// Whether the outbox lets its node serve.
+/// Returns whether the outbox lets its node serve.
 fn check_backlog(backlog: &Backlog) -> Result<(), BoxError> {
     let Backlog {
         calls,
@@ -384,16 +384,17 @@ fn check_backlog(backlog: &Backlog) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Why the ledger that `ledger.url` names could not be opened. The URL may contain a password, so it is not shown.
+/// The reason why the ledger that `ledger.url` names could not be opened. The URL may contain a password, so it is not
+/// shown.
 #[derive(Debug)]
 pub enum OpenLedgerError {
-    /// The SQLite file.
+    /// The SQLite file cannot be opened.
     Sqlite(OpenError),
-    /// The Redis server.
+    /// The Redis server cannot be used.
     Redis(LedgerError),
-    /// The outbox file.
+    /// The outbox file cannot be opened.
     Outbox(LogError),
-    /// The outbox file could not be read.
+    /// The outbox file cannot be read.
     Unread(BoxError),
 }
 
@@ -411,7 +412,7 @@ impl fmt::Display for OpenLedgerError {
 impl Error for OpenLedgerError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // The error's own text is part of this one already.
+            // The error's own text is already part of this message.
             Self::Sqlite(error) => error.source(),
             Self::Outbox(error) => error.source(),
             Self::Unread(error) => error.source(),

@@ -20,22 +20,22 @@ use super::{
     record::{Chunks, Record},
 };
 
-/// Limit of open calls of a paced load, for a server that cannot keep up.
+/// The limit of open calls of a paced load, for a server that cannot keep up.
 const UNDER_WAY_MAX: usize = 512;
 /// Pause of a connection that could not be opened, before the next call on it.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The calls to send.
+/// The calls that a load sends.
 #[derive(Debug)]
 pub struct Call {
-    /// Sent in turn; not empty.
+    /// The requests, which are sent in turn; at least one.
     pub prepared: Vec<Prepared>,
     /// Adds the caller's own measurement of a piece of the body, if there is one. Recorded in
     /// [`super::Results::own`].
     pub each: Option<fn(&Bytes, &mut Vec<Duration>)>,
 }
 
-/// When the next call is sent.
+/// The pace: when the next call is sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
     /// On each connection when the previous call has ended.
@@ -44,7 +44,7 @@ pub enum Pace {
     PerSecond(u32),
 }
 
-/// The effect of a failed call.
+/// The effect that a failed call has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failures {
     /// The first failed call ends the load.
@@ -57,9 +57,9 @@ pub enum Failures {
 #[derive(Clone, Debug)]
 pub struct Terms {
     failures: Failures,
-    /// Calls that may still be begun.
+    /// The number of calls that may still begin.
     left: Arc<AtomicU64>,
-    /// How long a call may take.
+    /// The longest time that a call may take.
     timeout: Duration,
 }
 
@@ -92,7 +92,7 @@ impl Terms {
 #[derive(Debug)]
 pub struct Client {
     sender: Sender,
-    /// Open and idle.
+    /// Connections that are open and idle.
     connections: Vec<Connection>,
 }
 
@@ -107,7 +107,7 @@ struct Sender {
 }
 
 impl Client {
-    /// A client without open connections, which writes its results into `record`.
+    /// Creates a client without open connections, which writes its results into `record`.
     #[must_use]
     pub fn new(origin: Origin, call: Arc<Call>, terms: Terms, record: Record) -> Self {
         let turn = Arc::default();
@@ -264,7 +264,7 @@ impl Sender {
     }
 }
 
-/// The result of a task; its panic goes on in this one.
+/// Returns the result of a task; if it panicked, this task panics, too.
 fn ended<T>(done: Result<T, tokio::task::JoinError>) -> T {
     done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

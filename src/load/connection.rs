@@ -24,22 +24,22 @@ use crate::text::causes::chain;
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
-/// Limits connecting to a host on another machine.
+/// The timeout for connecting to a host on another machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of a refusal's text is kept.
+/// The length of a refusal's text that is kept.
 const TEXT_CHARS_MAX: usize = 300;
 /// How the error events of the three formats begin.
 static ERROR_EVENTS: LazyLock<[Finder<'static>; 3]> = LazyLock::new(|| {
     ["data: {\"error\"", "event: error", "event: response.failed"].map(Finder::new)
 });
 
-/// The server that calls are sent to.
+/// The server to which calls are sent.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Origin {
-    /// A process on this machine.
+    /// The server is a process on this machine.
     Loopback(SocketAddr),
-    /// A gateway at a URL.
+    /// The server is a gateway at a URL.
     Url(HttpsConnector<HttpConnector>, Uri),
 }
 
@@ -64,18 +64,18 @@ impl Origin {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Prepared {
-    /// `POST`, unless it is changed.
+    /// The method, `POST` unless it is changed.
     pub method: Method,
-    /// Path of the operation, without scheme and host.
+    /// The path of the operation, without scheme and host.
     pub uri: Uri,
-    /// All headers but the content length.
+    /// All headers except the content length.
     pub headers: HeaderMap,
-    /// The whole body.
+    /// The complete body.
     pub body: Bytes,
 }
 
 impl Prepared {
-    /// A call of an operation, with the key in the header that clients of this format use.
+    /// Creates a call of an operation, with the key in the header that clients of this format use.
     ///
     /// # Errors
     /// Host or key cannot be in a header, or the path is not a URI.
@@ -109,14 +109,14 @@ impl Prepared {
     }
 }
 
-/// Why a call was not answered.
+/// The reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// No connection was made.
+    /// No connection could be made.
     #[error("no connection: {}", chain(&**.0))]
     Connect(#[source] BoxError),
-    /// The answer has another status than 200.
+    /// The answer has a status other than 200.
     #[error("{0}: {1}")]
     Status(StatusCode, String),
     /// The answer is a stream with an error event.
@@ -128,13 +128,13 @@ pub enum CallError {
     /// The answer has no body.
     #[error("empty answer")]
     Empty,
-    /// The answer did not end in time.
+    /// The answer did not end within the time limit.
     #[error("no end of the answer within {0:?}")]
     TimedOut(Duration),
 }
 
 impl CallError {
-    /// The kind of error in a word or two.
+    /// Returns the kind of error in a word or two.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ impl CallError {
         }
     }
 
-    /// The answer's status, if that is the error.
+    /// Returns the answer's status, if that is the error.
     #[must_use]
     pub const fn status(&self) -> Option<StatusCode> {
         match self {
@@ -256,7 +256,7 @@ impl Connection {
     }
 }
 
-/// The next piece of an answer's body.
+/// Returns the next piece of an answer's body.
 ///
 /// # Errors
 /// The answer broke off.
@@ -269,8 +269,8 @@ pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
     Ok(None)
 }
 
-/// The beginning of an error event in a piece of a stream. Servers send an event in one piece; an event that is split
-/// within its first bytes is not found.
+/// Returns the beginning of an error event in a piece of a stream. Servers send an event in one piece; an event that
+/// is split within its first bytes is not found.
 fn error_event(data: &[u8]) -> Option<String> {
     let at = ERROR_EVENTS.iter().find_map(|begin| begin.find(data))?;
     // The same text inside a line is content: a model may write it.

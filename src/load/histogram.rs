@@ -1,4 +1,4 @@
-//! Durations in fixed memory.
+//! A histogram of durations that uses fixed memory.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Adds a duration.
+    /// Adds a duration to the histogram.
     pub fn record(&mut self, duration: Duration) {
         let index = index(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
         if self.counts.len() <= index {
@@ -28,19 +28,19 @@ impl Histogram {
         self.max = self.max.max(duration);
     }
 
-    /// How many durations were recorded.
+    /// Returns how many durations were recorded.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The longest duration; 0 if there is none.
+    /// Returns the longest duration, or 0 if there is none.
     #[must_use]
     pub const fn max(&self) -> Duration {
         self.max
     }
 
-    /// The mean; 0 if there is no duration.
+    /// Returns the mean duration, or 0 if there is none.
     #[must_use]
     pub fn mean(&self) -> Duration {
         let ns = self.sum.as_nanos() / u128::from(self.count.max(1));
@@ -61,8 +61,8 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// How many durations lie between one bound and the next, for increasing bounds. The last count is of those that are
-    /// not below any bound.
+    /// Returns how many durations lie between one bound and the next, for increasing bounds. The last count is of
+    /// those that are not below any bound.
     #[must_use]
     pub fn between(&self, bounds: &[Duration]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len() + 1];
@@ -74,13 +74,13 @@ impl Histogram {
     }
 }
 
-/// The bucket of a duration: its highest bits, and how many bits were dropped below them.
+/// Returns the bucket of a duration: its highest bits, and how many bits were dropped below them.
 const fn index(ns: u64) -> usize {
     let dropped = (u64::BITS - (ns | 1).leading_zeros()).saturating_sub(BITS + 1);
     ((dropped as u64) * BUCKETS + (ns >> dropped)) as usize
 }
 
-/// The shortest duration (ns) of a bucket.
+/// Returns the shortest duration (ns) of a bucket.
 const fn lower_bound(index: usize) -> u64 {
     let index = index as u64;
     if index < 2 * BUCKETS {

@@ -14,13 +14,13 @@ use super::{connection::CallError, histogram::Histogram};
 #[derive(Clone, Debug, Default)]
 pub struct Record(Arc<Mutex<Results>>);
 
-/// The results of a load.
+/// The results of a load, updated while it runs.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Results {
     /// Calls that were answered with 200, to the end and without an error event.
     pub answered: u64,
-    /// Calls that failed: all that are not `answered`.
+    /// The calls that failed: all that are not `answered`.
     pub failed: u64,
     /// Calls by the status of their answer, except those in `errors`.
     pub statuses: BTreeMap<u16, u64>,
@@ -35,18 +35,18 @@ pub struct Results {
     pub first_chunk: Histogram,
     /// From a piece of a body to the next one of the same body.
     pub between_chunks: Histogram,
-    /// Durations that [`super::Call::each`] adds.
+    /// The durations that [`super::Call::each`] adds.
     pub own: Histogram,
 }
 
 impl Record {
-    /// A copy of the results so far.
+    /// Returns a copy of the results so far.
     #[must_use]
     pub fn results(&self) -> Results {
         self.with(|results| results.clone())
     }
 
-    /// How many calls have ended.
+    /// Returns how many calls have ended.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.with(|results| results.answered + results.failed)
@@ -88,7 +88,7 @@ impl Record {
     }
 }
 
-/// When the pieces of an answer's body arrived.
+/// The times at which the pieces of an answer's body arrived.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     first: Option<Instant>,

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use hyper_util::client::legacy::connect::dns::Name;
 use tower::Service;
 
-/// Whether the address is a public one of the internet.
+/// Returns whether the address is a public one of the internet.
 pub(crate) fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -21,7 +21,7 @@ pub(crate) fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// RFC 6890 and its later updates.
+/// Returns the special-purpose networks of RFC 6890 and its later updates.
 fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     let special = matches!(

@@ -9,11 +9,11 @@ const UNLIMITED: usize = 1 << 20;
 /// Connections and files, with a separate share for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Callers' connections: what the other shares leave.
+    /// The share of callers' connections: all that the other shares leave.
     pub callers: usize,
-    /// Operators' connections.
+    /// The share of operators' connections.
     pub operators: usize,
-    /// Connections to vendors.
+    /// The share of connections to vendors.
     pub vendors: usize,
     /// A tenth, for everything else: the ledger, the outbox, rate sources, the log.
     pub own: usize,
@@ -26,8 +26,8 @@ impl Shares {
         Self::of(files_max(), vendors_max)
     }
 
-    /// The shares of `files`. Vendors get `vendors_max`, but at most as many as callers: a call needs one file on each
-    /// side.
+    /// Creates the shares of `files`. Vendors get `vendors_max`, but at most as many as callers: a call needs one file
+    /// on each side.
     #[must_use]
     pub fn of(files: usize, vendors_max: usize) -> Self {
         let own = (files / 10).max(32);
@@ -63,7 +63,7 @@ impl Shares {
     }
 }
 
-/// How many files this process may open.
+/// Returns how many files this process may open.
 pub(crate) fn files_max() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(UNLIMITED, |files| {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn shares_of_files_fit_the_limit_and_callers_get_the_largest() {
-        // Files and `vendors_max`, then each share.
+        // Columns: files, `vendors_max`, then each share.
         for (files, vendors_max, callers, operators, vendors, own) in [
             (1024, 0, 890, 32, 0, 102),
             (1024, 100, 790, 32, 100, 102),

@@ -17,7 +17,7 @@ use rustls::{
 
 pub(crate) type HttpsClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// An HTTP/1.1 client, plain or over TLS, which trusts Mozilla's certificate authorities.
+/// Returns an HTTP/1.1 client, plain or over TLS, which trusts Mozilla's certificate authorities.
 pub(crate) fn client() -> HttpsClient {
     client_trusting(None)
 }

@@ -31,7 +31,7 @@ pub(super) async fn run(
     begun.await.map_err(io::Error::other)??;
     Ok(async move {
         let _stop = stop;
-        // Nothing is ever sent: the sender is dropped when the thread ends.
+        // The channel carries no message: its sender is dropped when the thread ends.
         let _ = end.await;
     })
 }
@@ -55,9 +55,9 @@ mod tests {
         assert_ne!(told.recv().await.unwrap(), thread::current().id());
     }
 
-    /// The work is dropped together with its runtime, at whatever await it is.
+    /// The work is dropped together with its runtime, at any await.
     #[tokio::test]
-    async fn work_is_dropped_with_the_future_that_waits_for_it() {
+    async fn dedicated_work_is_dropped_with_the_future_that_awaits_it() {
         let (held, mut dropped) = mpsc::channel::<()>(1);
         let work = async move {
             let _held = held;

@@ -284,7 +284,7 @@ pub(super) fn tell_expiry(metrics: &Metrics, identity: &Identity) {
     }
 }
 
-/// The inherited socket, or a new one bound to the address.
+/// Returns the inherited socket, or a new one bound to the address.
 fn listen(
     passed: Option<StdListener>,
     address: SocketAddr,

@@ -7,15 +7,15 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::Gateway;
 
-/// How long answers that are cut may take to end with an error.
+/// The time for which answers that are cut may take to end with an error.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long releasing the leases of event deliveries may take.
+/// The time for which releasing the leases of event deliveries may take.
 const LET_GO: Duration = Duration::from_secs(1);
-/// How often to check whether calls without clients have ended.
+/// The interval at which to check whether calls without clients have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
-/// How long the charges of cut calls may take to be acknowledged, beyond the drain's own time.
+/// The time for which the charges of cut calls may take to be acknowledged, beyond the drain's own time.
 const CUT_CHARGES: Duration = Duration::from_secs(5);
-/// How long the charges of calls that ended by themselves may take at least, even beyond the drain's time.
+/// The time for which the charges of calls that ended by themselves may take at least, even beyond the drain's time.
 const LAST_CHARGES: Duration = Duration::from_secs(1);
 
 impl Gateway {
@@ -85,7 +85,7 @@ impl Gateway {
     }
 }
 
-/// How long the last charges may take to be acknowledged, if the drain's time ends at `until`.
+/// Returns how long the last charges may take to be acknowledged, if the drain's time ends at `until`.
 fn patience_for_charges(until: Instant, now: Instant, calls_were_cut: bool) -> Duration {
     let least = if calls_were_cut {
         CUT_CHARGES
@@ -95,7 +95,7 @@ fn patience_for_charges(until: Instant, now: Instant, calls_were_cut: bool) -> D
     until.saturating_duration_since(now).max(least)
 }
 
-/// Whether all tasks end within `patience`.
+/// Returns whether all tasks end within `patience`.
 async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     let all = async { while tasks.join_next().await.is_some() {} };
     tokio::time::timeout(patience, all).await.is_ok()

@@ -20,7 +20,7 @@ pub(super) fn reporting(
     }
 }
 
-/// Counts a call's tokens against its key's limit.
+/// Counts the tokens of a call against its key's limit.
 pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     if let Event::Settled {
         settlement,
@@ -72,7 +72,7 @@ mod tests {
     use crate::observe::metrics::Metrics;
 
     #[test]
-    fn a_report_that_panics_is_caught() {
+    fn panic_in_an_event_report_is_caught() {
         let calls = Calls::new(Arc::new(Metrics::new("tollgate")));
         let report = reporting(calls, |_| panic!("a panic of the test's"));
         let number = RequestNumber::now_v7();

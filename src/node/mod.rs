@@ -29,14 +29,14 @@ use crate::{
     state::{limits::LiveLimits, readiness::Readiness},
 };
 
-/// A running gateway.
+/// A gateway that is running.
 #[derive(Debug)]
 pub struct Gateway {
     address: SocketAddr,
     admin_address: Option<SocketAddr>,
     store: AnyLedger,
     live: Arc<Live>,
-    /// Fingerprint of the tariff in force.
+    /// The fingerprint of the tariff in force.
     fingerprint: String,
     limits: LiveLimits,
     tls: Option<Tls>,
@@ -47,11 +47,11 @@ pub struct Gateway {
     draining: watch::Sender<bool>,
     /// Dropped last: operators are served until the drain has ended.
     _admin_end: watch::Sender<bool>,
-    /// The accept loops; they end when draining does.
+    /// The accept loops, which end when draining does.
     servers: JoinSet<()>,
     /// Cuts the calls that are still running when the drain's time is up.
     calls: Settler,
-    /// Ends when the last answer is settled.
+    /// The settler's task, which ends when the last answer is settled.
     settler: JoinSet<()>,
     /// Loops that do not end by themselves.
     loops: JoinSet<()>,
@@ -66,12 +66,12 @@ pub struct Gateway {
     feed: JoinSet<()>,
     /// The settings of that task.
     rate: RateConfig,
-    /// Exports the spans of calls.
+    /// The task that exports the spans of calls.
     exporter: Option<Exporter>,
 }
 
 impl Gateway {
-    /// The address on which callers are served.
+    /// Returns the address on which callers are served.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -83,13 +83,13 @@ impl Gateway {
         self.admin_address
     }
 
-    /// The ledger that calls are booked in.
+    /// Returns the ledger in which calls are booked.
     #[must_use]
     pub const fn store(&self) -> &AnyLedger {
         &self.store
     }
 
-    /// The catalog and its prices.
+    /// Returns the catalog and its prices.
     #[must_use]
     pub const fn live(&self) -> &Arc<Live> {
         &self.live
@@ -101,13 +101,13 @@ impl Gateway {
         &self.health
     }
 
-    /// This node's metrics.
+    /// Returns the metrics of this node.
     #[must_use]
     pub const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// How long running calls may take when the gateway is drained.
+    /// Returns how long running calls may take when the gateway is drained.
     #[must_use]
     pub fn drain_timeout(&self) -> Duration {
         self.limits.drain_timeout.get()

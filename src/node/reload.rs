@@ -37,7 +37,7 @@ pub struct Reload {
     file: PathBuf,
     /// The configuration at the start; parts of it stay in force until the end.
     started: Config,
-    /// Interval between two checks; `None` if only SIGHUP triggers one.
+    /// The interval between two checks; `None` if only SIGHUP triggers one.
     every: Option<Duration>,
     next_look: Option<Instant>,
     /// The files as they were last applied or rejected.
@@ -64,7 +64,7 @@ impl Reload {
         }
     }
 
-    /// Resolves when the next check is due.
+    /// Resolves when the next check of the files is due.
     pub async fn due(&self) {
         match self.next_look {
             Some(at) => sleep_until(at).await,

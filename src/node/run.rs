@@ -55,10 +55,10 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     Ok(())
 }
 
-/// The connections that the configuration allows.
+/// Returns how many connections the configuration allows.
 fn shares(config: &Config, gateway: &Gateway) -> Shares {
     let snapshot = gateway.live.snapshot();
-    // A vendor is listed once per route.
+    // The iterator returns a vendor once for each route.
     let vendors: BTreeMap<_, _> = snapshot
         .vendors()
         .map(|vendor| (&*vendor.name, vendor.connections_max))

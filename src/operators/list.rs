@@ -18,7 +18,7 @@ use tollgate_layers::error::BoxError;
 
 use super::role::Role;
 
-/// How many operators a file may name.
+/// The largest number of operators in a file.
 pub(crate) const OPERATORS_MAX: usize = 1000;
 /// The name under which the holder of the admin key acts.
 pub(crate) const ADMIN: &str = "admin";
@@ -32,13 +32,13 @@ pub(crate) struct Operators {
     list: Vec<Named>,
 }
 
-/// An operator of the file.
+/// An operator that the file names.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// A PHC string of argon2.
+    /// The password's digest, as a PHC string of argon2.
     pub(crate) password: String,
 }
 
@@ -98,7 +98,7 @@ impl Operators {
         self
     }
 
-    /// The list without this operator; `None` if there is none of this name.
+    /// Returns the list without this operator; `None` if there is none of this name.
     pub(crate) fn without(mut self, name: &str) -> Option<Self> {
         let before = self.list.len();
         self.list.retain(|one| one.name != name);
@@ -106,7 +106,7 @@ impl Operators {
     }
 
     /// Replaces the file atomically: a reader gets the old file or the new one. A new file is readable by its owner
-    /// only; an existing file keeps its owner and mode, because the gateway has to go on reading it.
+    /// only; an existing file keeps its owner and mode, because the gateway must still be able to read it.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -152,7 +152,7 @@ impl Operators {
 }
 
 impl Named {
-    /// An operator with this password; only its digest is kept.
+    /// Creates an operator with this password; only its digest is kept.
     ///
     /// # Errors
     /// If the name is invalid, or the system has no random bytes.
@@ -170,7 +170,7 @@ impl Named {
         })
     }
 
-    /// Whether this is the password. Takes the time that argon2 is set to cost per guess.
+    /// Returns whether this is the password. Takes the time that argon2 is set to cost per guess.
     pub(crate) fn is_password(&self, password: &str) -> bool {
         Argon2::default()
             .verify_password(password.as_bytes(), self.password.as_str())

@@ -20,41 +20,41 @@ impl Operator {
         }
     }
 
-    /// Name in the audit log.
+    /// Returns the operator's name in the audit log.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The operator's role.
+    /// Returns the operator's role.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
     }
 }
 
-/// The holder of the admin key.
+/// Returns the holder of the admin key.
 impl Default for Operator {
     fn default() -> Self {
         Self::new("admin", Role::Admin)
     }
 }
 
-/// Role of an operator.
+/// The role of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// May read everything.
+    /// The role may read everything.
     Read,
     /// May also book payments and corrections, and run the audit.
     Finance,
-    /// May also change accounts and keys.
+    /// The role may read everything, and change accounts and keys.
     Support,
-    /// May do everything.
+    /// The role may do everything.
     Admin,
 }
 
-/// The right that a request needs.
+/// The right that a request requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Read,
@@ -75,7 +75,7 @@ impl Role {
         }
     }
 
-    /// Name of the role.
+    /// Returns the name of the role.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -17,15 +17,15 @@ use super::{
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
-/// Maximum attempts of a change while others change the same document.
+/// The maximum attempts of a change while others change the same document.
 const TRIES_MAX: usize = 100;
-/// Maximum number of accounts with a rule.
+/// The largest number of accounts with a rule.
 const RULES_MAX: usize = 10_000;
 const LIST: &str = "payments-auto";
-/// Replaces the document of a removed rule.
+/// The text that replaces the document of a removed rule.
 const GONE: &str = "-";
 
-/// State of a rule.
+/// The state of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AutoStatus {
@@ -33,12 +33,12 @@ pub(crate) enum AutoStatus {
     Waiting,
     /// The card is charged when the balance is low.
     On,
-    /// The card is no longer charged.
+    /// The card is not charged any more.
     Off,
 }
 
 impl AutoStatus {
-    /// Name of the state.
+    /// Returns the name of the state.
     #[must_use]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ pub(super) struct SavedCard {
 }
 
 impl SavedCard {
-    /// Keeps `last4` only if it is four digits.
+    /// Creates a card; keeps `last4` only if it has four digits.
     pub(super) fn new(handle: String, customer: Option<String>, last4: Option<String>) -> Self {
         let plain = |last4: &String| last4.len() == 4 && last4.bytes().all(|b| b.is_ascii_digit());
         Self {
@@ -74,7 +74,7 @@ impl SavedCard {
         }
     }
 
-    /// The card's last digits, for people.
+    /// Returns the card's last digits, for people.
     fn shown(&self) -> String {
         format!("····{}", self.last4.as_deref().unwrap_or_default())
     }
@@ -93,13 +93,13 @@ pub(super) const NOT_SAVED: &str = "it was paid by a method that cannot be saved
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AutoTopup {
     pub(super) account: AccountId,
-    /// Provider that saved the card.
+    /// The provider that has saved the card.
     pub(super) provider: String,
     /// Bound on the balance below which the card is charged.
     pub(super) below_rub: MicroRub,
-    /// Amount of each charge.
+    /// The amount of each charge.
     pub(super) amount_rub: MicroRub,
-    /// Maximum of all charges in a month.
+    /// The maximum of all charges in a month.
     pub(super) month_max_rub: MicroRub,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) email: Option<String>,
@@ -118,7 +118,7 @@ pub(crate) struct AutoTopup {
     /// The account when the last charge began; `None` after a charge that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<Mark>,
-    /// Number of declines since the last successful charge.
+    /// The number of declines since the last successful charge.
     #[serde(default)]
     pub(super) declines: u32,
     /// The card is not charged before this time. In state `Waiting`, after a payment, the end of the wait for the card.
@@ -137,14 +137,14 @@ pub(crate) struct AutoTopup {
 /// The account when a charge began: the next charge waits until money has been spent since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
-    /// Cost of its calls, including running ones.
+    /// The cost of the account's calls, including running ones.
     pub(super) spent_rub: MicroRub,
-    /// Balance once the charge is booked.
+    /// The balance as it is once the charge is booked.
     pub(super) left_rub: MicroRub,
 }
 
 impl Mark {
-    /// Whether a call or a correction has spent money since.
+    /// Returns whether a call or a correction has spent money since.
     pub(super) fn is_past(&self, spent: MicroRub, left: MicroRub) -> bool {
         spent > self.spent_rub || left < self.left_rub
     }
@@ -158,15 +158,15 @@ pub struct AutoShown {
     below_rub: MicroRub,
     amount_rub: MicroRub,
     month_max_rub: MicroRub,
-    /// Amount charged or requested in this month.
+    /// The amount that was charged or requested in this month.
     month_rub: MicroRub,
     pub(crate) status: AutoStatus,
     reason: Option<String>,
-    /// Last digits of the card.
+    /// The last digits of the card.
     card: Option<String>,
     /// The payment by which the payer gives consent.
     payment: IntentId,
-    /// URL of that payment while it is unpaid.
+    /// The URL of that payment, while it is unpaid.
     pub(crate) url: Option<String>,
     declines: u32,
     next_try_at: Option<String>,
@@ -184,7 +184,7 @@ impl AutoTopup {
         }
     }
 
-    /// Whether both rules have the same terms.
+    /// Returns whether both rules have the same terms.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (
             &self.provider,
@@ -232,7 +232,7 @@ impl Rules {
         Self { store }
     }
 
-    /// The rule of an account.
+    /// Returns the rule of an account.
     pub(super) async fn find(&self, account: &AccountId) -> Result<Option<AutoTopup>, BookError> {
         Ok(self.versioned(account).await?.1)
     }
@@ -261,7 +261,7 @@ impl Rules {
         self.write(&name(account), version, GONE).await
     }
 
-    /// Accounts that may have a rule.
+    /// Returns the accounts that may have a rule.
     pub(super) async fn accounts(&self) -> Result<Vec<AccountId>, BookError> {
         Ok(self.listed().await?.1)
     }
@@ -271,7 +271,8 @@ impl Rules {
         for _ in 0..TRIES_MAX {
             let (version, mut accounts) = self.listed().await?;
             if accounts.contains(account) {
-                // Written even if unchanged: a concurrent removal then fails on its version and checks again.
+                // The list is written even if it is unchanged: a concurrent removal then fails on its version and
+                // checks again.
                 if self.write(LIST, version, &text(&accounts)?).await? {
                     return Ok(());
                 }

@@ -34,13 +34,13 @@ use crate::{
     text::{causes::chain, time::now_ms},
 };
 
-/// Maximum number of steps of a rule in one round.
+/// The maximum number of steps of a rule in one round.
 const STEPS_MAX: usize = 20;
-/// Maximum number of rules processed concurrently.
+/// The largest number of rules that are processed concurrently.
 const AT_ONCE_MAX: usize = 16;
-/// Number of declines after which the pause no longer doubles.
+/// The number of declines after which the pause no longer doubles.
 const DOUBLED_MAX: u32 = 6;
-/// Lease under which one gateway processes the rules.
+/// The name of the lease under which one gateway processes the rules.
 const LEASE: &str = "payments-auto";
 
 /// How long to wait for the saved card after its payer has paid.
@@ -49,10 +49,10 @@ const CARD_MS_MAX: u64 = 3_600_000;
 /// Reason when it is unknown whether a card was charged.
 const NEVER_ANSWERED: &str = "the provider never answered";
 
-/// Author of charges in their intents.
+/// The author of charges in their intents.
 const BY: &str = "auto";
 
-/// Whether the rule can make another step now.
+/// Returns whether the rule can make another step now.
 enum Step {
     Again,
     Done,

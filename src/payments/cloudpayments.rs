@@ -29,7 +29,7 @@ pub(crate) struct Question {
     amount: Amount,
 }
 
-/// Answer codes of a `Check` notification.
+/// The answer codes to a `Check` notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The provider may take the money.
@@ -105,7 +105,7 @@ struct NewCharge<'a> {
     token: &'a str,
     /// 0: initiated by the shop, not by the payer.
     tr_initiator_code: u8,
-    /// 0: not on a schedule agreed in advance.
+    /// The value 0: the charge is not on a schedule agreed in advance.
     payment_scheduled: u8,
     description: String,
     invoice_id: IntentId,
@@ -158,14 +158,14 @@ struct Transaction {
     /// 0 is a payment; other types are refunds and payouts.
     #[serde(default)]
     r#type: u8,
-    /// Token of the card, if it is saved.
+    /// The token of the card, if it is saved.
     token: Option<String>,
     card_last_four: Option<String>,
 }
 
 impl Transaction {
-    /// The transaction as the state of an intent. A canceled transaction that had paid it cannot be followed by
-    /// another: the money is gone.
+    /// Returns the transaction as the state of an intent. A canceled transaction that had paid it cannot be followed
+    /// by another: the money is gone.
     fn seen_of(self, intent: &Intent) -> Seen {
         let entry = format!("cloudpayments:{}", self.transaction_id);
         let is_gone = self.status == "Cancelled" && intent.entry == Some(entry);
@@ -417,7 +417,7 @@ fn made<T>(answer: Answer<T>) -> Result<T, ProviderError> {
     model.ok_or(ProviderError::Refused(http::StatusCode::OK, said))
 }
 
-/// A number with all its digits, without a conversion to float.
+/// Returns a number with all its digits, without a conversion to float.
 fn number(text: &str) -> Result<Box<RawValue>, ProviderError> {
     RawValue::from_string(text.to_owned()).map_err(|error| ProviderError::Unread(error.into()))
 }
@@ -428,7 +428,7 @@ fn is_signed_in_base64(secret: &str, over: &[u8], shown: &str) -> bool {
     shown.is_ok_and(|shown| is_signed(secret, &[over], &shown))
 }
 
-/// The fields of a form or of a JSON object, as text.
+/// Returns the fields of a form or of a JSON object, as text.
 fn fields(body: &str) -> Option<HashMap<String, String>> {
     if body.trim_start().starts_with('{') {
         let fields: HashMap<String, Box<RawValue>> = serde_json::from_str(body).ok()?;

@@ -15,13 +15,13 @@ use uuid::Uuid;
 pub struct IntentId(Uuid);
 
 impl IntentId {
-    /// A new id with the current time.
+    /// Creates an id with the current time.
     #[must_use]
     pub fn new() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// Age of the id, by the time that it contains.
+    /// The age of the id, by the time that it contains.
     pub(super) fn age_ms(self, now_ms: u64) -> u64 {
         let made = self.0.get_timestamp().map_or((0, 0), |at| at.to_unix());
         now_ms.saturating_sub(made.0.saturating_mul(1000))
@@ -52,7 +52,7 @@ impl FromStr for IntentId {
     }
 }
 
-/// State of an intent.
+/// The state of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -69,7 +69,7 @@ pub enum State {
 }
 
 impl State {
-    /// All states.
+    /// All states of an intent.
     pub(crate) const ALL: [Self; 5] = [
         Self::Creating,
         Self::Open,
@@ -78,13 +78,13 @@ impl State {
         Self::Refused,
     ];
 
-    /// Whether the outcome is still unknown.
+    /// Returns whether the outcome is still unknown.
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Creating | Self::Open)
     }
 
-    /// Name of the state.
+    /// Returns the name of the state.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl State {
     }
 }
 
-/// How a payment uses a saved card.
+/// The way in which a payment uses a saved card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CardUse {
@@ -107,7 +107,7 @@ pub enum CardUse {
     Saved,
 }
 
-/// State of a dispute.
+/// The state of a dispute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DisputeStatus {
@@ -122,7 +122,7 @@ pub enum DisputeStatus {
 }
 
 impl DisputeStatus {
-    /// Name of the state.
+    /// Returns the name of the state.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -134,18 +134,18 @@ impl DisputeStatus {
     }
 }
 
-/// A dispute of a payment, as last reported.
+/// A dispute about a payment, as last reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispute {
     /// The provider's id of the dispute.
     pub id: String,
-    /// Disputed amount.
+    /// The disputed amount.
     pub amount_rub: MicroRub,
-    /// State of the dispute.
+    /// The state of the dispute.
     pub status: DisputeStatus,
 }
 
-/// Why money was taken off the account.
+/// The reason why money was taken off the account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefundKind {
@@ -175,17 +175,17 @@ impl RefundKind {
 pub struct Refund {
     /// The provider's id of the refund or dispute.
     pub id: String,
-    /// Why the money was taken.
+    /// The reason why the money was taken.
     #[serde(default, skip_serializing_if = "RefundKind::is_refund")]
     pub kind: RefundKind,
-    /// Amount of the refund or dispute.
+    /// The amount of the refund or dispute.
     pub amount_rub: MicroRub,
     /// Amounts taken off the account for it, one per ledger entry. The first may be zero.
     pub taken_rub: Vec<MicroRub>,
     /// The payer did not get it: all entries are reversed, and nothing more is taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// How many of the entries have been reversed.
+    /// The number of entries that have been reversed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub returned: usize,
 }
@@ -196,7 +196,7 @@ fn is_zero(value: &usize) -> bool {
 }
 
 impl Refund {
-    /// The amount that could not be taken because the account had spent it.
+    /// Returns the amount that could not be taken because the account had spent it.
     #[must_use]
     pub fn debt(&self) -> MicroRub {
         if self.failed {
@@ -208,58 +208,58 @@ impl Refund {
     }
 }
 
-/// A payment that was requested.
+/// A payment that was requested, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// Id of the intent, which is also the idempotency key at the provider.
     pub id: IntentId,
-    /// Account that the payment is for.
+    /// The account that the payment is for.
     pub account: AccountId,
-    /// Requested amount.
+    /// The requested amount.
     pub amount_rub: MicroRub,
-    /// Name of the provider.
+    /// The name of the provider.
     pub provider: String,
-    /// When it was created, in Unix milliseconds.
+    /// The time of creation, in Unix milliseconds.
     pub created_ms: u64,
     /// The requester: an operator's name, or `key:` and a key's id.
     pub by: String,
-    /// Email address for the fiscal receipt.
+    /// The email address for the fiscal receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
     /// How it uses a saved card; usually not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardUse>,
-    /// State of the intent.
+    /// The state of the intent.
     pub state: State,
-    /// Why it was canceled or refused.
+    /// The reason why it was canceled or refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The provider's id of the payment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payment: Option<String>,
-    /// URL where the payer pays.
+    /// The URL at which the payer pays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Id of the top-up in the ledger.
+    /// The id of the top-up in the ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
-    /// Refunds, and disputes that are held back.
+    /// The refunds, and the disputes whose amount is held back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refunds: Vec<Refund>,
-    /// Disputes of the payment.
+    /// The disputes about the payment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disputes: Vec<Dispute>,
 }
 
 impl Intent {
-    /// The account's debt for refunds of this payment.
+    /// Returns the account's debt for refunds of this payment.
     #[must_use]
     pub fn debt(&self) -> MicroRub {
         let debts = self.refunds.iter().map(Refund::debt);
         debts.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Whether both request the same payment.
+    /// Returns whether both request the same payment.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.account, self.amount_rub, &self.provider, self.card)
             == (
@@ -270,7 +270,7 @@ impl Intent {
             )
     }
 
-    /// A refund or a dispute by its id.
+    /// Returns a refund or a dispute by its id.
     pub(super) fn refund(&self, id: &str) -> Option<&Refund> {
         self.refunds.iter().find(|refund| refund.id == id)
     }
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn id_has_exactly_one_accepted_spelling() {
+    fn payment_id_has_exactly_one_accepted_spelling() {
         let id = IntentId::new();
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in [

@@ -60,23 +60,23 @@ use crate::{
     text::{causes::chain, time::now_ms},
 };
 
-/// Maximum number of intents whose fetches are rate-limited.
+/// The largest number of intents whose fetches are rate-limited.
 const COUNTED_MAX: usize = 10_000;
-/// Maximum number of concurrent fetches caused by notifications.
+/// The largest number of concurrent fetches that notifications cause.
 const AT_ONCE_MAX: usize = 32;
-/// How long an intent may be in state `Creating`. Nobody has seen its link.
+/// The time for which an intent may be in state `Creating`. Nobody has seen its link.
 const CREATING_MS_MAX: u64 = 3_600_000;
-/// Lifetime of a link that would never expire at its provider.
+/// The lifetime of a link that would never expire at its provider.
 const UNPAID_MS_MAX: u64 = 24 * 3_600_000;
-/// How long providers keep idempotency keys.
+/// The time for which providers keep idempotency keys.
 const REPEATABLE_MS_MAX: u64 = 23 * 3_600_000;
-/// Rate at which the holders of an account's keys may start payments at a gateway.
+/// The rate at which the holders of an account's keys may start payments at a gateway.
 const ASKS: Quota = Quota {
     count: 1,
     per: Duration::from_secs(10),
     burst: 20,
 };
-/// Lease under which one gateway polls.
+/// The name of the lease under which one gateway polls.
 const LEASE: &str = "payments";
 
 /// Payments at all providers. Clones share state.
@@ -92,14 +92,14 @@ struct Inner {
     config: Option<PaymentsConfig>,
     language: Language,
     counters: Counters,
-    /// Calls that run on this gateway.
+    /// The calls that run on this gateway.
     running: Running,
     fetches: Gcra<IntentId>,
     /// Rate limit for holders of keys: a request that the provider refuses leaves no open intent that could be counted
     /// instead.
     asks: Gcra<AccountId>,
     at_once: Semaphore,
-    /// This process, as owner of the lease.
+    /// The name of this process as owner of the lease.
     owner: String,
 }
 
@@ -108,21 +108,21 @@ struct Inner {
 pub struct NewPayment {
     /// Id of the intent: a repeated id is the same intent.
     pub id: IntentId,
-    /// Account that the payment is for.
+    /// The account that the payment is for.
     pub account: AccountId,
-    /// Requested amount.
+    /// The requested amount.
     pub amount: MicroRub,
-    /// Name of the provider; `None`: the only one configured.
+    /// The name of the provider; `None`: the only one configured.
     pub provider: Option<String>,
-    /// Email address for the fiscal receipt.
+    /// The email address for the fiscal receipt.
     pub email: Option<String>,
-    /// Name of the requester: an operator, or `key:` and a key's id.
+    /// The name of the requester: an operator, or `key:` and a key's id.
     pub by: String,
     /// Whether the provider saves the card. The payer consents by paying.
     pub saves_card: bool,
 }
 
-/// Why a payment was not created or not processed.
+/// The reason why a payment was not created or not processed.
 #[derive(Debug)]
 pub enum PaymentError {
     /// The provider is not configured; contains the configured ones.
@@ -133,13 +133,13 @@ pub enum PaymentError {
     Exists,
     /// There is no such intent.
     Unknown,
-    /// The maximum number of intents is open.
+    /// The largest number of intents is open already.
     TooMany(usize),
-    /// An invalid rule: the field, and why.
+    /// The rule is invalid: the field, and why.
     Rule(&'static str, &'static str),
     /// The account has no rule.
     NoRule,
-    /// The rule has no card.
+    /// The rule has no card to charge.
     NoCard,
     /// The provider failed.
     Provider(&'static str, ProviderError),
@@ -181,7 +181,7 @@ impl From<BookError> for PaymentError {
 }
 
 impl Payments {
-    /// Payments into `store`, at the providers of `config`.
+    /// Creates payments into `store`, at the providers of `config`.
     #[must_use]
     pub fn new(store: AnyLedger, config: Option<PaymentsConfig>, language: Language) -> Self {
         let (counters, running) = Default::default();
@@ -224,7 +224,7 @@ impl Payments {
         }))
     }
 
-    /// The configuration; `None`: payments are not configured.
+    /// Returns the configuration; `None` if payments are not configured.
     pub(crate) fn config(&self) -> Option<&PaymentsConfig> {
         self.0
             .config
@@ -232,12 +232,12 @@ impl Payments {
             .filter(|_| !self.0.providers.is_empty())
     }
 
-    /// Whether a provider of this name is configured.
+    /// Returns whether a provider of this name is configured.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.provider(Some(name)).is_ok()
     }
 
-    /// Names of the configured providers.
+    /// Returns the names of the configured providers.
     pub(crate) fn providers(&self) -> Vec<&'static str> {
         self.0.providers.iter().map(Provider::name).collect()
     }
@@ -354,7 +354,7 @@ impl Payments {
         found.ok_or(PaymentError::Unknown)
     }
 
-    /// All intents, or those of an account, the latest first.
+    /// Returns all intents, or those of an account, the latest first.
     ///
     /// # Errors
     /// [`PaymentError::Ledger`] if the ledger cannot be reached.
@@ -364,7 +364,7 @@ impl Payments {
         Ok(intents)
     }
 
-    /// The open intents of an account.
+    /// Returns the open intents of an account.
     pub(crate) async fn open_of(&self, account: &AccountId) -> Result<Vec<Intent>, PaymentError> {
         let shelf = &self.0.shelf;
         let mut intents = Vec::new();
@@ -377,7 +377,7 @@ impl Payments {
         Ok(intents)
     }
 
-    /// The account's debt for refunds.
+    /// Returns the account's debt for refunds.
     ///
     /// # Errors
     /// If the ledger cannot be reached.
@@ -462,7 +462,7 @@ impl Payments {
                 let provider = self.provider(Some(&intent.provider))?;
                 self.look(provider, intent, &payment, false).await?;
             }
-            // The intent's rule continues it while the rule exists.
+            // As long as the intent's rule exists, the rule continues the payment.
             None if intent.card == Some(CardUse::Saved) => {
                 let rule = self.0.rules.find(&intent.account).await?;
                 if rule.is_none_or(|rule| rule.charging != Some(id)) {

@@ -17,15 +17,15 @@ use super::{
 };
 use crate::text::causes::chain;
 
-/// How often notifications may cause a fetch of the same intent: enough for a provider's notifications, not for a
-/// flood.
+/// The interval at which notifications may cause a fetch of the same intent: enough for a provider's notifications,
+/// not for a flood.
 const FETCHES: Quota = Quota {
     count: 1,
     per: Duration::from_secs(1),
     burst: 20,
 };
 
-/// Outcome of a notification.
+/// The outcome of handling a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
     /// Everything is done, or it concerns no intent of this gateway; contains the body of the answer.
@@ -34,14 +34,14 @@ pub(crate) enum Notified {
     Answer(u8),
     /// The notification is malformed or its signature is invalid.
     Unread,
-    /// The provider is not configured.
+    /// The provider is not configured here.
     NoProvider,
-    /// The provider should repeat it later.
+    /// The provider should repeat the notification later.
     Later,
 }
 
 impl Payments {
-    /// Handles a notification.
+    /// Handles a notification of a provider.
     pub(crate) async fn notified(
         &self,
         provider: &str,
@@ -166,7 +166,7 @@ impl Payments {
         Ok(if is_early { Notified::Later } else { done })
     }
 
-    /// Whether a notification may cause a fetch of this intent now.
+    /// Returns whether a notification may cause a fetch of this intent now.
     async fn may_fetch(&self, id: IntentId) -> Option<SemaphorePermit<'_>> {
         let Inner {
             fetches, at_once, ..
@@ -175,8 +175,8 @@ impl Payments {
         at_once.try_acquire().ok()
     }
 
-    /// The intent of a notification and the payment to fetch. Only for intents of this gateway, so that a forged
-    /// notification cannot make the gateway fetch arbitrary payments.
+    /// Returns the intent of a notification and the payment to fetch. Only for intents of this gateway, so that a
+    /// forged notification cannot make the gateway fetch arbitrary payments.
     async fn meant(
         &self,
         provider: &Provider,

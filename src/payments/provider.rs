@@ -23,14 +23,14 @@ use super::{
 };
 use crate::{net::https::HttpsClient, text::time::now_ms};
 
-/// Timeout for a whole answer.
+/// The timeout for a whole answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum bytes of an answer.
+/// The largest size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum characters of a provider's message that are kept.
+/// The maximum characters of a provider's message that are kept.
 const SAID_CHARS_MAX: usize = 200;
 
-/// A provider of payments.
+/// A provider of payments, with its own API.
 #[derive(Clone, Debug)]
 pub(super) enum Provider {
     YooKassa(YooKassa),
@@ -43,7 +43,7 @@ pub(super) enum Provider {
 pub(super) struct Created {
     /// The provider's id of the payment.
     pub(super) payment: String,
-    /// URL where the payer pays.
+    /// The URL at which the payer pays.
     pub(super) url: String,
 }
 
@@ -52,14 +52,14 @@ pub(super) struct Created {
 pub(super) struct Seen {
     /// The provider's id of the transaction, from which the top-up's id is derived.
     pub(super) payment: String,
-    /// The intent that the payment names.
+    /// The id of the intent that the payment names.
     pub(super) intent: Option<String>,
     pub(super) standing: Standing,
     pub(super) amount: Amount,
-    /// Refunds that were made, or have failed.
+    /// The refunds that were made, or have failed.
     pub(super) refunds: Vec<SeenRefund>,
     pub(super) disputes: Vec<SeenDispute>,
-    /// The card that the payment saved.
+    /// The card that was saved with the payment.
     pub(super) card: SeenCard,
 }
 
@@ -75,14 +75,14 @@ pub(super) enum SeenCard {
     Saved(SavedCard),
 }
 
-/// Outcome of charging a saved card. Money is booked only after the payment has been fetched.
+/// The outcome of charging a saved card. Money is booked only after the payment has been fetched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Charged {
     /// A payment was created; if the payer must confirm it, contains the URL.
     Made {
         /// The provider's id of the payment.
         payment: String,
-        /// URL where the payer confirms it.
+        /// The URL at which the payer confirms the charge.
         url: Option<String>,
     },
     /// The payer must be present: only a payment by link is possible.
@@ -124,7 +124,7 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    /// The amount in rubles; `None` if it is in another currency or invalid.
+    /// Returns the amount in rubles; `None` if it is in another currency or invalid.
     pub(super) fn rubles(&self) -> Option<MicroRub> {
         let rubles = self.currency.eq_ignore_ascii_case("RUB");
         rubles.then(|| self.value.parse().ok()).flatten()
@@ -137,12 +137,12 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Contents of a notification. An unsigned one is not trusted: it only causes a fetch.
+/// The contents of a notification. An unsigned one is not trusted: it only causes a fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Notice {
     /// The provider's id of the payment.
     pub(super) payment: Option<String>,
-    /// Id of the intent.
+    /// The id of the intent.
     pub(super) intent: Option<String>,
     /// The object by which the provider can find the intent, if the notification has neither id. Only from a signed
     /// one.
@@ -159,11 +159,11 @@ pub(super) struct Notice {
     pub(super) is_success: bool,
     /// A refund that cannot be fetched. Only from a signed notification.
     pub(super) refund: Option<SeenRefund>,
-    /// The payment that this refund belongs to.
+    /// The payment to which this refund belongs.
     pub(super) refund_of: Option<String>,
     /// The saved card, if it is reported here. Only from a signed notification.
     pub(super) card: Option<SavedCard>,
-    /// A question whether the provider may take money.
+    /// A question of the provider whether it may take money.
     pub(super) question: Option<Question>,
 }
 
@@ -189,7 +189,7 @@ impl Provider {
         }
     }
 
-    /// The current state of an intent's payment. Includes refunds if `refunds` is set or the payment has some.
+    /// Returns the current state of an intent's payment. Includes refunds if `refunds` is set or the payment has some.
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,
@@ -231,21 +231,21 @@ impl Provider {
         }
     }
 
-    /// Whether a decline for this reason is permanent.
+    /// Returns whether a decline for this reason is permanent.
     pub(super) fn is_for_good(reason: &str) -> bool {
         const FOR_GOOD: [&str; 14] = [
-            // YooKassa
+            // YooKassa's reasons:
             "permission_revoked",
             "card_expired",
             "invalid_card_number",
             "payment_method_restricted",
-            // Stripe
+            // Stripe's reasons:
             "expired_card",
             "lost_card",
             "stolen_card",
             "pickup_card",
             "revocation_of",
-            // CloudPayments
+            // CloudPayments' reasons:
             "LostCard",
             "StolenCard",
             "ExpiredCard",
@@ -255,7 +255,7 @@ impl Provider {
         FOR_GOOD.iter().any(|word| reason.contains(word))
     }
 
-    /// The intent that the provider has for [`Notice::via`].
+    /// Returns the intent that the provider has for [`Notice::via`].
     pub(super) async fn intent_of(
         &self,
         client: &HttpsClient,
@@ -267,7 +267,7 @@ impl Provider {
         }
     }
 
-    /// The current state of [`Notice::transaction`], if the payment alone may lead to another transaction.
+    /// Returns the current state of [`Notice::transaction`], if the payment alone may lead to another transaction.
     pub(super) async fn transaction(
         &self,
         client: &HttpsClient,
@@ -286,7 +286,7 @@ impl Provider {
         payment: &str,
     ) -> Result<bool, ProviderError> {
         match self {
-            // Their links expire.
+            // Links of these providers expire by themselves.
             Self::YooKassa(_) | Self::Stripe(_) => Ok(false),
             Self::CloudPayments(site) => site.withdraw(client, payment).await.map(|()| true),
         }
@@ -301,7 +301,7 @@ impl Provider {
         }
     }
 
-    /// Body of the answer to a notification that was handled or needs no handling.
+    /// The body of the answer to a notification that was handled or needs no handling.
     pub(super) const fn thanks(&self) -> &'static str {
         match self {
             Self::CloudPayments(_) => r#"{"code":0}"#,
@@ -310,14 +310,14 @@ impl Provider {
     }
 }
 
-/// Why a request to a provider failed.
+/// The reason why a request to a provider failed.
 #[derive(Debug)]
 pub enum ProviderError {
     /// The provider did not answer in time.
     Timeout,
     /// The provider could not be reached.
     Unreached(BoxError),
-    /// The provider does not have the object.
+    /// The provider does not have the requested object.
     NotFound,
     /// The provider refuses the credentials or the request, and will again.
     Refused(StatusCode, String),
@@ -328,7 +328,7 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
-    /// Whether a retry may succeed.
+    /// Returns whether a retry may succeed.
     pub(crate) const fn may_pass(&self) -> bool {
         !matches!(self, Self::NotFound | Self::Refused(..))
     }
@@ -373,7 +373,7 @@ pub(super) async fn ask<T: DeserializeOwned>(
     serde_json::from_slice(&body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
-/// Sends a request once.
+/// Sends a request, without retries.
 pub(super) async fn answer(
     client: &HttpsClient,
     req: Builder,
@@ -404,7 +404,7 @@ pub(super) async fn answer(
     answer.unwrap_or(Err(ProviderError::Timeout))
 }
 
-/// The error for a status other than success.
+/// Returns the error for a status other than success.
 pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
     let said: String = String::from_utf8_lossy(body)
         .chars()
@@ -424,7 +424,7 @@ pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
     }
 }
 
-/// Whether `shown` is the HMAC-SHA256 of these parts, compared in constant time.
+/// Returns whether `shown` is the HMAC-SHA256 of these parts, compared in constant time.
 pub(super) fn is_signed(secret: &str, parts: &[&[u8]], shown: &[u8]) -> bool {
     let mut mac =
         Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC accepts keys of any length");
@@ -432,7 +432,7 @@ pub(super) fn is_signed(secret: &str, parts: &[&[u8]], shown: &[u8]) -> bool {
     mac.verify_slice(shown).is_ok()
 }
 
-/// Value for `Authorization`, marked as sensitive.
+/// Builds the value of `Authorization`, marked as sensitive.
 pub(super) fn basic(user: &str, password: &str) -> HeaderValue {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let text = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));

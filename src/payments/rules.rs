@@ -14,7 +14,7 @@ use crate::{
     text::{causes::chain, time::now_ms},
 };
 
-/// Maximum attempts of a change while others change the same rule.
+/// The maximum attempts of a change while others change the same rule.
 const TRIES_MAX: usize = 20;
 
 /// A request for a rule of an automatic top-up.
@@ -22,19 +22,19 @@ const TRIES_MAX: usize = 20;
 pub struct NewAutoTopup {
     /// Id of the payment that saves the card: a repeated id is the same rule.
     pub id: IntentId,
-    /// Account that the rule is for.
+    /// The account that the rule is for.
     pub account: AccountId,
     /// Bound on the balance below which the card is charged.
     pub below: MicroRub,
-    /// Amount of each charge.
+    /// The amount of each charge.
     pub amount: MicroRub,
-    /// Maximum of all charges in a month.
+    /// The maximum of all charges in a month.
     pub month_max: MicroRub,
-    /// Name of the provider; `None`: the only one configured.
+    /// The name of the provider; `None`: the only one configured.
     pub provider: Option<String>,
-    /// Email address for fiscal receipts.
+    /// The email address for fiscal receipts.
     pub email: Option<String>,
-    /// Name of the requester: an operator, or `key:` and a key's id.
+    /// The name of the requester: an operator, or `key:` and a key's id.
     pub by: String,
 }
 
@@ -127,7 +127,7 @@ impl Payments {
         Err(busy("a rule").into())
     }
 
-    /// The rule of an account.
+    /// Returns the rule of an account.
     ///
     /// # Errors
     /// [`PaymentError::NoRule`] if it has none; [`PaymentError::Ledger`] if the ledger cannot be reached.
@@ -137,7 +137,7 @@ impl Payments {
         self.shown(&rule).await
     }
 
-    /// All rules, by account.
+    /// Returns all rules, by account.
     ///
     /// # Errors
     /// [`PaymentError::Ledger`] if the ledger cannot be reached.

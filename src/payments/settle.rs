@@ -19,7 +19,7 @@ use super::{
 };
 use crate::observe::metrics::payments::Outcome;
 
-/// Maximum attempts to take free money while calls hold it.
+/// The maximum attempts to take free money while calls hold it.
 const TRIES_MAX: usize = 100;
 
 impl Payments {
@@ -169,7 +169,7 @@ impl Payments {
         amount_rub: MicroRub,
     ) -> Result<Intent, PaymentError> {
         let shelf = &self.0.shelf;
-        // Polled until it is complete.
+        // The payment is polled until it is complete.
         let opened = shelf.add_open(intent, usize::MAX).await;
         if let Err(NotOpened::Ledger(error)) = opened {
             return Err(error.into());
@@ -201,7 +201,7 @@ impl Payments {
     /// be adding an entry at the same time; it will find the refund failed and reverse it, too.
     async fn give_back(&self, intent: &Intent, id: &str) -> Result<Intent, PaymentError> {
         let Inner { store, shelf, .. } = &*self.0;
-        // Polled until it is complete.
+        // The payment is polled until it is complete.
         if let Err(NotOpened::Ledger(error)) = shelf.add_open(intent, usize::MAX).await {
             return Err(error.into());
         }
@@ -386,9 +386,9 @@ impl Payments {
             };
             match store.enter(&intent.account, &entry).await {
                 Ok(_) => taken = Some(amount),
-                // Calls hold a part of it.
+                // Calls hold a part of the amount.
                 Err(BookError::BelowHeld) => continue,
-                // The entry was already written, when another amount was free.
+                // The entry was written earlier, when a different amount was free.
                 Err(BookError::Exists) => taken = Some(self.booked(intent, &id).await?),
                 Err(error) => return Err(error.into()),
             }
@@ -399,7 +399,7 @@ impl Payments {
         })?;
         let debt_rub = refund.debt().minus_or_zero(taken);
         if debt_rub > MicroRub::ZERO {
-            // Emitted before it is recorded: a retry emits it again, and events with one id are stored once.
+            // Emitted before the refund is recorded: a retry emits it again, and events with one id are stored once.
             if before == 0 {
                 self.tell_debt(intent, &id, debt_rub).await?;
             }
@@ -456,7 +456,7 @@ impl Payments {
         self.0.store.tell(&telling).await.map(drop)
     }
 
-    /// The amount of the entry with this id.
+    /// Returns the amount of the entry with this id.
     async fn booked(&self, intent: &Intent, id: &str) -> Result<MicroRub, BookError> {
         if let Some(entry) = self.0.store.entry(&intent.account, id).await? {
             return Ok(entry.amount.negated());

@@ -12,29 +12,29 @@ use tollgate_ledger::contract::Feed;
 use super::intent::{Intent, IntentId};
 use crate::ledger::AnyLedger;
 
-/// Maximum number of open intents of all accounts.
+/// The largest number of open intents of all accounts.
 const OPEN_MAX: usize = 10_000;
-/// Maximum attempts of a change while others change the same document.
+/// The maximum attempts of a change while others change the same document.
 const TRIES_MAX: usize = 100;
-/// Maximum bytes of a provider's id.
+/// The largest length of a provider's id, in bytes.
 const PAYMENT_BYTES_MAX: usize = 128;
 
 const OPEN: &str = "payments-open";
 
-/// An open intent.
+/// An intent that is open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Open {
     pub(super) id: IntentId,
     pub(super) account: AccountId,
 }
 
-/// Reads and changes intents.
+/// Reads and changes intents in the ledger.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf {
     store: AnyLedger,
 }
 
-/// Why an intent was not added to the open ones.
+/// The reason why an intent was not added to the open ones.
 #[derive(Debug)]
 pub(super) enum NotOpened {
     /// The account, or all accounts together, have the maximum number of open intents.
@@ -57,7 +57,7 @@ impl Shelf {
         Ok(self.versioned(id).await?.map(|(_, intent)| intent))
     }
 
-    /// The intent of a provider's payment.
+    /// Returns the intent of a provider's payment.
     pub(super) async fn of_payment(
         &self,
         provider: &str,
@@ -73,7 +73,7 @@ impl Shelf {
         }
     }
 
-    /// All intents, the latest first.
+    /// Returns all intents, the latest first.
     pub(super) async fn all(&self) -> Result<Vec<Intent>, BookError> {
         let notes = self.store.notes("payment/").await?;
         notes.iter().rev().map(|note| read(&note.text)).collect()

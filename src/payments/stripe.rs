@@ -18,11 +18,11 @@ use super::{
 use crate::{config::StripeConfig, net::https::HttpsClient, text::percent::encoded};
 
 const INTENT: &str = "tollgate_intent";
-/// Prefix of payment ids; ids of sessions have another.
+/// The prefix of payment ids; ids of sessions have another.
 const PAYMENT_INTENT: &str = "pi_";
-/// Maximum age of a signature; an older event may be a replay.
+/// The maximum age of a signature; an older event may be a replay.
 const TOLERANCE_SECONDS: u64 = 300;
-/// Maximum number of pages of refunds that are read.
+/// The maximum number of pages of refunds that are read.
 const PAGES_MAX: usize = 10;
 
 #[derive(Clone, Debug)]
@@ -363,12 +363,12 @@ impl Stripe {
                 let last4 = text(&method["card"]["last4"]);
                 SeenCard::Saved(SavedCard::new(handle, Some(customer), last4))
             }
-            // Without a customer a card can be used only once.
+            // A card can be used again only if it belongs to a customer.
             _ => SeenCard::NotSaved,
         })
     }
 
-    /// Refunds and disputes of a payment.
+    /// Returns the refunds and disputes of a payment.
     async fn gone_back(
         &self,
         client: &HttpsClient,
@@ -497,7 +497,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ProviderError> {
     serde_json::from_slice(body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
-/// An amount in hundredths of the currency: kopecks for rubles.
+/// Returns an amount in hundredths of the currency: kopecks for rubles.
 fn amount(hundredths: i64, currency: String) -> Amount {
     let (whole, part) = (hundredths / 100, (hundredths % 100).abs());
     Amount {
@@ -506,7 +506,7 @@ fn amount(hundredths: i64, currency: String) -> Amount {
     }
 }
 
-/// `t=1492774577,v1=5257a8…,v1=…`: at least one signature must be valid.
+/// Checks a header `t=1492774577,v1=5257a8…,v1=…`: at least one signature must be valid.
 fn is_signed_lately(secret: &str, shown: &str, body: &[u8], now: u64) -> bool {
     let parts = || {
         shown

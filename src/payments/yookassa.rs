@@ -19,7 +19,7 @@ use crate::{config::YooKassaConfig, net::https::HttpsClient, text::percent::enco
 
 /// Metadata field of a payment that contains the intent's id.
 const INTENT: &str = "tollgate_intent";
-/// Maximum number of pages of refunds that are read.
+/// The maximum number of pages of refunds that are read.
 const PAGES_MAX: usize = 10;
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ struct Payment {
     payment_method: Option<Way>,
 }
 
-/// Payment method.
+/// The payment method as the API describes it.
 #[derive(Deserialize)]
 struct Way {
     id: String,
@@ -181,7 +181,7 @@ impl YooKassa {
                     "quantity": "1.00",
                     "amount": amount,
                     "vat_code": vat_code,
-                    // Paid before it is known what the money will be used for.
+                    // The receipt is for an advance, because it is not yet known what the money will be used for.
                     "payment_subject": "payment",
                     "payment_mode": "advance",
                 }],
@@ -282,7 +282,7 @@ impl YooKassa {
             )
     }
 
-    /// Reads a notification.
+    /// Reads a notification of the provider.
     pub(super) fn read(body: &[u8]) -> Option<Notice> {
         let Notification { event, object } = serde_json::from_slice(body).ok()?;
         let is_refund = event.starts_with("refund.");
@@ -301,7 +301,7 @@ impl YooKassa {
     }
 }
 
-/// Whether a refund has reached its final state.
+/// Returns whether a refund has reached its final state.
 fn is_over(status: &str) -> bool {
     matches!(status, "succeeded" | "canceled")
 }

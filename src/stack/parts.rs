@@ -43,25 +43,25 @@ use crate::{
 /// State that the layers share with the rest of the gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
-    /// Configuration that a reload does not change.
+    /// The configuration that a reload does not change.
     pub config: &'a Config,
-    /// Limits that a reload changes.
+    /// The limits that a reload changes.
     pub limits: &'a LiveLimits,
-    /// Models and prices in force.
+    /// The models and prices in force.
     pub live: &'a Arc<Live>,
-    /// The ledger that calls are booked in.
+    /// The ledger in which calls are booked.
     pub store: &'a AnyLedger,
-    /// Ends holds.
+    /// The settler, which ends holds.
     pub settler: &'a Settler,
-    /// Requests and tokens per minute, per key.
+    /// The limits of requests and tokens per minute, per key.
     pub rates: &'a KeyRates,
-    /// State of the vendors.
+    /// The state of the vendors.
     pub health: &'a Health,
-    /// HTTP client for vendors.
+    /// The HTTP client for vendors.
     pub upstream: &'a Upstream,
-    /// Counts requests and writes their log lines.
+    /// The record that counts requests and writes their log lines.
     pub calls: &'a Calls,
-    /// Payments at providers.
+    /// The payments at providers.
     pub payments: &'a Payments,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Parts<'a> {
         RespondLayer::new(self.shared.config.language).without_log()
     }
 
-    /// Per address; in one count with [`Self::wrong_paths`].
+    /// The limit per address, in one count with [`Self::wrong_paths`].
     pub(super) fn address_rate<B>(&self) -> RateLimitLayer<PerAddress, impl ByAddress<B> + use<B>> {
         RateLimitLayer::new(
             self.addresses.clone(),
@@ -112,7 +112,7 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Per address, requests that reach no service.
+    /// The limit per address of requests that reach no service.
     pub(super) fn wrong_paths<B>(
         &self,
     ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
@@ -132,7 +132,7 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Per address, unknown keys only.
+    /// Returns the limit per address of requests with unknown keys.
     pub(super) fn guesses<B>(
         &self,
     ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
@@ -148,13 +148,13 @@ impl<'a> Parts<'a> {
         AuthLayer::new(self.books.clone())
     }
 
-    /// Requests per second, per key.
+    /// Returns the limit of requests per second, per key.
     pub(super) fn key_rate<B>(&self) -> RateLimitLayer<Counted<Gcra<KeyId>>, ByKey<B>> {
         RateLimitLayer::new(self.key_seconds.clone(), by_key_and_second as ByKey<B>)
             .named(Limit::KeyRequestsPerSecond)
     }
 
-    /// Requests per minute, per key.
+    /// Returns the limit of requests per minute, per key.
     pub(super) fn key_minute_rate<B>(&self) -> RateLimitLayer<Counted<KeyRequests>, ByKey<B>> {
         let limiter = self.shared.rates.requests.clone();
         let limiter = counted(self.metrics(), limiter, LimitedBy::Key);
@@ -169,7 +169,7 @@ impl<'a> Parts<'a> {
         RateLimitLayer::new(limiter, tokens_by_key as ByKey<B>).named(Limit::KeyTokensPerMinute)
     }
 
-    /// Shares the bound of all bodies with `parse`.
+    /// Returns a parser that shares the bound of all bodies with `parse`.
     pub(super) fn parse_for_money(&self) -> ParseLayer<LedgerFunds<Measured<AnyLedger>>> {
         self.parse
             .clone()
@@ -245,13 +245,13 @@ fn by_address<B>(quota: &Setting<Option<Quota>>) -> impl ByAddress<B> + use<B> {
     move |req: &Request<B>| Some((req.extensions().get::<ClientAddr>()?.block(), quota.get()?))
 }
 
-/// Whether an unknown key had to be looked up. A mistyped key of this gateway fails its checksum and does not count as
-/// a guess; a key in another issuer's form does.
+/// Returns whether an unknown key had to be looked up. A mistyped key of this gateway fails its checksum and does not
+/// count as a guess; a key in another issuer's form does.
 const fn is_guess(error: &Error) -> bool {
     matches!(error, Error::KeyUnknown)
 }
 
-/// Whether the request reached no service, and so none of the other limits per address.
+/// Returns whether the request reached no service, and so none of the other limits per address.
 const fn is_wrong_path(error: &Error) -> bool {
     matches!(error, Error::PathUnknown | Error::MethodNotAllowed { .. })
 }

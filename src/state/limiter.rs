@@ -7,7 +7,7 @@ use tollgate_layers::rate_limit::{Gcra, Limiter, Quota, redis::RedisLimiter};
 
 use crate::ledger::AnyLedger;
 
-/// Maximum number of addresses remembered.
+/// The largest number of addresses that are remembered.
 const ADDRESSES_MAX: usize = 100_000;
 
 /// Limits requests per address block.
@@ -18,7 +18,7 @@ pub struct AddressLimiter {
 }
 
 impl AddressLimiter {
-    /// Counts in this process only.
+    /// Creates a limiter that counts in this process only.
     #[must_use]
     pub fn local() -> Self {
         Self {
@@ -44,7 +44,7 @@ impl AddressLimiter {
     }
 }
 
-/// A limiter whose refusals are counted.
+/// A limiter whose refusals are counted in metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted<L> {
     limiter: L,

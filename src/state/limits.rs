@@ -14,40 +14,40 @@ use crate::{
 /// The values of `[limits]` in force, and other settings that a reload changes. Clones share them.
 #[derive(Clone, Debug)]
 pub struct LiveLimits {
-    /// Requests of the catalog, per address.
+    /// The limit of requests of the catalog, per address.
     pub catalog: Setting<Option<Quota>>,
-    /// Requests of all other paths, per address.
+    /// The limit of requests of all other paths, per address.
     pub callers: Setting<Option<Quota>>,
-    /// Requests with an unknown key, per address.
+    /// The limit of requests with an unknown key, per address.
     pub unknown_keys: Setting<Option<Quota>>,
-    /// Limits of a request's head.
+    /// The limits of a request's head.
     pub head: Setting<HeadLimits>,
-    /// Requests in flight.
+    /// The limit of requests in flight.
     pub in_flight_max: Setting<usize>,
-    /// Size and time limits of a request's body.
+    /// The size and time limits of a request's body.
     pub parse: Setting<ParseLimits>,
-    /// Largest answer that is not streamed, in bytes.
+    /// The largest size of an answer that is not streamed, in bytes.
     pub answer_bytes_max: Setting<usize>,
-    /// All answers that are not streamed, in bytes.
+    /// The largest size of all answers that are not streamed, in bytes.
     pub answers_bytes_max: Setting<u64>,
     /// The longest time that a call may take.
     pub call_time_max: Setting<Duration>,
-    /// How long a hold lives without being extended.
+    /// The time for which a hold lives without being extended.
     pub hold_ttl: Setting<Duration>,
-    /// Limits of callers' connections.
+    /// The limits of callers' connections.
     pub connections: Setting<ConnectionLimits>,
-    /// Limits of operators' connections.
+    /// The limits of operators' connections.
     pub admin_connections: Setting<ConnectionLimits>,
-    /// Peers whose `x-forwarded-for` is trusted.
+    /// The peers whose `x-forwarded-for` is trusted.
     pub trusted_proxies: Setting<Arc<[IpNet]>>,
     /// Origins of web pages that may use keys from a browser.
     pub cors_origins: Setting<Origins>,
-    /// How long running calls may take after the process got the signal to stop.
+    /// The time for which running calls may take after the process got the signal to stop.
     pub drain_timeout: Setting<Duration>,
 }
 
 impl LiveLimits {
-    /// The limits of `config`.
+    /// Returns the limits that `config` sets.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let limits = &config.limits;

@@ -21,9 +21,9 @@ pub(crate) const KEYS_MAX: usize = 100_000;
 /// The rates per minute of keys. Clones share them.
 #[derive(Clone, Debug)]
 pub struct KeyRates {
-    /// Requests per minute.
+    /// The limit of requests per minute.
     pub(crate) requests: KeyRequests,
-    /// Tokens per minute.
+    /// The limit of tokens per minute.
     pub(crate) tokens: KeyTokens,
     shared: Option<SharedRates<RedisRates>>,
 }
@@ -61,7 +61,7 @@ impl KeyRates {
     }
 }
 
-/// Requests per minute, per key.
+/// Returns the limit of requests per minute, per key.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyRequests {
     Here(Gcra<KeyId>),
@@ -84,7 +84,7 @@ impl Limiter<KeyId> for KeyRequests {
     }
 }
 
-/// Tokens per minute, per key.
+/// Returns the limit of tokens per minute, per key.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyTokens {
     Here(PostPaid<KeyId>),

@@ -9,7 +9,7 @@ use tollgate_layers::{error::BoxError, reserve::ledger::Ledger};
 
 use crate::{edge::panics::catch_round, ledger::AnyLedger, text::causes::chain};
 
-/// How often the ledger is checked.
+/// The interval at which the ledger is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Expired holds are swept on every fifth check of the ledger.
 const LOOKS_PER_EXPIRY: u32 = 5;
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes holds; every other call panics.
+    /// A ledger that makes holds; every other call panics.
     #[derive(Clone, Default)]
     struct Brittle {
         books: MemoryLedger,
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Holds this much for each request.
+    /// A tariff that holds this much for each request.
     #[derive(Clone)]
     struct Fee;
 

@@ -48,7 +48,7 @@ impl Sources {
     }
 }
 
-/// Answers scrapes.
+/// Collects the values of a scrape.
 #[derive(Clone, Debug)]
 pub struct Scrape {
     metrics: Arc<Metrics>,
@@ -60,12 +60,12 @@ impl Scrape {
         Self { metrics, sources }
     }
 
-    /// The requests of this gateway.
+    /// Returns the requests of this gateway.
     pub(crate) const fn calls(&self) -> &Calls {
         &self.sources.calls
     }
 
-    /// All metrics as text.
+    /// Returns all metrics as text.
     pub(crate) fn text(&self, format: Format) -> Result<String, fmt::Error> {
         self.metrics.text(self.sources.read(), format)
     }

@@ -10,15 +10,15 @@ use tollgate_ledger::{contract::Feed, statement::Statement};
 use super::{About, Document, Month, VERSION};
 use crate::{config::SellerConfig, ledger::AnyLedger};
 
-/// The record of a closed month.
+/// The stored record of a closed month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kept {
-    /// Version of the form that was hashed.
+    /// The version of the form that was hashed.
     version: u32,
     sha256: String,
-    /// Unix time of the first statement, in milliseconds.
+    /// The time of the first statement, in Unix milliseconds.
     kept_ms: u64,
-    /// The account's name.
+    /// The account's name at that time.
     name: String,
     language: String,
     seller: Option<Seller>,
@@ -38,7 +38,7 @@ struct Seller {
 }
 
 impl Kept {
-    /// The record of `document`, the first statement of its closed month.
+    /// Creates the record of `document`, the first statement of its closed month.
     pub(crate) fn of(document: &Document, about: &About<'_>, language: Language) -> Self {
         Self {
             version: VERSION,
@@ -78,7 +78,7 @@ impl Kept {
         }
     }
 
-    /// The seller's details at the time of the first statement.
+    /// Returns the seller's details at the time of the first statement.
     pub(crate) fn seller(&self) -> Option<SellerConfig> {
         self.seller.clone().map(Seller::into_config)
     }
@@ -107,7 +107,7 @@ impl Kept {
             name: &self.name,
             month,
             seller: seller.as_ref(),
-            // The month was closed when the record was written, whatever the time is now.
+            // The month was closed when the record was written; the current time does not matter.
             now_ms: u64::MAX,
         };
         let document = Document::new(&about, statement);

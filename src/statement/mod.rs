@@ -39,11 +39,11 @@ const VERSION: u32 = 1;
 /// A month of the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Month {
-    /// Counted from January 1970.
+    /// The number of the month, counted from January 1970.
     index: u64,
 }
 
-/// The text is not a month.
+/// The text does not name a month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAMonth;
 
@@ -82,7 +82,7 @@ impl Month {
         1970 + self.index / 12
     }
 
-    /// The month in its year, from 0.
+    /// Returns the number of the month in its year, from 0.
     const fn of_year(self) -> u64 {
         self.index % 12
     }
@@ -119,7 +119,7 @@ pub(crate) struct Document {
     since: String,
     until: String,
     utc_offset: String,
-    /// Whether it can no longer change.
+    /// Whether the statement can no longer change.
     closed: bool,
     /// When it was made, if it can still change.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,7 +180,7 @@ struct ModelLine {
     amount: Amount,
 }
 
-/// The VAT included in the spending.
+/// The VAT that is included in the spending.
 #[derive(Debug, Serialize)]
 struct Vat {
     percent: Option<String>,
@@ -238,12 +238,12 @@ impl Document {
         }
     }
 
-    /// The statement's number, also its file name without an extension.
+    /// Returns the statement's number, also its file name without an extension.
     pub(crate) fn number(&self) -> &str {
         &self.number
     }
 
-    /// Whether it can no longer change.
+    /// Returns whether the statement can no longer change.
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
@@ -262,23 +262,23 @@ impl Document {
         })
     }
 
-    /// As CSV, for spreadsheets and programs.
+    /// Returns the statement as CSV, for spreadsheets and programs.
     pub(crate) fn csv(&self) -> String {
         csv::written(self)
     }
 
-    /// As a page, for people.
+    /// Returns the statement as a page, for people.
     pub(crate) fn html(&self, language: Language) -> String {
         html::written(&sheet::Sheet::new(self, language))
     }
 
-    /// As PDF, for filing.
+    /// Returns the statement as PDF, for filing.
     pub(crate) fn pdf(&self, language: Language) -> Vec<u8> {
         let sheet = sheet::Sheet::new(self, language);
         pdf::written(&sheet, &self.number, &self.sha256())
     }
 
-    /// The hash of all fields, the same for every form.
+    /// Returns the hash of all fields, the same for every form.
     fn sha256(&self) -> String {
         let digest = Sha256::digest(json(self));
         digest.iter().map(|byte| format!("{byte:02x}")).collect()

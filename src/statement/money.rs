@@ -13,14 +13,14 @@ pub(super) struct Kopecks(pub(super) i128);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Micro(pub(super) i128);
 
-/// For programs: `-1234.50`.
+/// Writes the amount for programs: `-1234.50`.
 impl fmt::Display for Kopecks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&plain(self.0, 2))
     }
 }
 
-/// For programs: `-1234.500000`.
+/// Writes the amount for programs: `-1234.500000`.
 impl fmt::Display for Micro {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&plain(self.0, 6))
@@ -55,7 +55,7 @@ fn plain(units: i128, digits: usize) -> String {
 fn grouped(plain: &str, language: Language) -> String {
     let (group, point, minus) = match language {
         Language::En => (',', ".", "-"),
-        // A no-break space, and the typographic minus.
+        // Output has a no-break space and the typographic minus.
         _ => ('\u{a0}', ",", "\u{2212}"),
     };
     let (sign, digits) = match plain.strip_prefix('-') {

@@ -8,7 +8,7 @@ mod document;
 use self::document::{Color, Document, Font};
 use super::sheet::{Column, Row, Sheet, Table};
 
-/// A4, in points of 1/72 inch.
+/// The size of an A4 page, in points of 1/72 inch.
 const WIDTH: f32 = 595.0;
 const HEIGHT: f32 = 842.0;
 const LEFT: f32 = 48.0;
@@ -27,7 +27,7 @@ const GRAY: Color = [0x5f, 0x63, 0x68];
 const LINE: Color = [0xcc, 0xcc, 0xc6];
 const WARNING: Color = [0x8a, 0x4b, 0x00];
 
-/// How a text is drawn.
+/// The style in which a text is drawn.
 #[derive(Clone, Copy, Debug)]
 struct Style {
     size: f32,
@@ -53,7 +53,7 @@ impl Style {
     }
 }
 
-/// The PDF. `number` and `sha256` identify and verify it.
+/// Returns the PDF. `number` and `sha256` identify and verify it.
 pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
     let faces = Faces::new();
     let mut pages = Pages::new(&faces);
@@ -89,7 +89,7 @@ pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
     document.finish(&sheet.title, sheet.lang(), &keywords)
 }
 
-/// The fonts of a statement.
+/// The fonts that a statement uses.
 struct Faces {
     regular: Font,
     bold: Font,
@@ -146,7 +146,7 @@ impl Faces {
     }
 }
 
-/// Something to draw.
+/// A mark that is drawn on a page.
 #[derive(Debug)]
 enum Mark {
     /// A text at x, on the baseline y.
@@ -159,7 +159,7 @@ impl Mark {
     fn draw(&self, document: &mut Document<'_>) {
         match self {
             Self::Text(x, y, style, text) => {
-                // Index of the font in the document's list.
+                // The index of the font in the document's list of fonts.
                 let font = usize::from(style.bold);
                 document.text(font, style.size, style.color, *x, *y, text);
             }
@@ -173,7 +173,7 @@ struct Pages<'a> {
     faces: &'a Faces,
     done: Vec<Vec<Mark>>,
     page: Vec<Mark>,
-    /// Where the next mark goes.
+    /// The position of the next mark.
     y: f32,
 }
 
@@ -196,7 +196,7 @@ impl<'a> Pages<'a> {
         self.y += height;
     }
 
-    /// Whether `height` fits on this page. On an empty page everything counts as fitting.
+    /// Returns whether `height` fits on this page. On an empty page everything counts as fitting.
     fn has_room(&self, height: f32) -> bool {
         self.y + height <= BOTTOM || self.y <= TOP
     }
@@ -274,7 +274,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// A table row, wrapped into lines.
+/// A row of a table, wrapped into lines.
 struct Placed {
     style: Style,
     cells: Vec<Cell>,
@@ -352,7 +352,7 @@ fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
         some.map(|(_, width)| width).sum()
     };
     let (numbers, texts) = (of(true, &widths), of(false, &widths));
-    // Only if the numbers alone are wider than the page, they are wrapped too.
+    // Numbers are wrapped only if they alone are wider than the page.
     let left = (all - numbers).max(all / 4.0);
     for (column, width) in table.columns.iter().zip(&mut widths) {
         *width *= match column.right {

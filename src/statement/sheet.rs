@@ -27,7 +27,7 @@ pub(super) struct Sheet {
     pub(super) notes: Vec<String>,
 }
 
-/// A table. Its last column is an amount.
+/// A table, whose last column is an amount.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) title: &'static str,
@@ -38,14 +38,14 @@ pub(super) struct Table {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) heading: &'static str,
-    /// Aligned to the right: a column of numbers.
+    /// Whether the column is aligned to the right, as numbers are.
     pub(super) right: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) cells: Vec<String>,
-    /// A row with a sum of others.
+    /// Whether the row has a sum of others.
     pub(super) strong: bool,
 }
 
@@ -64,7 +64,7 @@ const fn number(heading: &'static str) -> Column {
 }
 
 impl Sheet {
-    /// The language's code.
+    /// Returns the code of the language.
     pub(super) const fn lang(&self) -> &'static str {
         match self.language {
             Language::En => "en",
@@ -93,7 +93,7 @@ impl Sheet {
     }
 }
 
-/// The texts of a language.
+/// Returns the texts of a language.
 struct Words {
     language: Language,
 }
@@ -299,7 +299,7 @@ impl Words {
         }
     }
 
-    /// A table's last row: the sum in its last column.
+    /// Returns a table's last row: the sum in its last column.
     fn total(&self, before: usize, amount: &Amount) -> Row {
         let mut cells = vec![String::new(); before];
         cells[0] = self.say("Итого", "Total").to_owned();

@@ -72,7 +72,7 @@ pub(super) fn closed() -> Document {
 }
 
 #[test]
-fn a_month_is_a_year_and_a_month() {
+fn month_is_parsed_as_year_and_month() {
     for text in ["2026-11", "1970-01", "9999-12"] {
         assert_eq!(text.parse::<Month>().unwrap().to_string(), text);
     }
@@ -120,12 +120,12 @@ fn json_statement_is_complete_and_sealed() {
         ("/spending/models/0/exact_rub", "1234.567891"),
         ("/spending/models/1/rub", "0.00"),
         ("/spending/exact_rub", "1234.570000"),
-        // 100.00 + 5000.00 − 7.00 − 3858.43
+        // 100.00 + 5000.00 − 7.00 − 3858.43 = 1234.57
         ("/closing/rub", "3858.43"),
         ("/spending/rub", "1234.57"),
         ("/spending/models_rounding_rub", "0.00"),
         ("/vat/percent", "20"),
-        // 1234.57 × 20 ÷ 120 = 205.761…
+        // The expected VAT is 1234.57 × 20 ÷ 120 = 205.761…
         ("/vat/rub", "205.76"),
     ] {
         let found = value.pointer(pointer).and_then(Value::as_str);
@@ -133,7 +133,7 @@ fn json_statement_is_complete_and_sealed() {
     }
     assert_eq!(value["closed"], true);
     assert_eq!(value.get("as_of"), None);
-    // Anybody can verify the hash: it is that of the answer without its last field.
+    // Anybody can verify the hash: it covers the answer without its last field.
     let sha256 = value["sha256"].as_str().unwrap();
     let unsealed = json.replace(&format!(",\"sha256\":\"{sha256}\""), "");
     let digest = Sha256::digest(unsealed);
@@ -191,7 +191,7 @@ fn month_is_closed_two_hours_after_its_end() {
 }
 
 #[test]
-fn csv_has_a_line_for_each_thing() {
+fn csv_statement_has_a_line_for_each_sum_and_entry() {
     let csv = closed().csv();
     let sums: Vec<&str> = csv
         .lines()

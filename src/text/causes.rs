@@ -4,13 +4,13 @@ use std::error::Error;
 
 use tollgate_ledger::contract::{BookError, LedgerError};
 
-/// The error and its causes, outermost first. An error whose text only repeats its cause is left out.
+/// Returns the error and its causes, outermost first. An error whose text only repeats its cause is left out.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
-        // The cause names the unreachable part and the reason.
+        // The next cause names the unreachable part and the reason, so this text adds nothing.
         if next.is_some() && says_only_out_of_reach(error) {
             continue;
         }

@@ -1,10 +1,10 @@
 //! Writes cells of CSV (RFC 4180).
 
-/// A cell that is safe to open in a spreadsheet: a text that would be a formula there gets an apostrophe before it;
-/// numbers are unchanged.
+/// Returns a cell that is safe to open in a spreadsheet: a text that would be a formula there gets an apostrophe
+/// before it; numbers are unchanged.
 pub(crate) fn shown(cell: &str) -> String {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    // Amounts, and distances of clocks.
+    // Numbers may begin with a sign, and are not formulas.
     let is_number = |text: &str| {
         let mut bytes = text.bytes();
         bytes.all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b':'))
@@ -15,7 +15,7 @@ pub(crate) fn shown(cell: &str) -> String {
     quoted(cell)
 }
 
-/// The cell, quoted if it needs quotes.
+/// Writes the cell, in quotes if it needs them.
 pub(crate) fn quoted(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", cell.replace('"', "\"\""))

@@ -20,7 +20,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The number that the path leads to: a JSON number, or a string that contains one.
+    /// Returns the number that the path leads to: a JSON number, or a string that contains one.
     ///
     /// # Errors
     /// If the text is not JSON, or there is no number at the end of the path.
@@ -81,7 +81,7 @@ impl fmt::Debug for Selector {
     }
 }
 
-/// Why a text is not a valid selector.
+/// The reason why a text is not a valid selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelectorError(&'static str);
 
@@ -93,14 +93,14 @@ impl fmt::Display for SelectorError {
 
 impl std::error::Error for SelectorError {}
 
-/// Why no number was found.
+/// The reason why no number was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectError {
     /// The text is not JSON.
     NotJson,
     /// A step found nothing, or a value of the wrong kind.
     Nothing {
-        /// The step, as written.
+        /// The step of the selector, as written.
         step: String,
     },
     /// The value at the end of the path is not a number.
@@ -219,7 +219,7 @@ fn items(value: &RawValue) -> Option<Vec<&RawValue>> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// A string without its quotes; any other value as written.
+/// Returns a string without its quotes; any other value as written.
 fn text(value: &RawValue) -> String {
     serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned())
 }
@@ -239,7 +239,7 @@ fn number(value: &RawValue) -> Option<Decimal> {
     }
 }
 
-/// The median; with an even count, the mean of the two in the middle.
+/// Returns the median; with an even count, the mean of the two in the middle.
 fn median(mut numbers: Vec<Decimal>) -> Option<Decimal> {
     numbers.sort();
     let upper = *numbers.get(numbers.len() / 2)?;

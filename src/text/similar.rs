@@ -2,7 +2,7 @@
 
 /// The nearest of the known words, if it is near enough.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // At most a third of the letters may differ, so a word of two letters must match.
+    // At most a third of the letters may differ. So a word of two letters has to match exactly.
     let most = word.chars().count() / 3;
     let shortened = |one: &str, other: &str| one.len() >= 4 && other.starts_with(one);
     known

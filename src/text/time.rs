@@ -48,7 +48,7 @@ pub(crate) fn rfc3339(ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// A time for people, at this offset from UTC: `23.11.2026 10:15 UTC`, or `23.11.2026 13:15 UTC+03:00`.
+/// Returns a time for people, at this offset from UTC: `23.11.2026 10:15 UTC`, or `23.11.2026 13:15 UTC+03:00`.
 pub(crate) fn for_people(ms: u64, utc_offset_minutes: i32) -> String {
     let zone = match utc_offset_minutes {
         0 => String::new(),
@@ -72,7 +72,7 @@ pub(crate) fn offset(minutes: i32) -> String {
     format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
 }
 
-/// The UTC date of a time: `2027-01-31`.
+/// Returns the UTC date of a time: `2027-01-31`.
 pub(crate) fn day(ms: u64) -> String {
     let mut text = rfc3339(ms);
     text.truncate("2027-01-31".len());
@@ -120,7 +120,7 @@ fn zone_ms(text: &str) -> Option<i64> {
     (hour <= 23 && minute <= 59 && rest.is_empty()).then_some(sign * (hour * 60 + minute) * 60_000)
 }
 
-/// A number of exactly `digits` digits, and the text after it.
+/// Returns a number of exactly `digits` digits, and the text after it.
 fn number(text: &str, digits: usize) -> Option<(i64, &str)> {
     let (number, rest) = text.split_at_checked(digits)?;
     if number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_time_agree() {
+    fn times_round_trip_as_text() {
         for (text, ms, shown) in [
             ("1970-01-01", 0, "1970-01-01T00:00:00Z"),
             ("2024-02-29", 1_709_164_800_000, "2024-02-29T00:00:00Z"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn times_for_people_are_local_and_name_their_offset() {
+    fn displayed_times_are_local_with_their_offset() {
         for (minutes, text) in [
             (0, "18.11.2026 11:06 UTC"),
             (180, "18.11.2026 14:06 UTC+03:00"),

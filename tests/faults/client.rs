@@ -1,4 +1,4 @@
-//! Callers that read to the end, and others.
+//! Callers of a case: some read to the end, others leave.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,7 +12,7 @@ use tollgate_layers::{call::Format, error::BoxError};
 
 use crate::vendor_log::{Call, VendorLog};
 
-/// Longer than any call of a case.
+/// A timeout that is longer than any call of a case.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// A key and its account.
@@ -35,11 +35,11 @@ pub struct Client {
 /// The result of a call.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// `None`: no head arrived.
+    /// The status; `None` if no head arrived.
     pub status: Option<StatusCode>,
     pub number: Option<String>,
     pub body: Bytes,
-    /// The body is complete.
+    /// Whether the body is complete.
     pub whole: bool,
 }
 
@@ -89,7 +89,7 @@ impl Client {
 
     /// Sends the call and reads its answer concurrently with the case.
     pub fn ask_in_background(&self, call: &Call) -> Asked {
-        // Registered at once, so that the case can wait for what the vendor receives of it.
+        // Registered at once, so that the case can wait until the vendor receives the call.
         self.vendor.register(call);
         let (client, call) = (self.clone(), call.clone());
         let mut task = JoinSet::new();
@@ -246,7 +246,7 @@ impl Open {
     pub async fn rest(mut self) -> Outcome {
         while self.ended.is_none() && self.frame().await {}
         let text = self.text();
-        // A stream may also end with an error inside.
+        // A stream may also end with an error event.
         let ends = ["[DONE]", "message_stop", "response.completed"];
         let last = !self.call.stream || ends.iter().any(|end| text.contains(end));
         let error = text.contains("\"error\"") && !text.contains("\"error\":null");

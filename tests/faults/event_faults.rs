@@ -67,7 +67,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// When the gateway dies.
+/// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// The charge is booked with its event, and the receiver does not have it yet.
@@ -131,7 +131,7 @@ impl Given {
             status,
             _receiver: receiver,
         };
-        // The event of the first payment.
+        // Waits until the event of the first payment is delivered.
         given.delivered().await;
         given
     }
@@ -233,7 +233,7 @@ fn number(post: &Post) -> u64 {
     post.data["number"].as_u64().unwrap()
 }
 
-/// A slightly lower amount.
+/// An amount that is slightly lower.
 fn below(rubles: &str) -> String {
     let micro = crate::verdict::micro(&json!(rubles)) - 1;
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)

@@ -23,7 +23,7 @@ use crate::{
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 /// A drain takes at most its 30 seconds, plus the delays of a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
-/// Number of open streams when a fault affects all of them.
+/// The number of open streams when a fault affects all of them.
 const STREAMS: usize = 50;
 
 pub fn cases() -> Vec<Case> {
@@ -114,7 +114,7 @@ async fn at_the_reserve(then: Then) -> Verdict {
 /// The hold exists, and the request is between the gateway and its vendor.
 async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).call_seconds(2).start().await;
-    // The calls that warm it up end just before the first kill.
+    // The calls that warm the gateway up end just before the first kill.
     world.stated(Bound::killed());
     warm_up(&world).await;
     let client = world.client(0);
@@ -239,13 +239,13 @@ pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdic
     } else {
         3
     };
-    // A hold whose gateway died before recording it lives for its whole time.
+    // If its gateway died before recording it, a hold lives until it expires.
     let world = plan.gateways(gateways).call_seconds(4).start().await;
     world.stated(Bound::killed());
     warm_up(&world).await;
     let load = world.load_until_told(12);
     for turn in 0..kills {
-        // A delay that is not synchronised with work that runs every second.
+        // The delay is chosen so that the kills do not coincide with work that runs every second.
         sleep(Duration::from_millis(350 + 37 * (turn as u64 % 11))).await;
         let gateway = world.gateway(turn % gateways);
         gateway.kill9();
@@ -280,7 +280,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
         open.read_tokens(5).await;
         opened.push(open);
         world.expect(&stream, Charge::Tokens(5));
-        // Nothing of the late answer was delivered.
+        // No part of the late answer was delivered.
         let plain = client.call(format).plain().gate(Gate::Head);
         asked.push(client.ask_in_background(&plain));
         world.vendor().wait_asked(&plain).await;
@@ -290,7 +290,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
     if gateways == 1 {
         sleep(Duration::from_secs(4)).await;
     } else {
-        // The other gateway expires the holds.
+        // The other gateway ends the expired holds.
         let expired = Instant::now() + Duration::from_secs(15);
         while held(&world, 1).await {
             assert!(Instant::now() < expired, "the holds do not expire: I8");
@@ -427,7 +427,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
         .says("cannot accept a connection", SOON)
         .await;
 
-    // No descriptor for the connection to the vendor either.
+    // No descriptor is left for the connection to the vendor either.
     let call = client.call(Format::Chat);
     world.vendor().register(&call);
     spare.write_all(&client.bytes(&call)).await.unwrap();

@@ -24,7 +24,7 @@ use crate::{
 const LEFT: [&str; 2] = ["tollgate_holds_open ", "tollgate_outbox_rows "];
 
 impl World {
-    /// Heals, drains, audits and compares.
+    /// Heals all faults, drains the gateways, runs the audits and compares.
     pub async fn verdict(mut self) -> Verdict {
         self.heal().await;
         for gateway in 0..self.gateways.len() {
@@ -38,7 +38,7 @@ impl World {
         }
         let mut problems = self.drained().await;
         let mut tally = compare(&self.facts().await, &bound);
-        // An expired hold is settled late: when nothing is held, a charge may still be on its way.
+        // A hold that expired is settled late: even if nothing is held, a charge may still arrive.
         let patience = Instant::now() + Duration::from_secs(3);
         while (tally.lost > 0 || !tally.problems.is_empty()) && Instant::now() < patience {
             sleep(Duration::from_millis(100)).await;
@@ -156,7 +156,7 @@ impl World {
                 Ok(lines) => format!("it has no end: {:?}", lines.last()),
                 Err(error) => error,
             };
-            // A ledger that has just returned may cut one off.
+            // A ledger that has just come back may cut a call off.
             assert!(Instant::now() < until, "export: {problem}");
             sleep(Duration::from_millis(100)).await;
         }
@@ -194,7 +194,7 @@ impl World {
         breaches
     }
 
-    /// Payments less charges equal the balance.
+    /// Checks that payments minus charges equal the balance.
     async fn balanced(&self) -> Vec<String> {
         let mut sums: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         for line in self.exported().await {

@@ -21,7 +21,7 @@ use crate::{
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Lifetime of a claim that is not renewed.
+/// The lifetime of a claim that is not renewed.
 const CLAIM: &str = "[idempotency]\nlease_seconds = 1\n";
 
 pub fn cases() -> Vec<Case> {
@@ -85,12 +85,12 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// When the gateway dies.
+/// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// The vendor is in the middle of its answer.
     Running,
-    /// Only the caller has the answer.
+    /// The caller has the answer, and nobody else has it yet.
     Ended,
     /// The call is charged, and its answer is not stored.
     Charged,
@@ -125,7 +125,7 @@ async fn started(plan: Plan) -> World {
         .await;
     warm_up(&world).await;
     key_with(&mut world, json!({ "idempotency": true })).await;
-    // Every gateway has loaded its scripts.
+    // These calls make every gateway load its scripts.
     for gateway in 0..gateways {
         let client = world.client(gateway);
         let outcome = client.ask(&client.call(Format::Chat).once()).await;
@@ -197,7 +197,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let redis = |then, needles| world.redis_proxy(0).trap(Way::Up, needles, then);
         let traps = match at {
             At::Running => Vec::new(),
-            // The vendor holds back whichever call arrives first, or both.
+            // Redis is held at whichever of these two commands arrives first, or at both.
             At::Ended => vec![
                 redis(Then::Hold, script("settle")),
                 redis(Then::Hold, answers_script("room")),
@@ -361,7 +361,7 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     let loaded = load.end().await;
     world.settled().await;
     let all = spent(0).await;
-    // Calls of dead gateways hold some of it until they expire.
+    // Some of the money may be held by calls of dead gateways until those holds expire.
     assert!(all > CEILING * 3 / 4, "{all}");
     world.note(format!(
         "{all} of {CEILING} micro-rubles, {} answered, {} refused",
@@ -409,7 +409,7 @@ async fn calls_at_once() -> Verdict {
     refused(1).await;
     let died = world.gateway(0).kill9();
     refused(1).await;
-    // Slots of the dead gateway's calls are freed: first one, then all.
+    // The slots of the dead gateway's calls are freed: first one of them, later all.
     let until = died + SOON;
     let client = world.client(1);
     while !client.ask(&client.call(Format::Chat)).await.answered() {
@@ -423,7 +423,7 @@ async fn calls_at_once() -> Verdict {
     }
     let running = open(1).await;
     refused(1).await;
-    // After its restart it has none either.
+    // After its restart, this gateway has no free slot either.
     world.vendor_proxy(0).reset();
     world.redis_proxy(0).reset();
     world.gateway(0).restart().await;
@@ -446,7 +446,7 @@ async fn calls_at_once() -> Verdict {
 /// A key's rate applies to all gateways together, and to the remaining ones: no permit is used twice, and a dead
 /// gateway's permits return when their time is over.
 async fn rates() -> Verdict {
-    // Burst, and rate per second.
+    // The burst, and the rate per second.
     const BURST: f64 = 200.0;
     const PER_SECOND: f64 = 20.0;
     let world = Plan::over(LedgerKind::Redis).gateways(3).start().await;
@@ -484,7 +484,7 @@ async fn rates() -> Verdict {
     world.round();
     let (left, took_left) = count(&[1, 2], 15).await;
     let (ideal, count_left) = (PER_SECOND * took_left, f64::from(left));
-    // Each gateway may have had 1/300 of the quota in memory.
+    // Each gateway may have kept 1/300 of the quota in memory.
     assert!(
         count_left <= ideal * 1.02 + 8.0 && count_left >= ideal * 0.9,
         "{left} answered in {took_left} s by those that are left"

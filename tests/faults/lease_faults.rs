@@ -20,7 +20,7 @@ use crate::{
     world::{LedgerKind, Plan, World},
 };
 
-/// Number of callers that keep a key busy.
+/// The number of callers that keep a key busy.
 const CALLERS: usize = 24;
 
 pub fn cases() -> Vec<Case> {
@@ -85,7 +85,7 @@ async fn leased(world: &World, gateway: usize) {
         let asked = world.admin(gateway, Method::GET, path, None).await;
         if let Ok((StatusCode::OK, answer)) = &asked {
             let leases = answer["leases"].as_array().into_iter().flatten();
-            // A lease of its own, from which it has granted holds.
+            // The gateway has a lease of its own, from which it has granted holds.
             if leases
                 .into_iter()
                 .any(|lease| lease["calls_rub"].is_string())
@@ -171,7 +171,7 @@ async fn copied_outbox() -> Verdict {
         .redis_proxy(0)
         .trap(Way::Up, script("turn"), Then::Hold);
     trap.sprung().await;
-    // Recorded, and not reported yet.
+    // By now the end is recorded in the outbox, but not reported to the ledger.
     sleep(Duration::from_millis(100)).await;
     world.gateway(0).kill9();
     world.gateway(1).kill9();

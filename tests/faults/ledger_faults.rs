@@ -34,7 +34,7 @@ const CLUSTER: LedgerKind = LedgerKind::Cluster {
     replicas: 0,
 };
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// Number of concurrent calls, and how many of them the money pays for.
+/// The number of concurrent calls, and how many of them the money pays for.
 const STORM: usize = 500;
 const PAID_FOR: usize = 10;
 /// The largest balance.
@@ -73,7 +73,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Three gateways, if the ledger supports several.
+/// Starts three gateways, if the ledger supports several.
 fn gateways_of(ledger: LedgerKind) -> usize {
     if ledger == LedgerKind::Sqlite { 1 } else { 3 }
 }
@@ -85,7 +85,7 @@ async fn start(ledger: LedgerKind) -> World {
         .await
 }
 
-/// Micro-rubles as an operator writes them.
+/// Writes micro-rubles as an operator writes rubles.
 fn rubles(micro: i64) -> String {
     MicroRub::new(micro).to_string()
 }
@@ -140,7 +140,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let Ok(Some(Ok((call, outcome)))) = ended else {
             panic!("{refused} are refused, and the others are served");
         };
-        // 403: the money exists, but is held.
+        // The status is 403, because the money exists but is held.
         assert_eq!(
             outcome.status,
             Some(StatusCode::FORBIDDEN),
@@ -183,7 +183,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
     }
     world.note(format!("{} of {STORM} served", served.len()));
 
-    // The returned money is sold to the last hold, and no hold ends with a loss.
+    // The returned money pays for more calls, down to the last hold, and no hold ends with a loss.
     let mut rest: JoinSet<bool> = JoinSet::new();
     for turn in 0..100 {
         let client = clients[turn % clients.len()].clone();
@@ -218,7 +218,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     let key = key_of(&world, Method::PATCH, Some(body)).await;
     let most = ceiling.max(micro(&key["spent_rub"]) + micro(&key["held_rub"]));
     load.has_refused(1).await;
-    // And some calls that must not be served.
+    // The load includes calls that must not be served.
     sleep(Duration::from_millis(200)).await;
     let loaded = load.end().await;
     world.settled().await;
@@ -229,7 +229,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     );
     for gateway in 0..gateways_of(ledger) {
         let client = world.client(gateway);
-        // Holds more than may be left.
+        // Such a call may need more than is left.
         let call = client.call(Format::Messages).tokens(4000);
         let outcome = client.ask(&call).await;
         assert!(outcome.refused(), "{outcome:?}");
@@ -271,7 +271,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
         .map(|turn| {
             let client = world.client(turn % gateways);
             let call = any_call(&client, turn);
-            // The old price or the new one: see below.
+            // Either price is right for these calls: see below.
             world.expect(&call, Charge::Any);
             (client, call)
         })
@@ -304,7 +304,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     }
     let served: usize = storm.join_all().await.into_iter().sum();
     assert_eq!(served, calls.len(), "a change of prices refuses nobody");
-    // In full, at the earlier price.
+    // Running calls are charged in full, at the earlier price.
     running.end(&world).await;
     for call in later {
         let line = world.line_of(&call).await;
@@ -449,7 +449,7 @@ async fn outbox_full() -> Verdict {
         if dead {
             world.redis().kill();
         } else {
-            // The server accepts connections, but answers nothing.
+            // The server accepts connections but answers nothing.
             few("1").await;
         }
         for running in running {
@@ -477,7 +477,7 @@ fn write_alone(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Number of recorded calls in the outbox's file and its log.
+/// The number of recorded calls in the outbox's file and its log.
 fn intents(path: &Path) -> usize {
     let files = beside(path);
     let texts = files.iter().map(PathBuf::as_path).chain([path]);
@@ -494,7 +494,7 @@ async fn outbox_damaged() -> Verdict {
     let path = world.dir().join("outbox-0.db");
     let before = intents(&path);
     let calls = midway(&world, &world.client(0)).await;
-    // Shorter calls leave no row.
+    // Only calls that run this long leave a row in the file.
     let written = async {
         while intents(&path) <= before {
             sleep(Duration::from_millis(5)).await;
@@ -514,7 +514,7 @@ async fn outbox_damaged() -> Verdict {
     let mut flips = 0;
     for at in 0..whole.len() - needle.len() {
         if whole[at..].starts_with(needle) {
-            // In every copy: some rows were rewritten.
+            // Every copy is changed, because some rows were rewritten.
             flipped[at + 1] ^= 1;
             flips += 1;
         }
@@ -670,7 +670,7 @@ fn bound_by_modes() -> Result<&'static str, String> {
     }
 }
 
-/// A read-only file is refused at the start. An open file stays open, whatever its mode becomes.
+/// A read-only file is refused at the start. An open file stays open, even if its mode changes.
 async fn sqlite_read_only() -> Verdict {
     let shell = match bound_by_modes() {
         Ok(shell) => shell,

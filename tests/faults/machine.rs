@@ -25,7 +25,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// In the folder of the gateways' files.
+    /// A file in the folder of the gateways' files.
     pub(crate) fn watch(dir: &Path) -> Self {
         let (longest_us, enough) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let mut file = File::create(dir.join("machine")).unwrap();

@@ -139,7 +139,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// When the gateway dies.
+/// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// The provider has not received the request.
@@ -158,7 +158,7 @@ enum At {
     Charged,
 }
 
-/// When the gateway dies that takes a refund off.
+/// The time at which the gateway dies that takes a refund off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refunding {
     /// The provider has reported the refund, and the gateway has no answer.
@@ -270,7 +270,7 @@ impl Given {
         }
     }
 
-    /// Number of booked charges of saved cards; each is booked once.
+    /// The number of booked charges of saved cards; each is booked once.
     async fn charges_booked(&self) -> i64 {
         let charges = self.shop.charges();
         let lines = self.world.exported().await;
@@ -286,7 +286,7 @@ impl Given {
         i64::try_from(booked.len()).unwrap()
     }
 
-    /// Number of events for an entry, once there is one.
+    /// The number of events for an entry, once there is one.
     async fn events_of(&self, entry: &str) -> usize {
         let until = Instant::now() + SOON;
         loop {
@@ -306,7 +306,7 @@ fn id(payment: &Value) -> &str {
     payment["id"].as_str().unwrap()
 }
 
-/// The provider's id.
+/// The provider's id of the payment.
 fn of(payment: &Value) -> &str {
     payment["payment"].as_str().unwrap()
 }
@@ -361,7 +361,7 @@ async fn late(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The refund comes first, and both twice.
+/// The refund is notified first, and both are notified twice.
 async fn reordered(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     let payment = given.asked_for().await;
@@ -451,7 +451,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
             }
             At::Asked | At::Charged => unreachable!("these are of saved cards"),
             At::State => {
-                // The answer that the top-up is booked, and then its record.
+                // The trap catches the ledger's answer to the top-up, and then the record of it.
                 let booked =
                     world
                         .redis_proxy(0)
@@ -571,7 +571,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
         trap.open();
         world.gateway(0).restart().await;
         world.ready(0, SOON).await;
-        // An unrecorded refund is notified until it is answered.
+        // The provider repeats the notification of an unrecorded refund until it is answered.
         if comes_again || at == Refunding::Fetched {
             given.tell_until_done(0, &told).await;
         }
@@ -707,12 +707,12 @@ async fn promoted_behind() -> Verdict {
     given.world.verdict().await
 }
 
-/// The same, while a gateway that has read the top-up's event from the old primary is about to number it. The event
-/// that the new primary lacks is emitted once, when the top-up is booked again.
+/// As [`promoted_behind`], while a gateway that has read the top-up's event from the old primary is about to number it.
+/// The event that the new primary lacks is emitted once, when the top-up is booked again.
 async fn promoted_behind_an_event() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
-    // Earlier events have their numbers.
+    // By now earlier events have their numbers.
     for gateway in 0..2 {
         let path = "/admin/v1/events";
         told(&given.world, gateway, Method::GET, path, None).await;

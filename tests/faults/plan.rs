@@ -7,15 +7,15 @@ use crate::{support::config::ConfigText, world::World};
 /// The kind of ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LedgerKind {
-    /// A file; one gateway.
+    /// A ledger in a file, with one gateway.
     Sqlite,
-    /// One server, behind a proxy for each gateway.
+    /// A ledger in one Redis server, behind a proxy for each gateway.
     Redis,
     /// A server and its replica, behind proxies that lead to the primary.
     RedisReplica,
     /// A primary, its replica and three Sentinels, which gateways query; without proxies.
     Sentinel,
-    /// Without proxies.
+    /// A Redis ledger without proxies.
     Cluster { primaries: usize, replicas: usize },
 }
 
@@ -93,7 +93,7 @@ impl Plan {
         self
     }
 
-    /// Maximum number of open files of a gateway.
+    /// The maximum number of open files of a gateway.
     pub fn nofile(self, files: u64) -> Self {
         self.shells(&[&format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
     }
@@ -116,7 +116,7 @@ impl Plan {
         self
     }
 
-    /// Maximum duration of the drain.
+    /// The maximum duration of the drain.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -35,7 +35,7 @@ struct Running {
 }
 
 impl GatewayProcess {
-    /// Starts it and waits until it serves.
+    /// Starts the process and waits until it serves.
     pub async fn start(
         index: usize,
         config: PathBuf,
@@ -89,7 +89,7 @@ impl GatewayProcess {
         running.served
     }
 
-    /// Kills it, and returns when.
+    /// Kills the process, and returns the time.
     pub fn kill9(&self) -> Instant {
         let at = self.served().kill();
         self.deaths.lock().unwrap().push(at);
@@ -143,12 +143,12 @@ impl GatewayProcess {
         }
     }
 
-    /// Times when it was killed or failed.
+    /// The times at which the process was killed or failed.
     pub fn deaths(&self) -> Vec<Instant> {
         self.deaths.lock().unwrap().clone()
     }
 
-    /// Address of operators, while it runs.
+    /// The address of operators, while it runs.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.running()?.admin
     }

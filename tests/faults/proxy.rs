@@ -25,9 +25,9 @@ use tokio::{
 /// Direction of bytes through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the client to the server.
+    /// From the client to the server: requests.
     Up,
-    /// The server's answers.
+    /// From the server to the client: answers.
     Down,
 }
 
@@ -40,7 +40,7 @@ impl Way {
     }
 }
 
-/// Treatment of the bytes of one direction, on every connection.
+/// The treatment of the bytes of one direction, on every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Pass,
@@ -54,10 +54,10 @@ pub enum Flow {
     CutAfter(u64),
 }
 
-/// Action when a trap's needle passes.
+/// The action when the needle of a trap passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Forwards the needle, and reports it.
+    /// The needle is forwarded and reported.
     Tell,
     /// Holds the needle in the proxy with everything after it, until [`Trap::open`].
     Hold,
@@ -67,13 +67,13 @@ pub enum Then {
     LoseAnswer,
     /// Forwards it, and resets the connection after this many bytes of the answer.
     CutAnswer(u64),
-    /// Drops the needle and resets the connection.
+    /// The needle is dropped and the connection reset.
     Reset,
 }
 
-/// The head of an HTTP answer.
+/// A needle that is the head of an HTTP answer.
 pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
-/// The head of a call.
+/// A needle that is the head of a call.
 pub const REQUEST: &[u8] = b"POST /";
 
 /// Needles for a script of the Redis ledger in a command: its hash, for servers from 7.0 on and for older ones.
@@ -242,7 +242,7 @@ impl Proxy {
         }
     }
 
-    /// Number of open connections.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -333,7 +333,7 @@ impl Shared {
         sprung
     }
 
-    /// Length of the longest needle of this direction.
+    /// The length of the longest needle of this direction.
     fn needle_len(&self, way: Way) -> usize {
         let traps = self.traps.lock().unwrap();
         let needles = traps.iter().filter(|trap| trap.way == way);
@@ -401,14 +401,14 @@ async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
 /// Faults of one connection.
 struct Link {
     id: u64,
-    /// Number of resets when the connection began.
+    /// The number of resets when the connection began.
     resets: u64,
     doors: Mutex<[Door; 2]>,
     /// The client has gone, so bytes to it are not received.
     left: AtomicBool,
 }
 
-/// State of one direction after a trap.
+/// The state of one direction after a trap.
 #[derive(Clone)]
 enum Door {
     Open,
@@ -448,7 +448,7 @@ async fn pump(
     mut to: WriteHalf<'_>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
-    // The end of earlier pieces, because a needle may span two pieces.
+    // The last bytes of earlier pieces, because a needle may span two pieces.
     let mut tail: Vec<u8> = Vec::new();
     let mut left_to_cut = None;
     let mut flow = shared.flows[way as usize].subscribe();

@@ -276,7 +276,7 @@ async fn answers_lost() -> Verdict {
             let trap = world.redis_proxy(0).trap(Way::Up, script("reserve"), then);
             let outcome = client.ask(&call).await;
             trap.sprung().await;
-            // The ledger gives the same answer to a repetition: that hold may be used.
+            // The ledger gives the same answer to a repetition, so a later attempt may use that hold.
             if outcome.answered() {
                 world.expect(&call, Charge::Full);
             } else {
@@ -399,7 +399,7 @@ impl SmallDisk {
         self.0.path()
     }
 
-    /// Uses all the remaining space.
+    /// Fills the disk of the Redis server.
     fn fill(&self) {
         let mut file = fs::File::create(self.filler()).unwrap();
         while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
@@ -453,7 +453,7 @@ async fn aof_disk_full() -> Verdict {
     fs::remove_file(disk.filler()).unwrap();
     all_serve(&world).await;
     world.settled().await;
-    // The server's file is complete.
+    // After this restart the server's file is complete.
     world.redis().restart().await;
     all_serve(&world).await;
     world.note(format!("{served} calls served before it noticed"));
@@ -479,7 +479,7 @@ async fn aof_truncated() -> Verdict {
         .unwrap();
     let file = fs::OpenOptions::new().write(true).open(file).unwrap();
     let whole = file.metadata().unwrap().len();
-    // In the middle of a command.
+    // The file is cut in the middle of a command.
     file.set_len(whole * 2 / 3 + 1).unwrap();
     drop(file);
     world.redis().restart().await;

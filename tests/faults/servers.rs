@@ -59,7 +59,7 @@ impl Servers {
     }
 }
 
-/// Address of a server, as a proxy's target.
+/// The address of a server, as a proxy's target.
 pub fn address_of(server: &RedisServer) -> SocketAddr {
     ([127, 0, 0, 1], server.port()).into()
 }

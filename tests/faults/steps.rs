@@ -29,7 +29,7 @@ use crate::{
 pub const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
 /// A gateway waits half a second for each answer of its ledger, at most twice; the rest is for a busy machine.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-/// Time in which a process has noticed, started or ended.
+/// The time in which a process has noticed, started or ended.
 pub const SOON: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -70,7 +70,7 @@ pub async fn midway(world: &World, client: &Client) -> Midway {
 }
 
 impl Midway {
-    /// Lets them end completely; whatever the ledger does, they are charged in full.
+    /// Lets the calls end completely; they are charged in full even if the ledger fails.
     pub async fn end(self, world: &World) -> Vec<Call> {
         for (call, _) in &self.0 {
             world.vendor().open_gate(call);

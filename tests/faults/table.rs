@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::verdict::Verdict;
 
-/// Maximum number of concurrent cases, and at most the number of cores: each case has several processes.
+/// The maximum number of concurrent cases, and at most the number of cores: each case has several processes.
 const AT_ONCE_MAX: usize = 3;
 const QUICK_LIMIT: Duration = Duration::from_secs(90);
 const LONG_LIMIT: Duration = Duration::from_secs(900);

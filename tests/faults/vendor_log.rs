@@ -24,7 +24,7 @@ use tollgate_layers::{call::Format, text_size::TextSize};
 pub enum Gate {
     /// Before the first byte of its answer's body, and so before the gateway sends its head.
     Head,
-    /// After this many tokens.
+    /// After this many tokens of the answer.
     Token(u64),
     /// After the usage, before the event that ends the stream.
     Last,
@@ -55,7 +55,7 @@ pub struct Call {
     pub once: bool,
 }
 
-/// Smallest number of tokens in a call's text.
+/// The smallest number of tokens in a call's text.
 const TEXT_TOKENS_MIN: u64 = 50;
 /// Text tokens of a call that holds as much as the others.
 const TEXT_TOKENS_SAME: u64 = 600;
@@ -65,13 +65,13 @@ const MESSAGE_TOKENS: u64 = 4;
 pub(crate) const TOKEN: &str = "777";
 
 impl Call {
-    /// Not streamed.
+    /// The call is not streamed.
     pub fn plain(mut self) -> Self {
         self.stream = false;
         self
     }
 
-    /// Number of output tokens; default 10.
+    /// The number of output tokens; default 10.
     pub fn tokens(mut self, tokens: u64) -> Self {
         self.tokens = tokens;
         self
@@ -106,13 +106,13 @@ impl Call {
         self
     }
 
-    /// Adds an idempotency key of its own.
+    /// The call has an idempotency key of its own.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
     }
 
-    /// Holds as much as all others of its kind, whatever its id.
+    /// Makes the call hold as much as all others of its kind, with any id.
     pub fn same_hold(mut self) -> Self {
         self.same_hold = true;
         self
@@ -123,7 +123,7 @@ impl Call {
         input_of(self.id)
     }
 
-    /// Cost of the call with this many output tokens, in micro-rubles.
+    /// The cost of the call with this many output tokens, in micro-rubles.
     pub fn cost(&self, output: u64) -> i64 {
         let (input_rate, output_rate) = match self.format {
             Format::Chat | Format::Responses => (100, 200),
@@ -132,7 +132,7 @@ impl Call {
         i64::try_from(self.input() * input_rate + output * output_rate).unwrap()
     }
 
-    /// Cost of the call if it ends normally, in micro-rubles.
+    /// The cost of the call if it ends normally, in micro-rubles.
     pub fn full_cost(&self) -> i64 {
         self.cost(self.tokens)
     }
@@ -295,7 +295,7 @@ impl Call {
         format!("@{}:{what}@", self.id)
     }
 
-    /// Text in an answer that shows that a token of it has passed.
+    /// The text in an answer that shows that a token of it has passed.
     pub fn token_mark(&self) -> String {
         let field = match self.caller {
             Format::Chat => "content",
@@ -319,15 +319,15 @@ pub fn id_of(input: u64) -> Option<u64> {
 #[derive(Clone, Debug)]
 pub struct Served {
     pub call: Call,
-    /// Number of requests to a vendor.
+    /// The number of requests to a vendor.
     pub asked: u32,
-    /// When each token was written to the gateway's socket.
+    /// The time at which each token was written to the gateway's socket.
     pub tokens: Vec<Instant>,
     /// Responses: whether the end of the text was reported.
     pub said: bool,
-    /// When the usage was written.
+    /// The time at which the usage was written.
     pub told: Option<Instant>,
-    /// When the client sent the call.
+    /// The time at which the client sent the call.
     pub sent: Instant,
     gate: Arc<Notify>,
 }
@@ -344,7 +344,7 @@ struct Inner {
 
 struct Shared {
     calls: Mutex<BTreeMap<u64, Served>>,
-    /// Bytes of a connection that may be the beginning of a mark.
+    /// The bytes of a connection that may be the beginning of a mark.
     begun: Mutex<HashMap<(usize, u64), Vec<u8>>>,
     news: watch::Sender<u64>,
 }
@@ -370,7 +370,7 @@ impl VendorLog {
         self.0.server.address()
     }
 
-    /// Number of answers being sent now.
+    /// The number of answers being sent now.
     pub fn open(&self) -> usize {
         self.0.server.open()
     }
@@ -426,7 +426,7 @@ impl VendorLog {
         self.0.shared.lock().get(&call.id).cloned()
     }
 
-    /// Tokens of a call that were written to its gateway.
+    /// The tokens of a call that were written to its gateway.
     pub fn served(&self, call: &Call) -> u64 {
         self.of(call).map_or(0, |served| served.tokens.len() as u64)
     }
@@ -436,7 +436,7 @@ impl VendorLog {
         self.of(call).is_some_and(|served| served.told.is_some())
     }
 
-    /// Number of requests to a vendor for it.
+    /// The number of requests to a vendor for it.
     pub fn asked(&self, call: &Call) -> u32 {
         self.of(call).map_or(0, |served| served.asked)
     }
@@ -545,7 +545,7 @@ impl Shared {
                 served.said = true;
             } else {
                 served.told.get_or_insert(now);
-                // An answer that is not a stream includes its usage.
+                // A plain answer includes its usage.
                 if !served.call.stream {
                     served.tokens = (0..served.call.tokens).map(|_| now).collect();
                 }

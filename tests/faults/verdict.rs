@@ -15,9 +15,9 @@ pub struct Bound {
     pub stated: String,
     /// A call may be lost if its usage was reported at most this long before its gateway died.
     pub ends: Duration,
-    /// Text of a running call may be uncharged if it is at most this old when its gateway dies.
+    /// The text of a running call may be uncharged if it is at most this old when its gateway dies.
     pub text: Duration,
-    /// This many calls may be lost, whatever their age.
+    /// The bound: this many calls may be lost, of any age.
     pub lost_max: usize,
 }
 
@@ -30,7 +30,7 @@ pub(crate) const BUSY: Duration = Duration::from_millis(40);
 const BUSY_TIMER: Duration = Duration::from_millis(500);
 
 impl Bound {
-    /// Everything that the vendor reported is booked.
+    /// The bound: everything that the vendor reported is booked.
     pub fn nothing_lost() -> Self {
         Self {
             stated: "nothing".to_owned(),
@@ -65,8 +65,8 @@ impl Bound {
         self.ends + self.text > Duration::ZERO
     }
 
-    /// The same on a machine where processes were measured to run this late: a process that waits for the disk waits
-    /// for earlier work, and then for its own.
+    /// Returns the bound for a machine where processes were measured to run this late: a process that waits for the disk
+    /// waits for earlier work, and then for its own.
     pub fn on_a_machine(mut self, late: Duration) -> Self {
         let more = (2 * late).saturating_sub(BUSY);
         for bound in [&mut self.ends, &mut self.text] {
@@ -77,7 +77,7 @@ impl Bound {
         self
     }
 
-    /// At most this many calls, and the reason.
+    /// The bound: at most this many calls, and the reason.
     pub fn lost(max: usize, stated: &str) -> Self {
         Self {
             stated: stated.to_owned(),
@@ -90,12 +90,12 @@ impl Bound {
 /// The expected charge of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Everything that the vendor reported.
+    /// The charge is everything that the vendor reported.
     Full,
-    /// The input and this many output tokens.
+    /// The charge is the input and this many output tokens.
     Tokens(u64),
     Nothing,
-    /// Any amount up to everything.
+    /// The charge is any amount up to everything.
     Any,
 }
 
@@ -108,7 +108,7 @@ pub struct Line {
     pub end: String,
     pub input: u64,
     pub output: u64,
-    /// Cost of the call, in micro-rubles.
+    /// The cost of the call, in micro-rubles.
     pub cost: i64,
     pub charged: i64,
     pub loss: i64,
@@ -136,7 +136,7 @@ impl Line {
     }
 }
 
-/// Rubles in micro-rubles.
+/// Converts rubles to micro-rubles.
 pub fn micro(rubles: &Value) -> i64 {
     let text = rubles
         .as_str()
@@ -149,14 +149,14 @@ pub fn micro(rubles: &Value) -> i64 {
 pub struct Facts {
     pub served: Vec<Served>,
     pub lines: Vec<Line>,
-    /// When each gateway died.
+    /// The time at which each gateway died.
     pub deaths: Vec<Vec<Instant>>,
     /// Times when something died that every gateway needs.
     pub faults: Vec<Instant>,
     pub expected: BTreeMap<u64, Charge>,
 }
 
-/// Result of the comparison.
+/// The result of the comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Calls that reached a vendor.
@@ -167,7 +167,7 @@ pub struct Tally {
     pub double: usize,
     /// How long before the death the oldest lost call had ended.
     pub oldest_end: Option<Duration>,
-    /// Age of the oldest uncharged text at the death.
+    /// The age of the oldest uncharged text at the death.
     pub oldest_text: Option<Duration>,
     pub problems: Vec<String>,
 }
@@ -237,7 +237,7 @@ fn one(
         .chain(&facts.faults)
         .filter(|at| **at >= served.sent)
         .min();
-    // Reported after the death counts as reported at the death.
+    // An end reported after the death counts as reported at the death.
     let age = |at: Instant| death.map(|death| death.saturating_duration_since(at));
     let ended_before = served.told.and_then(age);
     let excused = bound.ends > Duration::ZERO && ended_before.is_some_and(|age| age <= bound.ends);
@@ -269,7 +269,7 @@ fn one(
     }
 
     let most = match served.asked {
-        // The client left while the request was on its way: whether the vendor has read it is unknown.
+        // The client left while its request was on its way, so it is unknown whether the vendor has read it.
         0 if lines.iter().all(|line| line.end == "client_left") => call.cost(0),
         0 => 0,
         _ if told => call.full_cost(),
@@ -313,7 +313,7 @@ pub struct Verdict {
     pub calls: usize,
     pub lost: usize,
     pub double: usize,
-    /// How often a balance, or its free part, was negative.
+    /// The interval at which a balance, or its free part, was negative.
     pub negative: usize,
     /// The stated bound.
     pub bound: String,
@@ -419,7 +419,8 @@ pub async fn proves_itself() -> Verdict {
     }];
     let (none, killed, expect) = (Bound::nothing_lost(), Bound::killed(), Charge::Tokens(3));
     let (twice, nothing) = ([full.clone(), full.clone()].concat(), Vec::new());
-    // name, usage before the death, age of each of the 10 tokens (`None`: not sent), lines, bound, expected, right?
+    // Columns: name, usage before the death, age of each of the 10 tokens (`None`: not sent), lines, bound, expected,
+    // whether the verdict is right.
     for (name, told, tokens, lines, bound, expected, right) in [
         ("whole", ago(ms(9)), Some(ms(9)), &full, &none, None, true),
         (

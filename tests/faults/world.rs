@@ -150,7 +150,7 @@ impl World {
         &self.gateways[index]
     }
 
-    /// Between the clients and a gateway.
+    /// The proxy between the clients and a gateway.
     pub fn client_proxy(&self, index: usize) -> &Proxy {
         &self.fronts[index]
     }
@@ -160,12 +160,12 @@ impl World {
         !self.redis_proxies.is_empty()
     }
 
-    /// Between a gateway and its one Redis server.
+    /// The proxy between a gateway and its one Redis server.
     pub fn redis_proxy(&self, index: usize) -> &Proxy {
         &self.redis_proxies[index]
     }
 
-    /// Between a gateway and the vendor.
+    /// The proxy between a gateway and the vendor.
     pub fn vendor_proxy(&self, index: usize) -> &Proxy {
         &self.vendor_proxies[index]
     }
@@ -361,7 +361,7 @@ impl Drop for World {
         for gateway in &self.gateways {
             gateway.end();
         }
-        // The case did not reach its verdict.
+        // The case ended before it reached a verdict.
         if !self.judged {
             println!("{}", self.logs());
         }

@@ -35,7 +35,7 @@ fn readable(answer: &Answer) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn no_page_may_use_a_key_unless_its_origin_is_allowed() {
+async fn web_page_can_use_a_key_only_if_its_origin_is_allowed() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -19,13 +19,13 @@ use crate::{
     responses,
 };
 
-/// Bytes of a prompt per token.
+/// The bytes of a prompt per token.
 const TOKEN_BYTES: usize = 4;
-/// Shortest prompt that any vendor caches.
+/// The shortest prompt that any vendor caches.
 const CACHED_BYTES_MIN: usize = 1024 * TOKEN_BYTES;
 /// Granularity of automatic caches.
 const PIECE_BYTES: usize = 128 * TOKEN_BYTES;
-/// Maximum number of blocks between an earlier mark and one of the request.
+/// The maximum number of blocks between an earlier mark and one of the request.
 const LOOKBACK: usize = 20;
 const TURNS: usize = 10;
 
@@ -47,9 +47,9 @@ enum Vendor {
 /// The vendor's cache, and the bytes of all requests: in total, and cached ones.
 #[derive(Default)]
 struct Cache {
-    /// Complete prompts, for automatic caches.
+    /// The vendor caches complete prompts automatically.
     prompts: Vec<String>,
-    /// Prefixes that end at a mark.
+    /// The vendor caches prefixes that end at a mark.
     marked: HashSet<String>,
     found: Vec<(usize, usize)>,
 }
@@ -96,7 +96,7 @@ impl Cache {
         (cached, written.saturating_sub(cached))
     }
 
-    /// Share of cached bytes, in thousandths.
+    /// The share of cached bytes, in thousandths.
     fn share(&self) -> usize {
         let [all, cached] = self
             .found
@@ -349,7 +349,7 @@ async fn a_growing_conversation_is_read_from_the_cache_of_every_vendor() {
 }
 
 #[tokio::test]
-async fn calls_of_a_session_have_one_key_where_the_vendor_takes_it() {
+async fn calls_of_a_session_share_one_prompt_cache_key() {
     let keys = |sent: &[Received]| -> HashSet<String> {
         let keys = sent
             .iter()
@@ -387,7 +387,7 @@ async fn calls_of_a_session_have_one_key_where_the_vendor_takes_it() {
 }
 
 #[tokio::test]
-async fn an_operator_may_have_no_marks_placed() {
+async fn operator_can_disable_cache_marks() {
     let setup = Setup::default().edit(
         "output_tokens_max",
         "cache_marks = \"never\"\noutput_tokens_max",
@@ -400,7 +400,7 @@ async fn an_operator_may_have_no_marks_placed() {
 
 /// Cache writes by the gateway's marks cost more than other input, but at most what is held.
 #[tokio::test]
-async fn a_prompt_that_our_marks_write_to_the_cache_costs_at_most_what_was_held() {
+async fn prompt_cached_by_the_gateways_marks_costs_at_most_its_hold() {
     let setup = Setup::default().edit("cache_write = \"5\"", "cache_write = \"12.5\"");
     let world = setup.start().await;
     let key = world.key().await;

@@ -91,7 +91,7 @@ fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
     assert_eq!(reserve(&mut book, 2, 60, before), Ok(10));
     assert_eq!(reserve(&mut book, 3, 11, before), Err(under(today, 10, 60)));
 
-    // A millisecond later nothing is spent, and 60 are available.
+    // A millisecond later the day's spending is zero, and 60 are free.
     assert_eq!(
         reserve(&mut book, 3, 41, midnight),
         Err(under(tomorrow, 40, 60))
@@ -116,7 +116,7 @@ fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
 }
 
 #[test]
-fn a_month_begins_with_its_first_day() {
+fn monthly_spending_resets_on_the_first_day() {
     let ceilings = Ceilings {
         total: Some(micro(400)),
         month: Some(micro(150)),
@@ -214,7 +214,7 @@ async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     }
     assert_eq!((granted.len(), refusals), (PAID_FOR, 93));
     for n in granted {
-        // Each call costs more than its hold: exactly the rest of the day's money is charged.
+        // Each call costs more than its hold, so exactly the rest of the day's money is charged.
         ledger.settle(&settlement(n, "k1", 11)).await.unwrap();
     }
     let view = ledger.key(&key).await.unwrap();
@@ -370,7 +370,7 @@ async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_u
             assert!(text.contains(word) && text.contains(" 00:00 UTC"), "{text}");
             change(&world, &key, json!({ field: null })).await;
         }
-        // If both are used up, the answer names the longer one; without either the key may call again.
+        // If both ceilings are used up, the answer names the longer one; without either the key may call again.
         let both = json!({ "ceiling_month_rub": "0.0001", "ceiling_day_rub": "0.0001" });
         change(&world, &key, both).await;
         let answer = world.chat(&key, &Op::Chat.body("x")).await;

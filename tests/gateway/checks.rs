@@ -57,7 +57,7 @@ pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -
 
     let challenge = (status == 401).then_some("Bearer");
     assert_eq!(header("www-authenticate"), challenge, "{what}");
-    // A retry is useless, except when running calls may return money.
+    // A retry helps only if running calls may return money.
     let useless = code == "model_not_found" || (status < 500 && status != 429);
     let held = code == "insufficient_balance"
         && !answer.text().contains(" 0,00\u{a0}₽. ")
@@ -112,7 +112,7 @@ pub async fn cost_nothing(what: &str, world: &World, key: &Key, answer: &Answer)
     assert_eq!(receipt.status, 404, "{what}: {receipt:?}");
 }
 
-/// A decimal string as a number.
+/// Parses a decimal string to a number.
 pub fn decimal(value: &Value) -> Decimal {
     let text = value
         .as_str()
@@ -121,14 +121,14 @@ pub fn decimal(value: &Value) -> Decimal {
         .unwrap_or_else(|error| panic!("{value} is no decimal: {error}"))
 }
 
-/// Decimal rubles as micro-rubles.
+/// Parses decimal rubles to micro-rubles.
 pub fn micro(rubles: &Value) -> i64 {
     let micro = decimal(rubles) * Decimal::from(1_000_000);
     assert!(micro.is_integer(), "{rubles} is finer than a micro-ruble");
     micro.to_i64().unwrap()
 }
 
-/// Micro-rubles as decimal rubles, for requests.
+/// Writes micro-rubles as decimal rubles, for requests.
 pub fn rubles(micro: i64) -> String {
     Decimal::new(micro, 6).to_string()
 }

@@ -54,7 +54,7 @@ async fn failed_audit_request_does_not_exit_as_a_breach() {
 }
 
 #[tokio::test]
-async fn a_ledger_out_of_reach_is_69() {
+async fn unreachable_ledger_exits_with_69() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     world.key().await;

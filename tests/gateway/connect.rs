@@ -226,7 +226,7 @@ async fn generated_script_calls_the_first_model_of_its_kind() {
 }
 
 #[tokio::test]
-async fn no_client_file_has_a_key_and_each_marks_its_place() {
+async fn client_files_contain_a_placeholder_and_never_a_key() {
     let world = setup().start().await;
     world.key().await;
     for client in CLIENTS {
@@ -337,7 +337,7 @@ async fn calls_without_prices_are_served_without_a_cost() {
 }
 
 #[tokio::test]
-async fn claude_codes_aliases_are_the_models_that_bear_their_names() {
+async fn claude_codes_aliases_are_the_models_with_those_names() {
     let world = setup()
         .edit("id = \"messages\"", "id = \"acme/Claude-Haiku-9\"")
         .start()

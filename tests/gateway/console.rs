@@ -307,7 +307,7 @@ async fn first_day(world: &World) {
         made.contains("The account was created.") && made.contains("Acme &#38; Co"),
         "{made}"
     );
-    // One id for the payment, and another one for the correction.
+    // The payment has one id, the correction another.
     let mut ids = made.split("value=\"console-").skip(1).map(|id| &id[..16]);
     assert_ne!(ids.next().unwrap(), ids.next().unwrap());
     let page = "/console/accounts/acme";
@@ -431,7 +431,7 @@ async fn first_day(world: &World) {
         );
         assert!(overview.contains(&row), "{row}: {overview}");
     }
-    // One row of each table, for an hour, a day and a month, unless one of them has just ended.
+    // Each table has one row, for the hour, the day and the month, unless one of these has just ended.
     let cells = format!(
         "<td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td><td data-label=\"Charged, ₽\">{charged}</td>\
          <td data-label=\"First byte p50, ms\">"
@@ -565,19 +565,19 @@ async fn first_day(world: &World) {
 }
 
 #[tokio::test]
-async fn in_memory_an_operators_first_day() {
+async fn console_first_day_of_an_operator_in_memory() {
     first_day(&with_cost().start().await).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_an_operators_first_day() {
+async fn console_first_day_of_an_operator_in_sqlite() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     first_day(&with_cost().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn in_redis_an_operators_first_day() {
+async fn console_first_day_of_an_operator_in_redis() {
     let server = RedisServer::start().await;
     first_day(&with_cost().ledger(&server.url()).start().await).await;
 }
@@ -805,7 +805,7 @@ async fn session_id_from_the_browser_is_never_reused() {
         .await;
     assert_ne!(set_cookie(&answer).unwrap(), given);
     assert_eq!(again.get(&world, "/").await.status, 303);
-    // One of the two cookies was set by somebody else.
+    // Somebody else has set one of the two cookies.
     let mine = Browser::admin(&world).await;
     let two = Browser {
         cookie: format!("{}; tollgate_console=0", mine.cookie),

@@ -68,7 +68,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let world = world(&hook, &file, ledger).await;
     let me = Browser::signed_in(&world, "helper", PASSWORD).await;
 
-    // Latest first, down to the very first event, without duplicates.
+    // The page lists the events latest first, down to the very first one, without duplicates.
     let first = me.page(&world, PAGE).await;
     assert_eq!(numbers(&first), (13..=62).rev().collect::<Vec<_>>());
     assert!(first.contains("entry p59") && first.contains("/console/accounts/acme"));
@@ -171,12 +171,12 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
 }
 
 #[tokio::test]
-async fn in_memory_events_are_shown_and_sent_again() {
+async fn console_shows_and_replays_events_in_memory() {
     events_are_shown_and_sent_again(None).await;
 }
 
 #[tokio::test]
-async fn in_redis_events_are_shown_and_sent_again() {
+async fn console_shows_and_replays_events_in_redis() {
     let server = RedisServer::start().await;
     events_are_shown_and_sent_again(Some(&server.url())).await;
 }

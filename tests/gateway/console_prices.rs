@@ -101,14 +101,14 @@ async fn prices_are_shown_by_version(ledger: &str) {
 }
 
 #[tokio::test]
-async fn in_sqlite_prices_are_shown_by_version() {
+async fn console_shows_price_versions_in_sqlite() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     prices_are_shown_by_version(&url).await;
 }
 
 #[tokio::test]
-async fn in_redis_prices_are_shown_by_version() {
+async fn console_shows_price_versions_in_redis() {
     let server = RedisServer::start().await;
     prices_are_shown_by_version(&server.url()).await;
 }

@@ -163,7 +163,7 @@ async fn refusal_has_no_cost() {
 #[tokio::test]
 async fn cost_beyond_the_funds_is_reported_and_the_receipt_has_the_charge() {
     let world = World::start().await;
-    // 3000 bytes are held as 2000 tokens, and may be 3000.
+    // A text of 3000 bytes is held as 2000 tokens, but may have 3000.
     let body = Op::Chat.body(&"x".repeat(3000));
     let said = answer(Op::Chat, "да", &usage(Op::Chat, 3000, 100));
     world.vendor.script(move |_| Reply::json(200, &said));

@@ -17,7 +17,7 @@ use crate::harness::{Setup, World, chat_body, next_text, with};
 
 /// Fifty streams that have begun and would never end.
 #[tokio::test]
-async fn a_drain_cuts_what_is_left_with_an_error_event_and_charges_what_was_delivered() {
+async fn drain_ends_late_streams_with_an_error_and_charges_the_delivered_part() {
     let world = Setup::default()
         .edit("[ledger]", "[limits]\ndrain_seconds = 0\n[ledger]")
         .start()

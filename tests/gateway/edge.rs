@@ -32,7 +32,7 @@ pub struct Edge {
     pub admin_address: SocketAddr,
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
-    /// Config, ledger and log.
+    /// The folder with configuration, ledger and log.
     pub dir: Folder,
 }
 
@@ -117,7 +117,7 @@ impl Edge {
         text
     }
 
-    /// Number of log lines whose message has this beginning.
+    /// The number of log lines whose message has this beginning.
     pub fn said(&self, begin: &str) -> usize {
         self.served.log.count(begin)
     }
@@ -127,7 +127,7 @@ impl Edge {
         self.served.log.says(begin, nth).await;
     }
 
-    /// Text of the gateway's configuration file.
+    /// The text of the gateway's configuration file.
     pub fn config(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("tollgate.toml")).unwrap()
     }
@@ -146,7 +146,7 @@ impl Edge {
         self.says("reloaded", before + 1).await;
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the gateway.
     pub fn signal(&self, name: &str) {
         self.served.signal(name);
     }
@@ -265,7 +265,7 @@ const INTO_PIPE: &str = "exec \"$0\" \"$@\" 2>\"$(dirname \"$3\")/pipe\"";
 fn copy_slowly(pipe: &Path, to: &Path, bytes_per_second: usize) {
     const PARTS: usize = 50;
     let mut from = File::open(pipe).unwrap();
-    // Removed now, because the test reads all files of the folder at the end, and would wait for the pipe's other end.
+    // Removed now, because the test later reads every file of the folder, and reading a pipe would block.
     std::fs::remove_file(pipe).unwrap();
     let mut to = File::options().create(true).append(true).open(to).unwrap();
     let mut part = vec![0; bytes_per_second / PARTS];

@@ -34,7 +34,7 @@ async fn silent_and_slow_connections_are_closed() {
         .start()
         .await;
     let to = world.gateway.address();
-    // The bytes sent at once, and whether a byte follows from time to time.
+    // Columns: name, the bytes sent at once, whether a byte follows from time to time.
     for (what, said, drips) in [
         ("silent", "", false),
         ("half an h2 preface", "PRI * HTTP/2.0\r\n", false),
@@ -51,7 +51,7 @@ async fn silent_and_slow_connections_are_closed() {
             false,
         ),
         (
-            // SETTINGS, and HEADERS that are not finished.
+            // A SETTINGS frame, and a HEADERS frame that is not finished.
             "half a head on h2",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0\
              \0\0\u{1}\u{1}\0\0\0\0\u{1}\u{40}",
@@ -108,7 +108,7 @@ async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
     world.vendor.script(|_| {
         let event =
             json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(60_000) } }] });
-        // More than the buffers of both ends of a connection hold.
+        // The body is larger than the buffers of both ends of a connection.
         let steps = vec![Step::Send(format!("data: {event}\n\n").into()); 1000];
         Reply::raw(200, "text/event-stream", steps)
     });
@@ -218,7 +218,7 @@ impl SlowClient {
             .arg("ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"")
             .arg(std::env::current_exe().unwrap())
             .args([
-                "edge_connections::slow_client",
+                "edge_connections::process_of_slow_clients",
                 "--exact",
                 "--ignored",
                 "--nocapture",
@@ -248,7 +248,7 @@ impl Drop for SlowClient {
 
 #[tokio::test]
 #[ignore = "a part of the test above, in a process of its own"]
-async fn slow_client() {
+async fn process_of_slow_clients() {
     let (Ok(to), Ok(from)) = (
         std::env::var("EDGE_SLOW_TO"),
         std::env::var("EDGE_SLOW_FROM"),
@@ -281,7 +281,7 @@ async fn slow_client() {
 async fn http_version_is_detected_from_any_first_bytes() {
     let world = limits("").start().await;
     let http1 = "HTTP/1.1 ".as_bytes();
-    // A SETTINGS frame.
+    // The answer begins with a SETTINGS frame.
     let http2 = &b"\x04"[..];
     for (said, begins, at) in [
         ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", http1, 0),

@@ -58,7 +58,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
     let in_chunks = chunked(&body);
     let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
 
-    // Name, bytes, allowed statuses, and how many calls the vendor may receive.
+    // Columns: name, bytes, allowed statuses, how many calls the vendor may receive.
     let table: Vec<(&str, String, Allowed, usize)> = vec![
         ("as it should be", good.clone(), OK, 1),
         ("chunked", req(POST, &te_close, &in_chunks), OK, 1),
@@ -68,7 +68,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             OK_OR_BAD,
             1,
         ),
-        // Two lengths.
+        // The following requests state two lengths.
         (
             "length, then chunked",
             req(POST, &format!("{length}{te}"), &in_chunks),
@@ -107,7 +107,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             BAD,
             0,
         ),
-        // Invalid lengths.
+        // The following requests have an invalid length.
         (
             "length with a sign",
             req(POST, "content-length: +5\r\n", "hello"),
@@ -144,7 +144,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             BAD,
             0,
         ),
-        // Codings.
+        // The following requests name transfer codings.
         (
             "identity",
             req(POST, "transfer-encoding: identity\r\n", &body),
@@ -218,7 +218,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             OK_THEN_BAD,
             1,
         ),
-        // Chunks. The answer may be lost with the connection.
+        // The following requests have faulty chunks. The answer may be lost with the connection.
         (
             "size is no number",
             req(
@@ -253,7 +253,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             BAD_OR_SHUT,
             0,
         ),
-        // Heads.
+        // The following requests have faulty heads.
         (
             "line feeds alone in the head",
             good.replace("\r\n", "\n"),
@@ -302,7 +302,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             BAD,
             0,
         ),
-        // Addresses: the host decides nothing.
+        // The following requests have a full address as their target, whose host decides nothing.
         (
             "absolute address",
             req(
@@ -351,7 +351,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             BAD,
             0,
         ),
-        // Versions and methods.
+        // The following requests have unusual versions and methods.
         (
             "HTTP/1.0",
             req("POST /v1/chat/completions HTTP/1.0", &length, &body),
@@ -423,7 +423,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             OK,
             1,
         ),
-        // Two requests on one connection.
+        // The following bytes are two requests on one connection.
         ("pipelined", format!("{kept}{good}"), OK_TWICE, 2),
         (
             "pipelined, the second with two lengths",
@@ -443,7 +443,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             OK_THEN_BAD_OR_SHUT,
             1,
         ),
-        // Other protocols.
+        // The following bytes are other protocols.
         (
             "an h2 preface that goes wrong",
             "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(),
@@ -594,7 +594,7 @@ async fn request_without_a_host_does_not_affect_the_next_one() {
 }
 
 #[tokio::test]
-async fn the_operators_listener_wants_a_host_as_well() {
+async fn operators_listener_requires_a_host() {
     let world = World::start().await;
     let to = world.gateway.admin_address().unwrap();
     for (what, host, good) in HOSTS {
@@ -665,7 +665,7 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
     let close = "connection: close\r\n";
     let body = topup("paid");
     let smuggled = req(&(length(&topup("smuggled")) + close), &topup("smuggled"));
-    // Name, bytes, and the allowed statuses.
+    // Columns: name, bytes, the allowed statuses.
     for (what, bytes, allowed) in [
         (
             "length, then chunked",
@@ -749,6 +749,6 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
         let text = String::from_utf8_lossy(&answer);
         assert!(allowed.contains(&&found[..]), "{what}: {found:?} {text}");
     }
-    // The first thousand, and the three valid ones.
+    // The balance is the first 1000 ₽, and 1 ₽ from each of the three valid requests.
     assert_eq!(world.account(&key).await["balance_rub"], "1003.00");
 }

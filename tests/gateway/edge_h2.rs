@@ -52,7 +52,7 @@ const REFUSED_STREAM: u32 = 7;
 
 /// Memory that a flood may cost, in KiB: a debug build's allocator keeps some, but incoming data is not kept.
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
-/// Maximum duration of a flood.
+/// The maximum duration of a flood.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A write that takes longer waits for the test to read.
 const THROTTLED: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ fn literal(place: u8, value: &str) -> Vec<u8> {
 
 /// The head of a chat call.
 fn call(key: &str) -> Vec<u8> {
-    // POST, http
+    // The method POST and the scheme http, from the static table.
     let mut block = vec![0x83, 0x86];
     block.extend(literal(4, "/v1/chat/completions"));
     block.extend(literal(1, "gateway.example"));
@@ -179,7 +179,7 @@ async fn flood(
     if end != End::Taken {
         return end;
     }
-    // The rest may just not have been read yet.
+    // The rest may not have been read yet.
     let mut rest = Vec::new();
     match timeout(Duration::from_secs(2), reader.read_to_end(&mut rest)).await {
         Ok(_) => End::Closed,
@@ -205,7 +205,7 @@ async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
         others_are_served(&edge, &key).await;
     }
     let before = edge.rss_kib();
-    // Name, number of repetitions, whether the client reads, and whether the connection must be closed.
+    // Columns: name, number of repetitions, whether the client reads, whether the connection must be closed.
     for (what, times, reads, closes) in [
         ("rapid reset", 20_000, true, false),
         ("rapid reset, unread", 20_000, false, false),
@@ -305,7 +305,7 @@ async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
 }
 
 #[tokio::test]
-async fn a_client_that_opens_no_window_is_cut_and_its_call_ends() {
+async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
     let world = limits("write_seconds = 1").start().await;
     let key = world.key().await;
     world.vendor.script(|_| {
@@ -323,7 +323,7 @@ async fn a_client_that_opens_no_window_is_cut_and_its_call_ends() {
     ];
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(&bytes.concat()).await.unwrap();
-    // The client reads everything: its socket works.
+    // The client reads everything, so its socket does not block.
     let mut read = Vec::new();
     let closed = timeout(Duration::from_secs(15), socket.read_to_end(&mut read)).await;
     assert!(closed.is_ok(), "it is still open");
@@ -341,7 +341,7 @@ async fn a_client_that_opens_no_window_is_cut_and_its_call_ends() {
 
 /// A complete answer that waits for a window: h2 would accept it at once, and then nothing would wait for the client.
 #[tokio::test]
-async fn a_client_that_opens_its_window_by_a_byte_is_cut_and_no_answer_is_kept_for_it() {
+async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
     let world = limits("write_seconds = 1").start().await;
     let key = world.key().await;
     for bytes in [1, 20_000, 2_000_000] {
@@ -538,7 +538,7 @@ async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
 
 /// The minimum is one kilobyte per second, after five seconds to begin.
 #[tokio::test]
-async fn a_body_that_drips_is_408_on_either_protocol() {
+async fn slow_body_is_408_on_http1_and_h2() {
     const DROP_EVERY: Duration = Duration::from_millis(100);
     let world = World::start().await;
     let key = world.key().await;
@@ -754,7 +754,7 @@ async fn flooded_connection_ends_with_a_reason() {
     let closed = timeout(PATIENCE, socket.read_to_end(&mut read)).await;
     assert!(closed.is_ok(), "it is still open");
     let kinds: Vec<_> = frames(&read).iter().map(|frame| frame.0).collect();
-    // A reset may have overtaken it.
+    // A reset may have overtaken the answer.
     assert!(
         kinds
             .last()

@@ -21,7 +21,7 @@ fn get(path: &str, lines: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_address_of_more_than_2_kb_is_414_before_anything_else_is_wrong() {
+async fn address_over_2_kb_is_414_before_other_faults() {
     let world = World::start().await;
     for path in [
         "/v1/tollgate/models",
@@ -44,7 +44,7 @@ async fn an_address_of_more_than_2_kb_is_414_before_anything_else_is_wrong() {
 #[tokio::test]
 async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
     let world = World::start().await;
-    // `get` adds two lines.
+    // The helper `get` adds two lines.
     for (lines, bytes, status) in [
         (62, 1, 200),
         (63, 1, 431),
@@ -216,7 +216,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
             }
         }
     }
-    // Requests of operators, with the right key and a wrong one.
+    // Operators' requests are sent with the right key and with a wrong one.
     for path in [
         "/admin/v1/accounts",
         "/admin/v1/accounts/acme",

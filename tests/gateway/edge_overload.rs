@@ -30,7 +30,7 @@ use crate::{
 /// Calls that a node of this test serves at a time, each for a twentieth of a second.
 const SERVED: usize = 8;
 const VENDOR_TIME: Duration = Duration::from_millis(50);
-/// Duration of each of the three loads.
+/// The duration of each of the three loads.
 const LOAD: Duration = Duration::from_secs(2);
 /// Allowance for the promised bounds (p99 within twice the unloaded; a refusal within 10 ms): client, gateway and
 /// vendor are one unoptimised process that shares its cores with other tests.
@@ -63,7 +63,7 @@ async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
                     }
                     refused("overload", &answer, 503, OVERLOADED, "overloaded");
                     refusals.push(time);
-                    // Like a client that waits as requested, but for a shorter time.
+                    // The client waits, but for less time than the answer requests.
                     sleep(VENDOR_TIME / 2).await;
                 }
                 (served, refusals)
@@ -87,7 +87,7 @@ async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
     assert!(among <= alone * 2 + SLACK, "{among:?}, unloaded {alone:?}");
     assert!(half <= REFUSAL + SLACK / 3, "{half:?}");
     assert!(most <= REFUSAL + SLACK, "{most:?}");
-    // As many are served as before: refusals do not reduce them.
+    // Refusals do not reduce the number of calls that are served.
     assert!(
         served.len() >= unloaded.len(),
         "{} {}",
@@ -95,7 +95,7 @@ async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
         unloaded.len()
     );
     world.settled(&key).await;
-    // Nothing remains of it.
+    // No effect of the overload remains.
     for _ in 0..20 {
         assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
     }
@@ -444,7 +444,7 @@ fn large_answers(edge: &Edge, bytes: usize) {
 async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
     const MEGABYTE: usize = 1 << 20;
     const ANSWER: usize = 60 * MEGABYTE;
-    // Buffers of each connection, and memory that the allocator of a debug build keeps.
+    // Room for the buffers of each connection, and for memory that the allocator of a debug build keeps.
     const SLACK_KIB: u64 = 64 << 10;
     // Measured for six answers: 241 to 288 MiB, and 559 MiB without a bound.
     const SLACK_OF_SIX_KIB: u64 = 128 << 10;

@@ -27,7 +27,7 @@ use crate::{
 const REQUESTS: u64 = 20_000;
 const ROUNDS: u64 = 10;
 const CLIENTS: u64 = 48;
-/// Time to wait for an answer: most of these requests have no end.
+/// The time to wait for an answer: most of these requests have no end.
 const PATIENCE: Duration = Duration::from_millis(30);
 /// Memory that all of them together may cost, in KiB.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;

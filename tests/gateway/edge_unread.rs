@@ -18,7 +18,7 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than all buffers on the way hold.
+/// The size of a body that exceeds all buffers on the way.
 pub const LARGE: usize = 10_000_000;
 const SAYS_SO: &str = "\r\nconnection: close\r\n";
 

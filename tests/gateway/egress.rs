@@ -179,14 +179,14 @@ async fn tls_goes_through_the_proxy_to_the_vendor() {
 }
 
 #[tokio::test]
-async fn a_vendor_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
+async fn vendor_certificate_must_be_signed_by_the_ca_file() {
     let (authority, other) = (Authority::new(), Authority::new());
     let vendor = Vendor::secure(&authority, &[], polite).await;
     let url = format!("https://{}", vendor.address());
     for (ca_file, trusted) in [
         (authority.file(), true),
         (other.file(), false),
-        // Mozilla's list.
+        // Without a file, the gateway trusts Mozilla's list.
         (String::new(), false),
     ] {
         let world = vendors_by(&url, &format!("ca_file = \"{ca_file}\""))
@@ -204,9 +204,9 @@ async fn a_vendor_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
     }
 }
 
-/// A ledger over TLS, too.
+/// The connection to the ledger uses TLS, too.
 #[tokio::test]
-async fn redis_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
+async fn redis_certificate_must_be_signed_by_the_ca_file() {
     let (authority, other) = (Authority::new(), Authority::new());
     let file = |name: &str| authority.path(name).display().to_string();
     let port = free_port().to_string();
@@ -279,7 +279,7 @@ async fn http2_is_used_if_configured_and_offered_by_the_vendor() {
             "{what}: {taken:?}"
         );
     }
-    // Without TLS nothing can be negotiated.
+    // A connection without TLS cannot negotiate a protocol.
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
     let world = vendors_by(&url, "http2 = true").start().await;
@@ -465,7 +465,7 @@ async fn a_request_is_sent_once_more_if_a_reused_connection_ends_without_a_byte(
 }
 
 #[tokio::test]
-async fn a_request_that_a_vendor_took_on_a_new_connection_is_not_sent_again() {
+async fn request_on_a_new_connection_is_not_sent_twice() {
     let (world, key, listener) = by_hand("").await;
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
@@ -600,7 +600,7 @@ async fn a_vendor_that_sends_a_head_and_no_event_is_504() {
 }
 
 #[tokio::test]
-async fn comments_before_an_error_do_not_take_its_status() {
+async fn error_after_keep_alive_comments_keeps_its_status() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, signs, error) in [

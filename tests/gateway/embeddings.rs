@@ -72,7 +72,7 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
     let world = start().await;
     let key = world.key().await;
     let mut spent = 0;
-    // input, and the tokens held: two for three bytes, or the number of token ids
+    // Columns: input, and the tokens held: two for three bytes, or the number of token ids.
     for (input, tokens) in [
         (r#""привет, мир""#, 14 + AROUND),
         (r#" [ "a" ,"bc", "\u0041" ] "#, 3 + 3 * AROUND),
@@ -102,7 +102,7 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(micro(&receipt["charged_rub"]), 5 * RATE, "{receipt}");
             let weighs = sent.matches("base64").count() > 0;
-            // base64, 256, u-1: twelve bytes.
+            // The fields `base64`, `256` and `u-1` have twelve bytes.
             let more = if weighs {
                 8
             } else {
@@ -155,7 +155,7 @@ async fn missing_usage_is_estimated_or_else_charged_up_to_the_hold() {
     let key = world.key().await;
     let estimated = |times: usize| TextSize::of(&"x".repeat(times)).milli();
     let whole = |milli: u64| i64::try_from(milli / 1000).unwrap();
-    // usage, tokens, bounded
+    // Columns: usage, input, tokens, whether the usage is bounded.
     for (usage, input, tokens, bounded) in [
         ("null", json!("x".repeat(40)), whole(estimated(40)), false),
         ("{}", json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 10, false),
@@ -194,7 +194,7 @@ async fn missing_usage_is_estimated_or_else_charged_up_to_the_hold() {
 }
 
 #[tokio::test]
-async fn an_estimate_is_what_the_call_holds_while_it_runs() {
+async fn embedding_estimate_equals_the_hold_of_the_running_call() {
     let world = start().await;
     let key = world.key().await;
     let body = body(json!(["слово ".repeat(100), "x"]));
@@ -335,7 +335,7 @@ async fn the_next_vendor_answers_where_the_first_one_fails() {
 }
 
 #[tokio::test]
-async fn a_caller_who_hangs_up_pays_what_the_vendor_has_counted() {
+async fn caller_that_disconnects_pays_the_vendors_count() {
     let world = start().await;
     let key = world.key().await;
     let go = Arc::new(Notify::new());
@@ -363,7 +363,7 @@ async fn exhausted_funds_are_never_overdrawn() {
     let world = start().await;
     let funds = 100 * RATE;
     let key = world.key_with("poor", &rubles(funds), json!({})).await;
-    // Each call may cost 42 tokens, and costs ten: two fit at the same time.
+    // Each call may cost 42 tokens and costs ten, so two fit at the same time.
     let sent = body(json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     let mut answered = 0;
     for _ in 0..5 {
@@ -398,7 +398,7 @@ async fn embedding_refusal_mentions_no_output_maximum() {
 }
 
 #[tokio::test]
-async fn lists_have_kind_and_surfaces_of_a_model() {
+async fn model_lists_have_kind_and_surfaces() {
     let world = start().await;
     let key = world.key().await;
     for headers in [vec![], vec![("anthropic-version", "2023-06-01")]] {

@@ -29,7 +29,7 @@ fn without_max_tokens() -> Value {
 }
 
 #[tokio::test]
-async fn an_estimate_is_what_the_call_holds_and_is_free() {
+async fn estimate_equals_the_hold_and_is_free() {
     let world = World::start().await;
     let key = world.key().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
@@ -138,7 +138,7 @@ async fn estimate_that_does_not_fit_has_the_needed_amount() {
 }
 
 #[tokio::test]
-async fn an_estimate_is_refused_as_its_call_is() {
+async fn estimate_is_refused_like_its_call() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -22,7 +22,7 @@ fn sent(world: &World) -> Value {
 }
 
 #[tokio::test]
-async fn a_ceiling_above_the_models_own_reaches_the_vendor_as_the_models() {
+async fn output_ceiling_is_capped_at_the_models_maximum() {
     let world = World::start().await;
     let key = world.key().await;
     let chat = with(chat_body("x"), json!({ "max_tokens": 128_000 }));
@@ -43,7 +43,8 @@ async fn output_ceiling_is_sent_under_the_vendors_field_name() {
         let world = setup.start().await;
         let key = world.key().await;
         let other = NAMES[1 - of_vendor];
-        // The caller's value under the vendor's name and under the other; the name and number that the vendor receives.
+        // Columns: the caller's value under the vendor's name of the field, and under the other name; then the name
+        // and the number that the vendor receives.
         for (by_name, by_other, sent_by, tokens) in [
             (None, Some(json!(null)), name, 4000),
             (None, None, name, 4000),
@@ -94,7 +95,7 @@ async fn field_names_that_differ_only_in_case_are_refused() {
     ] {
         let body = with(chat_body("x"), json!({ name: 1 }));
         let answer = world.chat(&key, &body).await;
-        // The last one does not fold to a known name.
+        // The last name is not equal to a known one in lower case.
         let expected = if name == "\u{212a}" { 200 } else { 400 };
         assert_eq!(answer.status, expected, "{name}: {answer:?}");
     }
@@ -171,7 +172,7 @@ async fn price_changing_fields_reach_no_vendor() {
 }
 
 #[tokio::test]
-async fn betas_that_change_the_price_do_not_cross() {
+async fn betas_that_change_the_price_are_not_forwarded() {
     let world = World::start().await;
     let key = world.key().await;
     let mut req = world.messages_request(&key, &messages_body("x"));
@@ -187,7 +188,7 @@ async fn betas_that_change_the_price_do_not_cross() {
 }
 
 #[tokio::test]
-async fn messages_vendor_gets_a_version_for_chat_callers_too() {
+async fn messages_vendor_gets_a_version_header_from_chat_callers() {
     let world = World::start().await;
     let key = world.key().await;
     let body = with(chat_body("x"), json!({ "model": "messages" }));
@@ -304,7 +305,7 @@ async fn output_beyond_the_ceiling_is_cut_to_it_and_is_a_loss() {
     let receipt = world.receipt(&answer.number()).await;
     let [charged, loss, cut] =
         ["charged_rub", "loss_rub", "bounded_loss_rub"].map(|field| &receipt[field]);
-    // 9 × 100 + 100 × 200 µ₽, and an unpaid 2900 × 200.
+    // Charged are 9 × 100 + 100 × 200 µ₽; 2900 × 200 remain unpaid.
     assert_eq!((charged, loss), (&json!("0.0209"), &json!("0.00")));
     assert_eq!(cut, "0.58");
     assert_eq!(world.settled(&key).await["balance_rub"], "0.0791");

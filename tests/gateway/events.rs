@@ -329,7 +329,7 @@ async fn invalid_levels_are_refused() {
     assert_eq!(none.json()["levels_rub"], json!([]));
 }
 
-/// Together they spend 100.50 ₽.
+/// The calls spend 100.50 ₽ together.
 #[tokio::test]
 async fn level_crossed_by_500_parallel_calls_emits_one_event() {
     for redis in [false, true] {

@@ -49,7 +49,7 @@ async fn rate(world: &World) -> Option<Decimal> {
 }
 
 #[tokio::test]
-async fn the_rate_is_read_from_a_sources_answer_where_the_selector_points() {
+async fn exchange_rate_is_selected_from_a_sources_answer() {
     for price in [json!("81.43"), json!(81.43)] {
         let market = market(price).await;
         let world = with_sources(&source(&market, "")).await;
@@ -73,7 +73,7 @@ async fn rate_source_may_use_post_with_a_body() {
 }
 
 #[tokio::test]
-async fn sources_are_tried_in_order_until_one_is_believed() {
+async fn rate_sources_are_tried_in_order_until_one_is_plausible() {
     let (cheap, good, other) = (
         market(json!("10")).await,
         market(json!("81.43")).await,
@@ -93,7 +93,7 @@ async fn sources_are_tried_in_order_until_one_is_believed() {
 }
 
 #[tokio::test]
-async fn a_fixed_rate_is_one_kind_of_source() {
+async fn exchange_rate_can_be_fixed() {
     let sources = [CLOSED, "[[rate.source]]\nfixed = \"77.5\"\n"].concat();
     let world = with_sources(&sources).await;
     assert_eq!(rate(&world).await, Some(Decimal::new(775, 1)));

@@ -108,7 +108,7 @@ async fn lines<L: Books>(ledger: &L, part: JournalPart<'_>) -> Vec<JournalLine> 
     }
 }
 
-/// Entries by id, calls by number.
+/// Names the lines: entries by their id, calls by their number.
 fn names(lines: &[JournalLine]) -> Vec<String> {
     lines
         .iter()
@@ -350,7 +350,7 @@ async fn a_dispute_is_in_the_journal_and_moves_nothing<L: Books>(ledger: &L) {
     assert_eq!(names(&journal), ["first", &number(1).to_string()]);
     assert_eq!(audited(&books, &journal), Vec::<String>::new());
 
-    // The number was unused: a charge booked now counts.
+    // The number was not used before, so a charge that is booked now counts.
     let settled = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
     assert_eq!(settled.booked, Booked::Forced);
     let books = ledger.books(&acme()).await.unwrap();
@@ -412,7 +412,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
     }
 }
 
-/// I2, I3 and I5, at every moment.
+/// Checks the invariants I2, I3 and I5 at every moment.
 async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let booking = async {
@@ -420,7 +420,7 @@ async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>
             let key = if n % 3 == 0 { "k1" } else { "k2" };
             ledger.reserve(&hold(n, key, 50)).await.unwrap();
             tokio::task::yield_now().await;
-            // Sometimes more than was held, or nothing.
+            // Some calls cost more than was held, and some nothing.
             let cost = i64::try_from(n % 7 * 11).unwrap();
             ledger.settle(&settlement(n, key, cost)).await.unwrap();
             if n % 10 == 0 {
@@ -570,7 +570,7 @@ async fn one_edit_on_the_server_that_breaks_an_invariant_is_found_by_its_name() 
 
 /// I5: a hold ends once, by one charge or one release.
 #[tokio::test]
-async fn double_charge_and_open_hold_of_an_ended_call_are_found() {
+async fn audit_finds_a_double_charge_and_an_open_hold_of_an_ended_call() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;

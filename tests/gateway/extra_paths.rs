@@ -408,7 +408,7 @@ async fn a_key_without_a_ceiling_is_limited_by_the_accounts_money() {
 }
 
 #[tokio::test]
-async fn own_data_of_a_key_needs_the_key() {
+async fn key_endpoints_require_the_key() {
     let world = World::start().await;
     for path in ["/v1/models", "/v1/models/chat", "/v1/tollgate/key"] {
         let answer = world.get(path, &[]).await;
@@ -417,7 +417,7 @@ async fn own_data_of_a_key_needs_the_key() {
 }
 
 #[tokio::test]
-async fn the_path_of_a_keys_own_numbers_follows_the_service_name() {
+async fn path_of_the_key_endpoint_has_the_service_name() {
     let world = top("service = \"acme-ai\"").start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

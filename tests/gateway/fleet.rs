@@ -105,7 +105,7 @@ impl Fleet {
         }
     }
 
-    /// Number of requests that a vendor received.
+    /// The number of requests that a vendor received.
     pub fn asked(&self, n: usize) -> usize {
         self.vendor(n).received().len()
     }

@@ -26,7 +26,7 @@ struct Heard {
     model: String,
     text: String,
     thinking: String,
-    /// Id, name, arguments.
+    /// The id, name and arguments of each tool call.
     calls: Vec<[String; 3]>,
     stop: Value,
     usage: Value,
@@ -158,7 +158,7 @@ fn text(value: &Value) -> String {
 /// A part of a vendor's stream that is cut as one: an event, or one field of a chunk.
 #[derive(Debug)]
 struct Part {
-    /// The lines before the data.
+    /// The lines of an event before its data.
     head: String,
     /// Data that is not JSON is a string, and is written unchanged.
     data: Value,
@@ -240,7 +240,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
         );
     }
 
-    // The fields, each with the texts in it that are cut.
+    // Each pair has a group of fields, and the texts in it that are cut.
     let mut said: Vec<(Map<String, Value>, Vec<String>)> = Vec::new();
     let reasoning: Map<_, _> = REASONING
         .iter()
@@ -297,7 +297,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
                 .map(|call| (one("tool_calls", json!([call])), cut())),
         );
     }
-    // All other fields come first.
+    // The first delta has all other fields.
     said.insert(0, (delta, Vec::new()));
     said.retain(|(delta, _)| !delta.is_empty());
     if said.is_empty() {
@@ -334,7 +334,7 @@ impl Part {
         }
     }
 
-    /// Number of characters that may be cut.
+    /// The number of characters that may be cut.
     fn len(&self) -> usize {
         let texts = self
             .cut
@@ -414,7 +414,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
         cuts += 1;
         assert_eq!(heard(format, &stream), whole, "{what}:\n{stream}");
     };
-    // Each text in three pieces, the middle one as long as `{}` or `null`.
+    // Each text comes in three pieces, the middle one as long as `{}` or `null`.
     for at in 0..longest {
         for length in [2, 4] {
             check(written(&parts, false, |_, _| vec![at, at + length]));
@@ -422,11 +422,11 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     }
     for names_again in [false, true] {
         check(written(&parts, names_again, |_, part| letters(part)));
-        // Each text in two, at its first character, its second, and so on.
+        // Each text comes in two pieces, cut after its first character, its second, and so on.
         for at in 0..=longest {
             check(written(&parts, names_again, |_, _| vec![at]));
         }
-        // Each alone, unless that takes long.
+        // Each text is cut alone, unless that would take long.
         for (index, part) in parts.iter().enumerate().filter(|_| parts.len() < 20) {
             for at in 0..=part.len() {
                 let ends = |this, _: &Part| if this == index { vec![at] } else { Vec::new() };
@@ -462,7 +462,7 @@ fn recorded_streams_have_the_same_result_in_any_pieces() {
     assert!(streams[0] >= 8 && streams[1] >= 7, "{streams:?}");
 }
 
-/// Arguments, and their meaning.
+/// Arguments as text, and as JSON.
 fn arguments() -> Vec<(&'static str, Value)> {
     vec![
         (r#"{"a":[1,null]}"#, json!({ "a": [1, null] })),

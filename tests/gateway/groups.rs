@@ -72,7 +72,7 @@ fn end(hold: &Hold, cost: i64) -> Settlement {
     }
 }
 
-/// Holds stay until all calls have requested theirs.
+/// All calls have requested their holds before the first hold ends.
 async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize) {
     let mut asking = JoinSet::new();
     for n in 0..CALLS {
@@ -335,7 +335,7 @@ async fn group_is_created_limited_and_named_in_callers_texts() {
         (put.status.as_u16(), &put.json()["group"]),
         (200, &json!("team"))
     );
-    // A second key, which an owner key of the same group creates.
+    // The owner key of the same group creates a second key.
     let owner = world
         .another_key("acme", json!({ "kind": "owner", "group": "team" }))
         .await;

@@ -137,7 +137,7 @@ async fn half_closed_client_gets_the_whole_answer_and_is_charged_once() {
 async fn half_closed_client_may_wait_before_and_within_the_answer() {
     for op in BOTH {
         for stream in [false, true] {
-            // Before the vendor's head, and after its second piece.
+            // The client leaves before the vendor's head, and after the vendor's second piece.
             for step in [0, 2] {
                 let world = World::start().await;
                 let (hold, key) = (Arc::new(Notify::new()), world.key().await);

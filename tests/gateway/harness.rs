@@ -30,7 +30,7 @@ pub use crate::{
 /// Differences of a test's gateway from the usual one.
 #[derive(Default)]
 pub struct Setup {
-    /// `ledger.url`; memory by default.
+    /// The setting `ledger.url`; memory by default.
     pub ledger: Option<String>,
     /// Replacements in the text of the configuration.
     pub edits: Vec<(String, String)>,
@@ -167,7 +167,7 @@ impl World {
         whole(self.send(req).await).await
     }
 
-    /// `GET` of the public port.
+    /// Sends a `GET` to the public port.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         self.ask(request(Method::GET, &self.url(path), headers, Bytes::new()))
             .await
@@ -358,7 +358,7 @@ pub fn messages_body(text: &str) -> Value {
     json!({ "model": "messages", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// A body with more fields.
+/// Returns a body with more fields.
 pub fn with(mut body: Value, fields: Value) -> Value {
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();

@@ -84,7 +84,7 @@ async fn output_is_held_by_the_clients_ceiling_at_the_output_price() {
 }
 
 #[tokio::test]
-async fn max_completion_tokens_is_the_same_ceiling() {
+async fn max_completion_tokens_limits_output_like_max_tokens() {
     let world = World::start().await;
     let key = world.key().await;
     let old = held(&world, Op::Chat, &key, &chat_body("x")).await;
@@ -103,7 +103,7 @@ async fn n_answers_hold_the_output_n_times() {
 }
 
 #[tokio::test]
-async fn input_is_held_by_its_text_at_a_byte_and_a_half_for_a_token_or_strictly_at_one() {
+async fn input_is_held_at_one_and_a_half_bytes_per_token_or_strictly_at_one() {
     for (mode, bytes_in_two_tokens) in [("usual", 3), ("strict", 2)] {
         let line = format!("[ledger]\nhold = \"{mode}\"");
         let world = Setup::default().edit("[ledger]", &line).start().await;
@@ -174,7 +174,7 @@ async fn image_hold_does_not_depend_on_its_bytes() {
 }
 
 #[tokio::test]
-async fn without_a_clients_maximum_the_models_is_held_and_sent() {
+async fn call_without_a_maximum_holds_and_sends_the_models() {
     for field in ["max_completion_tokens", "max_tokens"] {
         let world = Setup::default()
             .edit(
@@ -231,7 +231,7 @@ async fn default_ceiling_is_exactly_what_the_balance_can_pay_for() {
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
     for (account, tokens) in [("a", 1234), ("b", 256), ("c", 3999)] {
-        // Half a token's price remains.
+        // The price of half a token remains.
         let funds = input + tokens * 200 + 100;
         let key = world.key_with(account, &rubles(funds), json!({})).await;
         let held = held(&world, Op::Chat, &key, &open("x")).await;
@@ -303,7 +303,7 @@ async fn call_without_a_maximum_gets_and_holds_the_models_default() {
         held(&world, Op::Chat, &rich, &more).await,
         named + 3900 * 200
     );
-    // A vendor of the other format gets it too.
+    // A vendor of the other format also gets this maximum.
     let other = with(open("x"), json!({ "model": "messages" }));
     held(&world, Op::Chat, &rich, &other).await;
     assert_eq!(written(&world, "max_tokens"), 300);
@@ -316,7 +316,7 @@ async fn call_without_a_maximum_gets_and_holds_the_models_default() {
 }
 
 #[tokio::test]
-async fn a_balance_for_ten_calls_without_a_ceiling_carries_ten_at_a_time() {
+async fn balance_for_ten_calls_without_a_maximum_serves_ten_at_once() {
     for (limits, at_a_time) in [
         ("output_tokens_max = 40000\noutput_tokens_default = 300", 10),
         // Without a default the first call takes everything.
@@ -452,7 +452,7 @@ async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     assert!(refused <= refused_max, "{refused} of {CALLS} refused");
 }
 
-/// Number of calls of one client.
+/// The number of calls of one client.
 const CALLS: usize = 40;
 
 /// On one thread, so that the gateway decides the order: with several, the machine's scheduler decides, and a busy

@@ -115,13 +115,13 @@ async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
     assert_eq!((fresh.status.as_u16(), replayed(&fresh)), (200, None));
 }
 
-/// Also if each request's limit is decided by Redis, and its answer would come before that.
+/// This holds even if Redis decides the limit of each request and the stored answer would come before the decision.
 #[tokio::test]
 async fn a_repeat_counts_for_its_keys_minute_and_is_refused_by_it() {
     let server = RedisServer::start().await;
     for ledger in ["memory:", &server.url()] {
         let world = Setup::default().ledger(ledger).start().await;
-        // Burst of two, and one every five seconds.
+        // The limit is a burst of two, and one request every five seconds.
         let limits = json!({ "idempotency": true, "requests_per_minute": 12 });
         let key = world.key_with("acme", "1000", limits).await;
         let call = chat("привет");
@@ -305,7 +305,7 @@ async fn nodes_share_answers_and_wait_for_a_call_running_elsewhere() {
     }
 }
 
-/// Gateways cache a key's record for some seconds.
+/// Gateways cache a key's record for some seconds, but must refuse a disabled key at once.
 #[tokio::test]
 async fn a_disabled_key_gets_no_repeats_at_any_gateway() {
     let server = RedisServer::start().await;

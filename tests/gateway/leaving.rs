@@ -62,14 +62,14 @@ const SOON: Duration = Duration::from_secs(1);
 
 const SAID: &str = "0123456789012345678901234567890123456789";
 
-/// An estimate adds four tokens around a message.
+/// The four tokens that an estimate adds around a message.
 fn input_estimated() -> i64 {
     i64::try_from(TextSize::of(SAID).milli() / 1000 + 4).unwrap()
 }
 
 const FORMATS: [Format; 3] = [Format::Chat, Format::Messages, Format::Responses];
 
-/// Price of an input and of an output token, in micro-rubles.
+/// The price of an input and of an output token, in micro-rubles.
 const fn rates(format: Format) -> (i64, i64) {
     match format {
         Format::Chat | Format::Responses => (100, 200),
@@ -79,7 +79,7 @@ const fn rates(format: Format) -> (i64, i64) {
 
 /// The vendor's words; it reports 9 input and 5 output tokens.
 const WORDS: [&str; 3] = ["раз ", "два ", "три"];
-/// Number of events up to the second word.
+/// The number of events up to the second word.
 const fn events_to_second_word(format: Format) -> usize {
     match format {
         Format::Chat => 3,
@@ -245,7 +245,7 @@ impl Client {
         self.socket.spawn(async move { drop(answer.await) });
     }
 
-    /// Disconnects, and returns when.
+    /// Disconnects the client, and returns the time.
     fn leave(self) -> Instant {
         drop(self);
         Instant::now()
@@ -599,7 +599,7 @@ fn numbered(n: u128) -> Request<()> {
     req
 }
 
-/// Makes holds, but never answers.
+/// A ledger that makes holds, but never answers.
 #[derive(Clone)]
 struct Mute(MemoryLedger);
 
@@ -686,7 +686,7 @@ async fn client_that_leaves_during_the_hold_releases_it() {
     }
 }
 
-/// Where a call panics.
+/// The place at which a call panics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     Call,
@@ -711,7 +711,7 @@ impl Body for Fragile {
 
 /// A panic ends only its own call: its hold ends, and so do those of later calls.
 #[tokio::test]
-async fn a_panic_resolves_the_hold() {
+async fn panic_in_a_call_ends_its_hold() {
     for at in [At::Call, At::Future, At::Body] {
         for dispatched in [false, true] {
             for finish_without_client in [false, true] {

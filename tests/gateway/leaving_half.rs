@@ -160,7 +160,7 @@ fn ask(
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_at_half_pays_no_more_than_one_that_stays() {
+async fn caller_that_leaves_early_pays_no_more_than_one_that_stays() {
     let (question, answer) = (text("ru prose"), text("ru technical"));
     let pieces = pieces(&answer.text);
     for format in [Format::Chat, Format::Messages, Format::Responses] {

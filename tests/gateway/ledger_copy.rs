@@ -408,7 +408,7 @@ async fn an_account_with_sixty_thousand_keys_moves_to_redis() {
             key
         })
         .collect();
-    // Concurrently, so that they share commits.
+    // Written concurrently, so that the changes share commits.
     for some in keys.chunks(2000) {
         let made = some.iter().map(|key| ledger.create_key(key, ceilings));
         for made in futures_util::future::join_all(made).await {

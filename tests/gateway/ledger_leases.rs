@@ -95,7 +95,7 @@ fn key_of(account: &str) -> String {
     format!("key-{account}")
 }
 
-/// Number of calls served, one after the other, until two in a row are refused.
+/// The number of calls served, one after the other, until two in a row are refused.
 async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
     let (mut served, mut refused) = (0, 0);
     while refused < 2 {
@@ -201,7 +201,7 @@ async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
         let left = wish(PRICE);
         let asked = tokio::time::timeout(Duration::from_millis(millis), ledger.reserve(&left));
         assert!(!matches!(asked.await, Ok(Ok(_))), "it does not fit");
-        // As the guard of a call does when it is dropped.
+        // Releases the hold as the guard of a call does when it is dropped.
         ledger
             .release(left.number, &account, &left.key)
             .await

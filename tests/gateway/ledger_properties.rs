@@ -43,13 +43,13 @@ const ACCOUNTS: u8 = 3;
 const KEYS: u8 = 4;
 /// Few numbers, so that commands collide. Holds that expire at the same moment end in one sweep.
 const NUMBERS: u8 = 13;
-/// More than can exist.
+/// An amount that is larger than any that can exist.
 const ALL: usize = 100;
 
 type Checked = Result<(), TestCaseError>;
 
 #[test]
-fn the_book_keeps_its_invariants() {
+fn ledger_book_keeps_its_invariants() {
     run(400, |commands| {
         // First all on one day, then with a midnight in the middle, and with the beginning of a month: each command
         // takes a millisecond.
@@ -74,7 +74,7 @@ const MARCH_2_2026: u64 = MARCH_1_2026 + 86_400_000;
 const NOON: u64 = MARCH_1_2026 + 43_200_000;
 
 #[test]
-fn memory_answers_as_the_book_does() {
+fn memory_ledger_agrees_with_the_book() {
     let runtime = runtime();
     run(200, |commands| {
         runtime.block_on(agree(&MemoryLedger::new(), &commands))
@@ -82,7 +82,7 @@ fn memory_answers_as_the_book_does() {
 }
 
 #[test]
-fn sqlite_answers_as_the_book_does() {
+fn sqlite_ledger_agrees_with_the_book() {
     let runtime = runtime();
     // A settlement may wait some milliseconds to share its commit.
     run(100, |commands| {
@@ -97,7 +97,7 @@ fn sqlite_answers_as_the_book_does() {
 }
 
 #[test]
-fn redis_answers_as_the_book_does() {
+fn redis_ledger_agrees_with_the_book() {
     let runtime = runtime();
     let server = runtime.block_on(RedisServer::start());
     let url = server.url();
@@ -112,7 +112,7 @@ fn redis_answers_as_the_book_does() {
 
 /// The accounts are on different primaries.
 #[test]
-fn a_cluster_answers_as_the_book_does() {
+fn cluster_ledger_agrees_with_the_book() {
     let runtime = runtime();
     let cluster = runtime.block_on(RedisCluster::start(3, 0));
     let mut primaries: Vec<usize> = (0..ACCOUNTS)
@@ -849,7 +849,7 @@ impl Seen {
         counted.map(|(_, _, amount, _)| amount).sum()
     }
 
-    /// Usage of a group's keys under this ceiling.
+    /// The usage of a group's keys under this ceiling.
     fn used_in(&self, group: &GroupId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |_, in_group| in_group == Some(group))
     }
@@ -948,7 +948,7 @@ impl Seen {
         due.len()
     }
 
-    /// Why nothing can be held on the key now; if several ceilings are used up, the one that resets last.
+    /// The reason why nothing can be held on the key now; if several ceilings are used up, the one that resets last.
     fn refusal(&self, key: &KeyId) -> Option<Refusal> {
         let Some((_, enabled)) = self.keys.get(key) else {
             return Some(Refusal::Unknown);
@@ -1044,7 +1044,7 @@ impl Seen {
         }
     }
 
-    /// I1, I5 and I12.
+    /// Checks the invariants I1, I5 and I12.
     fn reserve(&mut self, hold: &Hold) -> Result<Reserved, Refusal> {
         if self.ended.contains_key(&hold.number) || self.expired.contains_key(&hold.number) {
             return Err(Refusal::Gone);
@@ -1095,7 +1095,7 @@ impl Seen {
         })
     }
 
-    /// I1, I5 and I12.
+    /// Checks the invariants I1, I5 and I12.
     fn adjust(&mut self, adjustment: &Adjustment) -> Result<Adjusted, Refusal> {
         let (number, key) = (adjustment.number, &adjustment.key);
         let open = self.open.get(&number);
@@ -1132,7 +1132,7 @@ impl Seen {
         Ok(Adjusted::Held(adjustment.amount))
     }
 
-    /// I3, I4 and I5.
+    /// Checks the invariants I3, I4 and I5.
     fn settle(&mut self, number: RequestNumber, key: &KeyId, cost: i64, fresh: bool) -> Settled {
         if let Some(first) = self.ended.get(&number) {
             return Settled {

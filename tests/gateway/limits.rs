@@ -117,7 +117,7 @@ async fn limits_of_a_key_do_not_affect_other_keys_of_its_account() {
 async fn per_minute_limit_of_a_key_is_enforced_and_named() {
     let world = World::start().await;
     let other = world.key().await;
-    // Burst of one, and one every ten seconds.
+    // The limit is a burst of one, and one request every ten seconds.
     let limited = json!({ "requests_per_minute": 6 });
     for op in BOTH {
         let key = world.another_key("acme", limited.clone()).await;
@@ -255,7 +255,7 @@ async fn json_is_nested_64_levels_deep_at_most() {
     let key = world.key().await;
     let bearer = bearer(&key);
     for op in BOTH {
-        // The body's own object is the first level.
+        // The object of the body itself is the first level of nesting.
         for (levels, status) in [(63, 200), (64, 400), (5_000, 400)] {
             let deep = "[".repeat(levels) + &"]".repeat(levels);
             let body = op

@@ -122,7 +122,7 @@ async fn failed_calls_decide_the_exit_code_by_a_threshold() {
 }
 
 #[tokio::test]
-async fn requests_of_ones_own_are_sent_in_turn_and_streams_are_timed_by_the_piece() {
+async fn custom_requests_are_sent_in_turn_and_streams_are_timed_by_piece() {
     let world = World::start().await;
     world.vendor.script(polite);
     let key = world.key().await.secret;
@@ -153,7 +153,7 @@ async fn requests_of_ones_own_are_sent_in_turn_and_streams_are_timed_by_the_piec
 }
 
 #[tokio::test]
-async fn a_mistake_is_reported_once_before_the_load() {
+async fn invalid_load_request_is_reported_once_before_the_load() {
     let world = World::start().await;
     let key = world.key().await.secret;
     let url = world.url("");

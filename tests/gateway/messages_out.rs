@@ -264,7 +264,7 @@ async fn error_of(world: &World) -> Value {
 }
 
 #[tokio::test]
-async fn a_mail_server_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
+async fn mail_server_certificate_must_be_signed_by_the_ca_file() {
     let (authority, other) = (Authority::new(), Authority::new());
     let acceptor = authority.acceptor(&[]);
     let server = Fake::<Mail>::start(move |stream, mails| {
@@ -306,7 +306,7 @@ async fn a_mail_server_is_trusted_by_the_authorities_of_its_ca_file_and_no_other
 }
 
 #[tokio::test]
-async fn a_webhook_and_a_bot_api_are_trusted_by_the_authorities_of_their_ca_file_and_no_others() {
+async fn webhook_and_bot_api_certificates_must_be_signed_by_their_ca_files() {
     let (authority, other) = (Authority::new(), Authority::new());
     for telegram in [false, true] {
         let taker = Vendor::secure(&authority, &[], |_| {

@@ -183,7 +183,7 @@ async fn documented_metrics_equal_those_of_a_scrape() {
 }
 
 #[tokio::test]
-async fn prometheus_can_read_it() {
+async fn prometheus_can_parse_the_metrics() {
     let world = World::start().await;
     let key = world.key().await;
     says(&world, Op::Chat, 9, 2);
@@ -247,7 +247,7 @@ async fn calls_are_counted_by_tokens_rubles_and_ends() {
             ("tollgate_tokens_total{model=\"chat\",class=\"input\"}", 9.0),
             ("tollgate_tokens_total{model=\"chat\",class=\"output\"}", 2.0),
             ("tollgate_tokens_total{model=\"messages\",class=\"output\"}", 2.0),
-            // 9 × 100 + 2 × 200 µ₽, and ten times that.
+            // Charged are 9 × 100 + 2 × 200 µ₽, and ten times that.
             ("tollgate_charged_rubles_total{model=\"chat\"}", 0.0013),
             ("tollgate_charged_rubles_total{model=\"messages\"}", 0.013),
             ("tollgate_loss_rubles_total", 0.0),
@@ -384,7 +384,7 @@ async fn overruns_losses_and_estimates_are_counted() {
     let said = answer(Op::Chat, "да", &Value::Null);
     world.vendor.script(move |_| Reply::json(200, &said));
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
-    // 50 tokens of output more than the request allows.
+    // The vendor reports 50 output tokens more than the request allows.
     says(&world, Op::Chat, 9, 150);
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
     let loss = f64::from(u32::try_from(320_000 - funds + 50 * 200).unwrap()) / 1e6;
@@ -433,7 +433,7 @@ async fn further_classes_and_unpriced_calls_are_counted() {
         (of_class("cache_write_1h"), 4.0),
         (of_class("web_search_call"), 2.0),
     ];
-    // With prices of every class, and with those of the four.
+    // One gateway has prices for every class, the other for the four usual classes.
     for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
         let world = setup.start().await;
         let key = world.key().await;
@@ -516,7 +516,7 @@ async fn failing_vendor_is_counted_and_its_breaker_opens() {
 }
 
 #[tokio::test]
-async fn a_model_that_its_vendor_does_not_have_is_shown_and_no_failure() {
+async fn model_missing_at_its_vendor_has_a_metric_and_is_not_a_failure() {
     let world = World::start().await;
     let key = world.key().await;
     let unknown = |vendor: &str, model: &str| {
@@ -623,7 +623,7 @@ async fn series(world: &World) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn callers_cannot_make_series() {
+async fn callers_cannot_create_metric_series() {
     let world = World::start().await;
     let key = world.key().await;
     let ask = async |n: u64| {
@@ -709,7 +709,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
         (scrape.get("tollgate_config_reloads_total{result=\"ok\"}") == 1.0).then_some(())
     })
     .await;
-    // That one may have been half written when it was scraped.
+    // This call may have been half counted at the time of the scrape.
     let after = scrape().await;
     for model in ["chat", "newer"] {
         assert!(after.samples.contains_key(&tokens(model)), "{model}");
@@ -726,7 +726,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
 
 /// A panic in a report is the embedding program's own fault: calls are still settled.
 #[tokio::test]
-async fn a_report_that_panics_ends_nothing() {
+async fn panic_in_a_metrics_report_stops_nothing() {
     let vendor = ScriptedVendor::start().await.unwrap();
     let text = config_text(vendor.address(), "memory:", "unused.db");
     let config = Config::parse(&text, &secret).unwrap_or_else(|errors| panic!("{errors}"));

@@ -86,7 +86,7 @@ async fn charge_can_be_recomputed_from_the_catalog() {
 
 #[tokio::test]
 async fn a_charge_is_rounded_once_a_request_and_up() {
-    // 0.4 µ₽ per token of any class.
+    // Every class costs 0.4 µ₽ per token.
     let world = Setup::default()
         .edit(
             "input = \"1\", cached_input = \"0.1\", output = \"2\", cache_write = \"0.5\"",
@@ -188,7 +188,7 @@ async fn a_receipt_keeps_the_version_the_exchange_rate_and_the_four_prices() {
 }
 
 #[tokio::test]
-async fn our_own_refusals_cost_nothing() {
+async fn gateways_refusals_cost_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let limited = json!({ "ceiling_rub": "1" });

@@ -50,7 +50,7 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 }
 
 #[tokio::test]
-async fn a_group_is_made_listed_changed_filled_and_removed() {
+async fn group_commands_create_list_change_fill_and_remove() {
     let world = World::start().await;
     let key = world.key().await;
     let none = typed(&world, "group list acme", 0).await;
@@ -137,7 +137,7 @@ async fn a_group_is_made_listed_changed_filled_and_removed() {
 }
 
 #[tokio::test]
-async fn an_owner_key_is_made_and_calls_no_models() {
+async fn owner_key_command_creates_a_key_that_calls_no_models() {
     let world = World::start().await;
     world.key().await;
     let made = typed(&world, "key create acme --owner --name boss", 0).await;

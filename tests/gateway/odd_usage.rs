@@ -271,7 +271,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
         ] {
             if random.chance(300) {
                 let word = json!(words[random.index(5)]);
-                // Messages have it in the usage, the others next to it.
+                // The messages format has this field within the usage, the others next to it.
                 match form {
                     Form::Of(Op::Messages) => drop(said.insert(field.into(), word)),
                     _ => drop(beside.insert(field.into(), word)),
@@ -394,7 +394,7 @@ fn reckoned(receipt: &Value) -> Decimal {
 }
 
 #[tokio::test]
-async fn any_vendor_usage_is_charged_and_the_books_balance() {
+async fn books_balance_after_any_usage_of_a_vendor() {
     let seed = seed(SEED);
     let world = with_all_priced().start().await;
     let key = world.key_with("odd", FUNDS_RUB, json!({})).await;
@@ -497,7 +497,7 @@ async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
                 assert_eq!(answered.status, 200, "{answered:?}");
                 let receipt = world.receipt(&answered.number()).await;
                 let what = format!("{form:?} {vendor:?} {streamed}: {receipt}");
-                // 30 × 100 + 400 × 10 + 5 × 200 µ₽, and not 405 of output.
+                // The charge is 30 × 100 + 400 × 10 + 5 × 200 µ₽, not 405 tokens of output.
                 assert_eq!(micro(&receipt["charged_rub"]), 8000, "{what}");
                 assert_eq!(receipt["usage"]["cached_input"], 400, "{what}");
                 assert_eq!(receipt["estimated"], true, "{what}");
@@ -513,7 +513,8 @@ async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
 async fn cut_usage_is_on_the_operators_receipt_and_is_a_loss() {
     let world = World::start().await;
     let key = world.key().await;
-    // 700 output tokens, although 100 are allowed; the model generates at most 4000, and the vendor bills no more.
+    // The vendor reports 700 output tokens, although 100 are allowed. The model generates at most 4000, so the vendor
+    // bills no more than that.
     for (count, loss) in [(700, 600 * 200), (1_000_000, 3900 * 200)] {
         let used = json!({ "prompt_tokens": 9, "completion_tokens": count });
         let reply = reply(Form::Of(Op::Chat), false, &used, json!({}));

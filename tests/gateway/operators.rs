@@ -133,7 +133,7 @@ async fn the_same_top_up_many_times_at_once_applies_once() {
 }
 
 #[tokio::test]
-async fn an_amount_is_decimal_rubles_in_a_string_and_a_top_up_more_than_nothing() {
+async fn amount_is_a_decimal_string_and_a_top_up_is_positive() {
     let world = with_account().await;
     for amount in [
         json!(100),
@@ -154,7 +154,7 @@ async fn an_amount_is_decimal_rubles_in_a_string_and_a_top_up_more_than_nothing(
 }
 
 #[tokio::test]
-async fn money_moves_only_with_an_id() {
+async fn payment_requires_an_id() {
     let world = with_account().await;
     for (path, body) in [
         (TOPUPS, json!({ "amount_rub": "10" })),

@@ -120,7 +120,7 @@ async fn key_disabled_during_a_call_finishes_it_and_gets_no_other() {
 }
 
 #[tokio::test]
-async fn a_key_disabled_on_another_node_gets_no_new_hold_while_this_one_still_knows_it() {
+async fn key_disabled_on_another_node_gets_no_hold_despite_this_nodes_cache() {
     let redis = RedisServer::start().await;
     let here = Setup::default().ledger(&redis.url()).start().await;
     let there = Setup::default().ledger(&redis.url()).start().await;
@@ -272,7 +272,7 @@ async fn a_key_shows_what_it_spent_and_holds_apart_from_other_keys() {
 }
 
 #[tokio::test]
-async fn a_deadline_lies_in_the_future_and_is_shown_in_utc() {
+async fn key_expiry_must_be_in_the_future_and_is_shown_in_utc() {
     let world = World::start().await;
     let key = world.key().await;
     for bad in ["2001-01-01", "soon", "2099-02-30"] {

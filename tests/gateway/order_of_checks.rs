@@ -79,7 +79,7 @@ async fn address_limit_refuses_before_the_key_check() {
 }
 
 #[tokio::test]
-async fn wrong_paths_and_methods_use_the_address_limit_and_answer_429_beyond_it() {
+async fn wrong_paths_and_methods_count_towards_the_address_limit() {
     for path in ["/v1/nowhere", Op::Chat.path()] {
         let world = limits("requests_per_second = 1").start().await;
         let answer = over_the_limit(async || {

@@ -233,9 +233,9 @@ async fn misspelt_field_creates_and_changes_no_key() {
     assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
 }
 
-/// Otherwise an owner key could become a key that makes calls.
+/// If an owner key could change its kind, it could become a key that makes calls.
 #[tokio::test]
-async fn an_owner_key_stays_one_whatever_an_operator_changes() {
+async fn owner_key_stays_an_owner_key_after_any_change() {
     let world = World::start().await;
     world.key().await;
     let owner = owner(&world).await;

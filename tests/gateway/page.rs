@@ -206,7 +206,7 @@ async fn page_uses_the_configured_language() {
 }
 
 #[tokio::test]
-async fn the_page_is_limited_with_the_catalog() {
+async fn price_page_shares_the_catalogs_rate_limit() {
     let world = limits("catalog_requests_per_second = 1").start().await;
     let mut statuses = Vec::new();
     for _ in 0..10 {

@@ -47,7 +47,7 @@ fn with_lists() -> Setup {
     Setup::default().edit(&from, &to)
 }
 
-/// Rate of input and rule, by account and model.
+/// The rate of input and rule, by account and model.
 const PAID: [(&str, Op, &str, Option<&str>); 6] = [
     ("acme", Op::Chat, "150.00", Some("acme 2026")),
     ("acme", Op::Messages, "700.00", Some("acme, by hand")),

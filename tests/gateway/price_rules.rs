@@ -130,7 +130,7 @@ pub async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> 
 }
 
 #[tokio::test]
-async fn a_long_call_costs_more_in_every_class_and_was_held_for_it() {
+async fn long_call_is_held_and_charged_at_the_long_price_in_every_class() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -242,7 +242,7 @@ async fn speed_and_region_are_sold_only_with_a_price() {
             Value::Null,
             "1.40",
         ),
-        // The answer reports neither.
+        // The answer reports neither tier nor speed.
         (json!({}), both.clone(), "3.08"),
     ] {
         for stream in [false, true] {
@@ -299,7 +299,7 @@ async fn better_service_than_requested_is_charged_dearest_and_flagged() {
         assert_eq!(answer.status, 200, "{answer:?}");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["unpriced"], true, "{receipt}");
-        // The dearest rule: six times the usual price.
+        // The dearest rule applies: six times the usual price.
         let dearest = if op == Op::Chat { "600.00" } else { "6000.00" };
         assert_eq!(receipt["price"]["input"], dearest, "{receipt}");
         assert_eq!(micro(&receipt["cost_rub"]), computed(&receipt), "{receipt}");
@@ -369,7 +369,7 @@ async fn search_results_are_held_and_charged_by_the_vendors_count() {
 }
 
 #[tokio::test]
-async fn a_call_that_searches_may_make_long_is_held_as_a_long_one() {
+async fn call_that_searches_may_lengthen_is_held_at_the_long_price() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 2 });

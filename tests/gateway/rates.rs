@@ -99,7 +99,7 @@ async fn requests_hold(url: &str, what: &str, per_second: [u32; 3]) {
     let limited = json!({ "requests_per_minute": 1200 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let (good, elapsed) = load(&gateways, &key, per_second, Duration::from_secs(20)).await;
-    // Burst of 200, and 20 per second.
+    // The limit is a burst of 200, and 20 per second.
     let ideal = 200.0 + 20.0 * elapsed.as_secs_f64();
     is_near(what, good.len() as f64, ideal);
 }
@@ -126,7 +126,7 @@ async fn requests_a_minute_hold_over_three_gateways_on_a_cluster() {
 async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_true() {
     let redis = RedisServer::start().await;
     let gateways = three(&redis.url()).await;
-    // Burst of five, and one every two seconds.
+    // The limit is a burst of five, and one every two seconds.
     let limited = json!({ "requests_per_minute": 30 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let began = Instant::now();
@@ -174,7 +174,7 @@ async fn tokens_hold(url: &str, what: &str, per_second: [u32; 3]) {
         .iter()
         .map(|answer| answer.json()["usage"]["total_tokens"].as_u64().unwrap())
         .sum();
-    // Burst of a minute's requests, and 100 per second.
+    // The burst is a minute's requests, and 100 per second follow.
     let ideal = 6000.0 + 100.0 * elapsed.as_secs_f64();
     is_near(what, used as f64, ideal);
 }
@@ -192,7 +192,7 @@ async fn tokens_a_minute_hold_over_three_gateways_under_uneven_load_on_a_cluster
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_key_costs_redis_a_small_part_of_a_command_a_call() {
+async fn rate_limits_of_a_busy_key_need_far_less_than_one_redis_command_per_call() {
     let redis = RedisServer::start().await;
     let gateways = three(&redis.url()).await;
     let limited = json!({ "requests_per_minute": 60_000, "tokens_per_minute": 10_000_000 });
@@ -293,7 +293,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
 
 /// For example after a failover to a server with a slower clock.
 #[tokio::test]
-async fn tokens_are_filled_again_though_the_servers_clock_went_back() {
+async fn token_limit_refills_after_the_servers_clock_went_back() {
     let redis = RedisServer::start().await;
     let url = redis.url();
     let conn = RedisConn::connect(&url, RedisSettings::default());
@@ -304,7 +304,7 @@ async fn tokens_are_filled_again_though_the_servers_clock_went_back() {
         store.spend(1, "tokens:key", quota, batch).await.unwrap()
     };
     assert_eq!(spend(1, 50).await, 50_000);
-    // All of it was taken at a time twenty minutes in the future.
+    // The tokens are recorded as taken at a time twenty minutes in the future.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let then = (now + Duration::from_secs(1200)).as_micros().to_string();
     let set: i64 = redis

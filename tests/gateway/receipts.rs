@@ -67,7 +67,7 @@ async fn key_reads_its_receipt_as_operators_do() {
             format!("/v1/{}", own["endpoint"].as_str().unwrap()),
             op.path()
         );
-        // 9 in, 3 out.
+        // The call has 9 input tokens and 3 output tokens.
         let charged = match op {
             Op::Chat => "0.0015",
             Op::Messages => "0.015",
@@ -169,7 +169,7 @@ async fn receipt_is_searched_only_in_the_callers_account() {
     let world = Setup::default().ledger(&server.url()).start().await;
     let key = world.key().await;
     world.key_with("other", "10", json!({})).await;
-    // A look-up there would fail with an error.
+    // This entry is of the wrong type, so a look-up there would fail.
     let trap = format!("tg:{{other}}:r:{UNKNOWN}");
     let _: i64 = server.ask(&["LPUSH", &trap, "x"]).await.unwrap();
     let answer = ask(&world, &key, UNKNOWN).await;

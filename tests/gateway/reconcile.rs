@@ -214,7 +214,7 @@ async fn on_a_ledger(ledger: &str) {
         "{text}"
     );
 
-    // The same from an export, and within a tolerance.
+    // The result is the same if the books come from an export, and with a tolerance.
     let books = dir.path().join("books.ndjson").to_str().unwrap().to_owned();
     said(
         &tollgate(&world, &["export", "--output", &books], "").await,

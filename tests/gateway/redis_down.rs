@@ -18,10 +18,10 @@ use crate::{
     ledger::{self, acme, hold, is_sound, number, open, settlement},
 };
 
-/// Maximum wait of a caller for the refusal while the ledger is away.
+/// The maximum wait of a caller for the refusal while the ledger is away.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Cost of `chat_body("Привет")` at the cooperative vendor, in rubles.
+/// The cost of `chat_body("Привет")` at the cooperative vendor, in rubles.
 const COST: &str = "0.0015";
 
 async fn over(url: &str) -> World {
@@ -201,13 +201,13 @@ async fn restarted_gateway_on_an_empty_redis_starts_a_new_ledger() {
     assert_eq!(anew.receipt(&served).await["charged_rub"], COST);
     assert_eq!(anew.settled(&newcomer).await["balance_rub"], "0.9985");
     is_sound(anew.gateway.store()).await;
-    // The first gateway does not use the new books.
+    // The first gateway does not use the new data set.
     is_away(world.chat(&newcomer, &chat_body("Привет"))).await;
 }
 
 #[tokio::test]
 async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
-    // One millisecond per entry.
+    // Loading takes one millisecond per entry.
     let slowly = ["--key-load-delay", "1000"];
     let often = ["--loading-process-events-interval-bytes", "1024"];
     let server = RedisServer::start_with(&[slowly, often].concat()).await;
@@ -234,7 +234,7 @@ async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
     let World { gateway, dir, .. } = world;
     let told = Instant::now();
     gateway.drain().await.unwrap();
-    // Five seconds for cut calls, five for the ledger, and some for a busy machine.
+    // The time for cut calls is five seconds, for the ledger five, and a busy machine needs some more.
     let took = told.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
 
@@ -261,7 +261,7 @@ async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     edge.vendor.script(polite);
     let secret = edge.key().await;
     let body = chat_body("Привет");
-    // From here on it has the key cached.
+    // From here on the gateway has the key cached.
     assert_eq!(edge.chat(&secret, &body).await.status, 200);
     edge.nothing_is_held().await;
     let go_on = Arc::new(Notify::new());
@@ -292,7 +292,7 @@ async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     let took = told.elapsed();
     assert_eq!(code, Some(0), "{}", edge.log());
     assert!(took >= DRAIN, "{took:?}");
-    // Plus some time for a busy machine.
+    // The bound includes some time for a busy machine.
     assert!(took < DRAIN + Duration::from_secs(2), "{took:?}");
     let log = edge.log();
     let line = log
@@ -384,7 +384,7 @@ async fn payments_and_keys_outlive_redis() {
     assert!(answer.headers.contains_key("retry-after"));
 
     server.restart().await;
-    // A repetition, as the answer requested.
+    // The request is repeated, as the answer suggests.
     for _ in 0..2 {
         let paid = eventually("the payment is taken", async || {
             let answer = pay().await;

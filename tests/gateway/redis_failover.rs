@@ -22,12 +22,12 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
 };
 
-/// Time for a call that waits for nothing, on a busy machine; shorter than the wait for a server that stopped
+/// The time for a call that waits for nothing, on a busy machine; shorter than the wait for a server that stopped
 /// responding.
 const AT_ONCE: Duration = Duration::from_millis(400);
-/// Maximum time for a call to learn that its server is away.
+/// The maximum time for a call to learn that its server is away.
 const IN_TIME: Duration = Duration::from_secs(1);
-/// Time after a failover until calls are served again.
+/// The time after a failover until calls are served again.
 const SOON: Duration = Duration::from_millis(1500);
 
 /// Creates an account with a key `key-<account>` and 1000 µ₽.
@@ -84,7 +84,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let pay = async || ledger.enter(&acme(), &topup("second", 500)).await;
 
     replica.stop_signal();
-    // The repetition writes nothing, and no replica has the first one yet.
+    // The repetition of the payment writes nothing, and no replica has the payment yet.
     for _ in 0..2 {
         match pay().await {
             Err(BookError::Unavailable(cause)) => {
@@ -172,7 +172,7 @@ async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
     let server = RedisServer::start().await;
     open(&over(&server).await, 1000).await;
     for meets in 0..4 {
-        // Each is a gateway that has not noticed the loss.
+        // Each of these gateways has not noticed the loss.
         let ledger = over(&server).await;
         let sys: Vec<String> = server.ask(&["HGETALL", "tg:sys"]).await.unwrap();
         server
@@ -197,7 +197,7 @@ async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
 }
 
 #[tokio::test]
-async fn a_shard_that_lost_its_data_is_a_loss() {
+async fn shard_without_its_data_counts_as_data_loss() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let sys = cluster.primary_of("tg:sys");
@@ -325,7 +325,7 @@ async fn lost_primary_does_not_delay_events_of_others() {
         (last == before + 1).then_some(())
     })
     .await;
-    // Also by the gateway that has both addresses.
+    // The gateway that has both addresses books an entry, too.
     teller
         .enter(&accounts[1], &topup("told too", 7))
         .await
@@ -372,9 +372,9 @@ async fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
     is_sound(&ledger).await;
 }
 
-/// MOVED, ASK and TRYAGAIN.
+/// Checks the answers MOVED, ASK and TRYAGAIN.
 #[tokio::test]
-async fn an_account_whose_slot_moves_is_served_before_and_after_and_not_wrongly_between() {
+async fn account_is_charged_correctly_while_its_slot_moves() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     open(&ledger, 1000).await;
@@ -497,7 +497,7 @@ async fn settings_of_every_primary_are_checked() {
 }
 
 #[tokio::test]
-async fn an_address_of_the_wrong_kind_is_refused_with_the_right_one() {
+async fn wrong_kind_of_redis_address_is_refused_with_the_right_one() {
     let cluster = RedisCluster::start(3, 0).await;
     let single = RedisServer::start().await;
     let one = cluster.nodes()[0].address();

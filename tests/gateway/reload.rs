@@ -24,7 +24,7 @@ use crate::{
     replies::{read_until, rest},
 };
 
-/// Cost of `chat_body("Привет")`, in micro-rubles: nine tokens in, three out.
+/// The cost of `chat_body("Привет")`, in micro-rubles: nine tokens in, three out.
 const COST: i64 = 1500;
 const STREAMS: usize = 200;
 const RELOADS: usize = 10;
@@ -132,7 +132,7 @@ async fn ten_reloads_under_load_lose_no_call_and_each_keeps_its_price() {
 }
 
 #[tokio::test]
-async fn limits_change_for_the_next_request_on_an_open_connection_too() {
+async fn reloaded_limits_apply_to_the_next_request_on_an_open_connection() {
     let edge = Edge::start_with(|text| text).await;
     let key = edge.key().await;
     let config = edge.config();
@@ -181,7 +181,7 @@ async fn settings_that_a_reload_does_not_apply_are_named() {
     );
 }
 
-/// Checks its files once a second.
+/// The gateway checks its files once a second.
 async fn watching() -> Edge {
     Edge::start_with(|text| format!("reload_poll_seconds = 1\n{text}")).await
 }

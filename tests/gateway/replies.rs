@@ -84,7 +84,7 @@ pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     }
 }
 
-/// Number of events before the second word.
+/// The number of events before the second word.
 pub const fn begun(op: Op) -> usize {
     match op {
         Op::Chat => 1,
@@ -160,7 +160,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Nine tokens in, two out.
+    /// An answer with nine input and two output tokens.
     pub async fn start(world: &World, op: Op, key: &Key, body: &Value) -> Self {
         let then = events(op, &["раз ", "два"], 9, 2);
         Self::start_with(world, op, key, body, Reply::stream(then)).await
@@ -180,7 +180,7 @@ impl Running {
         Self { number, body, go }
     }
 
-    /// Continues it, and reads the rest.
+    /// Lets the vendor continue, and reads the rest.
     pub async fn finish(mut self) -> String {
         self.go.notify_one();
         rest(&mut self.body).await

@@ -1,7 +1,7 @@
 //! Holds that shrink: the holds of a coding agent's calls at their start, once the vendor has counted their input, and
 //! at their end.
 //!
-//! `cargo test --test gateway holds_table -- --nocapture` prints the numbers of `docs/prices.md`.
+//! `cargo test --test gateway holds_of_a_conversation_shrink_as_documented -- --nocapture` prints the numbers of `docs/prices.md`.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -136,7 +136,7 @@ fn held(receipt: &Value) -> (i64, i64) {
 }
 
 #[tokio::test]
-async fn holds_table() {
+async fn holds_of_a_conversation_shrink_as_documented() {
     let world = start("").await;
     let key = world.key_with("acme", "3000", json!({})).await;
     let mut agent = Agent::new("main", 912_000 * 200_000 / 228_000);
@@ -175,7 +175,7 @@ async fn holds_table() {
 }
 
 #[tokio::test]
-async fn first_count_is_believed_once_it_proved_right_and_not_after_it_was_exceeded() {
+async fn first_usage_count_is_trusted_once_proved_and_not_after_it_was_exceeded() {
     let world = start("").await;
     let key = world.key_with("acme", "9000", json!({})).await;
     let mut calls = 0;

@@ -116,7 +116,7 @@ async fn audio_of_unknown_length_is_refused() {
 }
 
 #[tokio::test]
-async fn a_vendor_of_messages_is_sent_no_sound_whatever_it_costs() {
+async fn sound_is_never_sent_to_a_messages_vendor() {
     let world = Setup::default()
         .edit(
             "cache_write = \"5\" }",

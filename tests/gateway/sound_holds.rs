@@ -38,7 +38,7 @@ async fn ten_large_documents_at_once_on_a_balance_for_ten_texts_lose_nothing() {
         chat_body("x"),
         json!({ "messages": [{ "role": "user", "content": content }] }),
     );
-    // Ten holds of a text are a ruble; the window alone costs a hundred.
+    // The holds of ten texts are a ruble in all; filling the window once costs a hundred.
     for (account, rubles, accepted_max) in [("texts", "1", 0), ("one", "150", 1)] {
         let key = world.key_with(account, rubles, json!({})).await;
         let calls = (0..10).map(|_| world.chat(&key, &body));

@@ -102,7 +102,7 @@ async fn key_is_accepted_next_to_a_foreign_credential() {
 }
 
 #[tokio::test]
-async fn no_key_two_different_keys_and_other_schemes_are_refused_with_401() {
+async fn missing_or_differing_keys_and_other_schemes_are_401() {
     let world = World::start().await;
     let key = world.key().await;
     let other = world.another_key("acme", json!({})).await;
@@ -280,7 +280,7 @@ async fn key_begins_with_tg_and_is_shown_only_by_its_prefix() {
 }
 
 #[tokio::test]
-async fn the_request_number_is_made_by_us_and_is_on_every_answer() {
+async fn every_answer_has_a_request_number_of_the_gateway() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

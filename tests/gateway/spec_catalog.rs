@@ -193,7 +193,7 @@ async fn a_catalog_that_the_client_has_is_not_sent_again_until_it_changes() {
 }
 
 #[tokio::test]
-async fn without_an_exchange_rate_nothing_is_priced_and_no_rates_are_issued() {
+async fn without_an_exchange_rate_the_catalog_has_no_prices() {
     let world = without_a_rate().start().await;
     let catalog = catalog(&world).await;
     assert_eq!(catalog["priced"], false);
@@ -269,7 +269,7 @@ async fn a_version_outlives_a_restart_and_grows_by_one_when_the_tariff_changes()
 }
 
 #[tokio::test]
-async fn the_exchange_rate_moves_inside_a_version() {
+async fn new_exchange_rate_keeps_the_tariff_version() {
     let world = World::start().await;
     let before = catalog(&world).await;
     let rate = RateReading::fixed(Decimal::from(200));
@@ -283,7 +283,7 @@ async fn the_exchange_rate_moves_inside_a_version() {
 }
 
 #[tokio::test]
-async fn a_refusal_has_the_one_shape_of_all_refusals() {
+async fn catalog_refusal_has_the_common_error_format() {
     let world = World::start().await;
     let answer = world
         .ask(request(

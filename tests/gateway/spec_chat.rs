@@ -198,7 +198,7 @@ async fn output_includes_reasoning_and_is_charged_with_it() {
         let answer = world.chat(&key, &chat_body("x")).await;
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["usage"]["output"], 90, "{receipt}");
-        // 10 × 100 + 90 × 200 µ₽.
+        // The charge is 10 × 100 + 90 × 200 µ₽.
         assert_eq!(receipt["charged_rub"], "0.019", "{receipt}");
     }
 }

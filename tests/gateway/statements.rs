@@ -57,7 +57,7 @@ async fn busy(world: &World, key: &Key) -> Option<String> {
     (months.len() == 1).then(|| months.remove(0))
 }
 
-/// The kopecks in `12.50`.
+/// Parses `12.50` to kopecks.
 fn kopecks(value: &Value) -> i64 {
     micro(value) / 10_000
 }
@@ -322,7 +322,7 @@ fn said_sha256(made: &[u8]) -> String {
     made["sha256"].as_str().unwrap().to_owned()
 }
 
-/// `--verify` without a file.
+/// Runs `--verify` without a file.
 async fn verified(world: &World, month: &str, code: i32) -> Value {
     let args = ["statement", "acme", "--month", month, "--verify", "--json"];
     let told = said(&tollgate(world, &args, "").await, code);
@@ -335,9 +335,10 @@ async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
     said(&tollgate(world, &args, "").await, code)
 }
 
-/// Whatever comes later; if names or the books have changed, the answer names the change.
+/// Checks that later changes do not change the statement; if names or the books have changed, the answer names the
+/// change.
 #[tokio::test]
-async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
+async fn closed_month_does_not_change_and_edits_are_reported() {
     const FORTY_DAYS_MS: u64 = 40 * 86_400_000;
     let redis = RedisServer::start().await;
     let world = Setup::default()
@@ -385,7 +386,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     }
     said(&tollgate(&world, &["audit"], "").await, 0);
 
-    // An edited file.
+    // A file that was edited does not verify.
     let (_, csv, made) = &kept[1];
     let text = String::from_utf8(made.to_vec()).unwrap();
     std::fs::write(
@@ -417,7 +418,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     assert_eq!(told["same_sha256"], true);
     assert_eq!(said_sha256(&kept[0].2), sha256);
 
-    // A month's statement that was made elsewhere under another name.
+    // The statement was made elsewhere, under another name.
     let (_, json, made) = &kept[0];
     let text = String::from_utf8(made.to_vec()).unwrap();
     let other = text.replace("\"name\":\"acme\"", "\"name\":\"Acme\"");
@@ -430,7 +431,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         "{told}"
     );
 
-    // An edited line of the journal.
+    // A line of the journal was edited.
     let spoiled = change_line(&redis, "acme").await;
     let answer = ask(&world, month, "json").await;
     assert_eq!(answer.status, 409, "{spoiled}: {answer:?}");
@@ -446,7 +447,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         .await
         .unwrap();
 
-    // A line removed from the journal.
+    // A line of the journal was removed.
     let (line, _) = lines
         .iter()
         .find(|(_, fields)| fields["kind"] == "call")
@@ -460,7 +461,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     let message = answer.json()["error"]["message"].to_string();
     assert!(message.contains(sha256), "{message}");
 
-    // An open month cannot be verified.
+    // A month that is still open cannot be verified.
     let open = said(
         &tollgate(&world, &["usage", "--by", "day", "--format", "csv"], "").await,
         0,
@@ -490,7 +491,7 @@ async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
 
 /// In each ledger, and in a copy: its stored inputs are used, not the current ones.
 #[tokio::test]
-async fn a_closed_month_is_made_of_the_name_and_the_seller_that_it_had_first() {
+async fn closed_month_keeps_its_first_customer_and_seller_names() {
     let (server, folder) = (RedisServer::start().await, folder());
     let path = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
     let (file, copy) = (path("books.db"), path("copy.db"));
@@ -539,7 +540,7 @@ async fn copied(from: &str, to: &str) {
 
 /// Concurrent requests to two gateways with different settings of the seller.
 #[tokio::test]
-async fn one_statement_number_has_one_hash_over_all_gateways() {
+async fn statement_has_the_same_hash_on_all_gateways() {
     let server = RedisServer::start().await;
     let mut gateways = Vec::new();
     for seller in [

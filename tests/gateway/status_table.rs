@@ -174,7 +174,7 @@ async fn a_body_that_is_too_large_is_413_declared_or_counted() {
 }
 
 #[tokio::test]
-async fn a_body_of_just_the_limit_is_taken_and_the_limit_is_32_mib_by_default() {
+async fn body_of_exactly_32_mib_is_accepted_by_default() {
     let body = Op::Chat.body("x").to_string();
     let world = limits(&format!("body_bytes_max = {}", body.len()))
         .start()

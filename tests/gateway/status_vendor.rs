@@ -38,7 +38,7 @@ async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> 
 }
 
 #[tokio::test]
-async fn a_vendors_400_413_and_422_are_passed_on_with_its_text_so_that_the_request_can_be_mended() {
+async fn vendors_400_413_and_422_are_returned_with_its_text() {
     for status in [400, 413, 422] {
         let reply = refusal(status, "max_tokens: 99 is more than 64");
         let text = said("refused", reply, status, INVALID, "").await;
@@ -47,7 +47,7 @@ async fn a_vendors_400_413_and_422_are_passed_on_with_its_text_so_that_the_reque
 }
 
 #[tokio::test]
-async fn a_vendors_409_and_451_and_flagged_input_are_the_callers_and_not_tried_again() {
+async fn vendors_409_451_and_flagged_input_are_returned_without_a_retry() {
     for (status, told, words) in [
         (409, 409, "the file is still being written"),
         (451, 451, "unavailable for legal reasons"),
@@ -158,7 +158,7 @@ const ACTED_ON: [&str; 40] = [
 ];
 
 #[tokio::test]
-async fn phrases_that_clients_search_in_a_refusal_reach_them_unchanged() {
+async fn phrases_that_clients_search_for_in_errors_are_unchanged() {
     let world = World::start().await;
     let key = world.key().await;
     for text in ACTED_ON {
@@ -172,11 +172,11 @@ async fn phrases_that_clients_search_in_a_refusal_reach_them_unchanged() {
                     error["message"].as_str().unwrap(),
                     answer.headers["x-request-id"].to_str().unwrap(),
                 );
-                // Before any text of the gateway, in one line, with the number at the end.
+                // The vendor's text comes before the gateway's, in one line, with the call's number at the end.
                 assert!(message.starts_with(&format!("{text} — ")), "{message}");
                 assert!(message.ends_with(&format!(" ({number})")), "{message}");
                 assert!(!message.contains('\n'), "{message}");
-                // And the whole text, for clients that search for it.
+                // The complete text is there, for clients that search for it.
                 assert_eq!(error["vendor"], json!({ "message": text }));
                 assert_eq!(error["type"], INVALID);
             }

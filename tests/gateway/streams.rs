@@ -104,7 +104,7 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     }
 }
 
-/// Translation case 78.
+/// Case 78 of the translation cases.
 #[tokio::test]
 async fn an_error_as_the_first_event_has_a_status_and_costs_nothing() {
     let world = World::start().await;
@@ -280,7 +280,7 @@ async fn a_vendors_error_inside_a_stream_is_an_error_event_without_the_vendors_w
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_never_looks_finished() {
+async fn truncated_stream_never_looks_finished() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -107,7 +107,7 @@ async fn get_root(sender: &mut http1::SendRequest<Full<Bytes>>) -> u16 {
 }
 
 #[tokio::test]
-async fn both_versions_of_http_are_spoken_over_both_versions_of_tls() {
+async fn http1_and_h2_work_over_tls_1_2_and_1_3() {
     let authority = Authority::new();
     let world = over_tls(Setup::default(), &authority).start().await;
     let key = world.key().await;

@@ -18,19 +18,19 @@ const TURNS: usize = 5;
 const TOOL: &str =
     "mcp__plugin_a-rather-long-plugin-name_its-server-of-tools__a_tool_with_a_long_name";
 
-/// State that a vendor requires back.
+/// The state that a vendor requires to be sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vendor {
-    /// The vendor's reasoning, in this field.
+    /// The vendor's reasoning is in this field.
     Thinks(&'static str),
-    /// The vendor's reasoning with a proof, as `reasoning_details`.
+    /// The vendor's reasoning is in `reasoning_details`, with a proof.
     Proves,
     /// The signature of the first call of each turn.
     Signs,
 }
 
 impl Vendor {
-    /// Fields of this turn's message in addition to its calls: in the answer, and in the next request.
+    /// The fields of this turn's message in addition to its calls: in the answer, and in the next request.
     fn reasoning(self, turn: usize) -> Value {
         let thought = format!("thought {turn} \"ж\"\n");
         match self {
@@ -306,7 +306,7 @@ fn callers() -> Vec<Caller> {
 }
 
 #[tokio::test]
-async fn a_tool_task_of_five_turns_ends_on_vendors_that_want_their_state_back() {
+async fn five_turn_tool_task_works_on_vendors_that_require_their_state() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [

@@ -108,7 +108,7 @@ async fn dropped(world: &World) -> u64 {
 }
 
 #[tokio::test]
-async fn a_call_is_a_span_and_the_vendor_that_answers_it_another() {
+async fn call_and_vendor_attempt_are_separate_spans() {
     let collector = collector().await;
     let world = traced(&collector.address().to_string()).await;
     let key = world.key().await;
@@ -335,8 +335,8 @@ async fn permanently_rejected_batch_is_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_delays_neither_calls_nor_the_stop() {
-    /// More than the queue and a batch.
+async fn hanging_trace_collector_delays_neither_calls_nor_shutdown() {
+    /// The number of spans that exceeds the queue and a batch.
     const CALLS: usize = 2_700;
     // The kernel accepts connections, but nothing reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -125,7 +125,7 @@ const fn stop(caller: Op) -> &'static str {
     }
 }
 
-/// Every count of `expected` is in `usage`.
+/// Checks that every count of `expected` is in `usage`.
 fn counts(what: &str, usage: &Value, expected: &Value) {
     for (name, count) in expected.as_object().unwrap() {
         match count {
@@ -213,7 +213,7 @@ async fn case_65_vendors_refusal_of_the_gateways_key_is_503_for_the_caller() {
 }
 
 #[tokio::test]
-async fn case_66_a_page_where_an_answer_should_be_is_502() {
+async fn case_66_html_page_in_place_of_an_answer_is_502() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -251,7 +251,7 @@ async fn case_80_unknown_input_is_zero_and_reported_at_the_end() {
 }
 
 #[tokio::test]
-async fn case_89_finish_and_usage_in_one_chunk_are_as_good_as_in_two() {
+async fn case_89_finish_and_usage_may_come_in_one_chunk() {
     let world = World::start().await;
     let key = world.key().await;
     let way = (Op::Messages, Op::Chat);
@@ -283,7 +283,7 @@ async fn case_89_finish_and_usage_in_one_chunk_are_as_good_as_in_two() {
 }
 
 #[tokio::test]
-async fn case_91_usage_that_comes_again_and_again_is_not_added_up() {
+async fn case_91_repeated_usage_is_not_added_up() {
     let world = World::start().await;
     let key = world.key().await;
     let used = |output: u64| json!({ "prompt_tokens": 9, "completion_tokens": output, "total_tokens": 9 + output });
@@ -383,7 +383,7 @@ async fn usage_is_charged_whatever_the_choices_contain() {
         }
     }
 
-    // The other format has a delta there.
+    // The other format has a delta in this place.
     for odd in [
         json!({ "delta": "x" }),
         json!({ "delta": [] }),
@@ -578,7 +578,7 @@ async fn case_98_long_image_is_delivered_complete() {
 async fn case_99_vendor_must_send_uncompressed_bytes() {
     let world = World::start().await;
     let key = world.key().await;
-    // The head of a gzip file, and invalid data after it.
+    // The body is the head of a gzip file, followed by invalid data.
     let packed = Bytes::from_static(b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\x56\x4a\x2d\n\n\x2a\x2a");
     for way in WAYS {
         for (stream, kind) in [(false, "application/json"), (true, "text/event-stream")] {
@@ -700,7 +700,7 @@ async fn case_101_each_event_is_forwarded_before_the_next_one() {
 }
 
 #[tokio::test]
-async fn case_102_a_vendors_sign_of_life_is_the_callers() {
+async fn case_102_vendors_keep_alive_reaches_the_caller() {
     let world = World::start().await;
     let key = world.key().await;
     for (way, sign, shown) in [
@@ -742,7 +742,7 @@ const STANDSTILL: Duration = Duration::from_secs(1);
 const WORD_BYTES: usize = 64 * 1024;
 
 #[tokio::test]
-async fn case_103_a_client_that_does_not_read_stops_its_vendor() {
+async fn case_103_client_that_does_not_read_pauses_its_vendor() {
     for (caller, vendor) in WAYS {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -883,7 +883,7 @@ fn usage_alone(event: &str) -> bool {
 }
 
 #[tokio::test]
-async fn case_104_recorded_answers_pass_between_equals_byte_for_byte() {
+async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
     let world = World::start().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     for op in BOTH {
@@ -910,7 +910,7 @@ async fn case_104_recorded_answers_pass_between_equals_byte_for_byte() {
                 let text = answer.text();
                 assert!(told_cost(&text).0 == said, "{name}: {text}");
             }
-            // Without the usage that only the gateway requested.
+            // The caller's stream lacks the usage that only the gateway requested.
             let expected: String = said
                 .split_inclusive("\n\n")
                 .filter(|event| op == Op::Messages || !usage_alone(event))
@@ -955,7 +955,7 @@ async fn vendors_refusals_of_translated_calls_have_the_gateways_shape() {
 }
 
 #[tokio::test]
-async fn error_disguised_as_an_answer_is_detected_in_translated_calls() {
+async fn error_in_the_form_of_an_answer_is_detected_in_translated_calls() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -996,7 +996,7 @@ fn failed(what: &str, caller: Op, text: &str, number: &str) {
         text.contains("раз") && !text.contains("два"),
         "{what}: {text}"
     );
-    // Streams with neither an end nor a finish reason.
+    // These streams have neither an end nor a finish reason.
     for end in [
         "[DONE]",
         "message_stop",
@@ -1033,7 +1033,7 @@ async fn a_vendors_error_inside_a_translated_stream_is_an_error_event_of_the_cal
 }
 
 #[tokio::test]
-async fn a_translated_stream_that_is_cut_never_looks_finished() {
+async fn truncated_translated_stream_never_looks_finished() {
     let world = World::start().await;
     let key = world.key().await;
     for (caller, vendor) in WAYS {
@@ -1237,7 +1237,7 @@ async fn tokens_are_estimated_where_a_messages_vendor_does_not_count() {
 }
 
 #[tokio::test]
-async fn tokens_for_a_chat_vendor_are_estimated_without_asking_it() {
+async fn tokens_for_a_chat_vendor_are_estimated_without_a_request() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -1257,7 +1257,7 @@ async fn tokens_for_a_chat_vendor_are_estimated_without_asking_it() {
 }
 
 #[tokio::test]
-async fn counting_is_refused_as_calls_are() {
+async fn token_counting_is_refused_like_calls() {
     let world = World::start().await;
     let key = world.key().await;
     let ours = ("x-api-key", key.secret.as_str());

@@ -22,12 +22,12 @@ const OUTPUT_TOKENS: u64 = 4000;
 type Translate = fn(&[u8], &RequestCx<'_>) -> Result<Bytes, Error>;
 
 #[test]
-fn chat_requests_become_these_messages_requests() {
+fn chat_requests_translate_to_the_stored_messages_requests() {
     golden("chat_to_messages", chat::request);
 }
 
 #[test]
-fn messages_requests_become_these_chat_requests() {
+fn messages_requests_translate_to_the_stored_chat_requests() {
     golden("messages_to_chat", |body, cx| {
         messages::request(body, "v", cx)
     });

@@ -62,7 +62,7 @@ const ESTIMATE: &str = "/v1/tollgate/estimate";
 const COUNT: &str = "/v1/messages/count_tokens";
 
 #[tokio::test]
-async fn a_lifetime_in_the_cache_without_a_price_is_refused_by_its_name() {
+async fn cache_lifetime_without_a_price_is_refused_by_name() {
     for op in BOTH {
         let ttl = "messages[0].content[0].cache_control.ttl";
         refuses(
@@ -81,7 +81,7 @@ async fn a_lifetime_in_the_cache_without_a_price_is_refused_by_its_name() {
             [with(op.body("x"), tools)],
         )
         .await;
-        // A mixture has none either.
+        // A request with both lifetimes has no price either.
         let second = "messages[0].content[1].cache_control.ttl";
         refuses(op, second, [marked(op, &["", "1h"])]).await;
     }
@@ -132,7 +132,7 @@ async fn estimate_and_count_are_refused_if_the_call_would_be() {
 }
 
 #[tokio::test]
-async fn an_hour_in_the_cache_is_held_charged_and_shown_at_its_own_rate() {
+async fn one_hour_cache_write_is_held_charged_and_shown_at_its_own_rate() {
     let world = with_an_hour().start().await;
     let key = world.key().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
@@ -171,7 +171,7 @@ async fn an_hour_in_the_cache_is_held_charged_and_shown_at_its_own_rate() {
             assert_eq!(receipt.pointer(count_of), Some(&json!(400)), "{receipt}");
             assert_eq!(receipt["price"], said["price"]);
             assert_eq!(receipt["held_rub"], said["hold_rub"]);
-            // Rubles per million tokens are micro-rubles per token.
+            // Rubles per million tokens equal micro-rubles per token.
             let rate = |class: &str| micro(&model[class]) / 1_000_000;
             let charge = 3 * rate("input_rub_mtok")
                 + 5 * rate("cached_input_rub_mtok")
@@ -322,7 +322,7 @@ fn held_as(tokens: usize) -> Value {
 }
 
 #[tokio::test]
-async fn a_call_that_may_be_longer_than_its_price_is_refused_with_both_numbers() {
+async fn call_longer_than_the_priced_input_is_refused_with_both_numbers() {
     let setup = Setup::default().edit(
         "output_tokens_max = 4000\nroutes = [ { vendor = \"chat-vendor\"",
         "output_tokens_max = 4000\ninput_tokens_priced_max = 1000\nroutes = [ { vendor = \"chat-vendor\"",
@@ -346,7 +346,7 @@ async fn a_call_that_may_be_longer_than_its_price_is_refused_with_both_numbers()
     }
     assert_eq!(world.vendor.received().len(), received);
     assert_eq!(world.account(&key).await["held_rub"], "0.00");
-    // A count is free, whatever it counts, and may exceed a bound.
+    // A request to count tokens is free, so it may exceed the bound.
     let count = with(long, json!({ "max_tokens": null }));
     let answer = posted(&world, Op::Messages, &key, COUNT, &count).await;
     assert_eq!(answer.status, 200, "{answer:?}");

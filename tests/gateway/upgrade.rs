@@ -36,9 +36,9 @@ use crate::{
     support::process::{Log, Start, TOLLGATE, addresses, signal, with_secrets},
 };
 
-/// Maximum duration of a start or a stop on a busy machine.
+/// The maximum duration of a start or a stop on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Cost of `chat_body("Привет")`, in micro-rubles.
+/// The cost of `chat_body("Привет")`, in micro-rubles.
 const COST: i64 = 1500;
 const STREAMS: usize = 20;
 

@@ -58,7 +58,7 @@ fn charged(receipt: &Value) -> Tokens {
 }
 
 #[tokio::test]
-async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged() {
+async fn implausible_usage_is_bounded_or_estimated_and_flagged() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -192,7 +192,7 @@ async fn repeated_usage_in_a_stream_is_charged_once_by_the_last_one() {
     let body = with(Op::Chat.body("x"), json!({ "stream": true }));
     let answer = world.chat(&key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
-    // 9 × 100 + 7 × 200 µ₽.
+    // The charge is 9 × 100 + 7 × 200 µ₽.
     assert_eq!(receipt["charged_rub"], "0.0023", "{receipt}");
 }
 
@@ -238,7 +238,7 @@ async fn usage_above_the_hold_is_charged_from_free_money_and_the_rest_is_a_loss(
 }
 
 #[tokio::test]
-async fn usage_above_the_hold_does_not_go_over_the_keys_ceiling() {
+async fn usage_above_the_hold_is_charged_only_up_to_the_keys_ceiling() {
     let (world, held) = dense_world().await;
     let ceiling = held + 10_000;
     let key = world

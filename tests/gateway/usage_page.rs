@@ -107,7 +107,7 @@ async fn usage_page_runs_only_its_own_script_and_cannot_be_framed() {
 }
 
 #[tokio::test]
-async fn a_key_cannot_leave_by_a_form_and_its_field_is_not_remembered() {
+async fn usage_page_never_submits_or_remembers_the_key() {
     let html = page(&World::start().await, "").await.text();
     let field = tags_of(&html)
         .into_iter()

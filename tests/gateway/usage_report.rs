@@ -606,7 +606,7 @@ async fn usage_by_group_is_what_the_groups_have_spent() {
 }
 
 #[tokio::test]
-async fn an_estimate_is_counted_as_one() {
+async fn estimates_are_counted_separately_from_calls() {
     let world = World::start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -839,7 +839,7 @@ async fn export_can_be_audited_offline_while_calls_run() {
             "{text}"
         );
 
-        // Cut off at any line.
+        // The export is cut off after each line in turn.
         let lines: Vec<&str> = export.lines().collect();
         let cut = lines[..lines.len() - 1].join("\n");
         let found = tollgate(&world, &["audit", "--export", "-"], &cut).await;

@@ -48,7 +48,7 @@ async fn vendors_share_calls_by_weight() {
     }
     let asked: Vec<usize> = (0..WEIGHTS.len()).map(|n| fleet.asked(n)).collect();
     assert_eq!(asked.iter().sum::<usize>(), CALLS, "{asked:?}");
-    // Two degrees of freedom: a higher value occurs once in a million runs.
+    // With two degrees of freedom, a higher value occurs once in a million runs.
     assert!(
         chi_squared < 27.6,
         "{asked:?} for {WEIGHTS:?}: χ² = {chi_squared}"
@@ -104,7 +104,7 @@ fn turn(conversation: usize, turn: usize) -> Value {
 }
 
 #[tokio::test]
-async fn a_conversation_stays_with_its_vendor_where_the_model_is_sticky() {
+async fn conversation_of_a_sticky_model_stays_with_its_vendor() {
     const CONVERSATIONS: usize = 40;
     let setup = Setup::default().edit(
         "output_tokens_max = 4000",
@@ -136,7 +136,7 @@ async fn a_conversation_stays_with_its_vendor_where_the_model_is_sticky() {
             3 * begins.len(),
             "vendor {n}: each one wholly or not at all"
         );
-        // Half of them, within four standard deviations.
+        // The share is half of them, within four standard deviations.
         assert!(
             (8..=32).contains(&begins.len()),
             "vendor {n}: {}",

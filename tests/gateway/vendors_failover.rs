@@ -118,7 +118,7 @@ async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &
 }
 
 #[tokio::test]
-async fn the_next_vendor_answers_whatever_the_first_one_fails_with_before_its_first_byte() {
+async fn any_failure_before_the_first_byte_is_answered_by_the_next_vendor() {
     for (what, failure) in FAILURES {
         for op in BOTH {
             for stream in [false, true] {
@@ -150,7 +150,7 @@ async fn the_next_vendor_answers_when_the_first_one_cannot_be_reached() {
 }
 
 #[tokio::test]
-async fn each_vendor_is_sent_the_request_in_its_own_words() {
+async fn each_vendor_gets_the_request_with_its_model_name_and_format() {
     let setup = Setup::default()
         .edit("model = \"vendor-chat-1\"", "model = \"vendor-chat-2\"")
         .edit(
@@ -311,7 +311,7 @@ async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
 
 #[tokio::test]
 async fn if_all_vendors_fail_the_most_informative_error_is_returned_and_nothing_is_charged() {
-    // Answers of the first and the second vendor, in either order, and the caller's answer.
+    // Columns: the answers of the first and the second vendor, in either order; the caller's answer.
     for (one, other, status, kind, code) in [
         (500, 429, 429, LIMIT, "vendor_rate_limit"),
         (401, 500, 503, API, "vendor_unavailable"),
@@ -341,7 +341,7 @@ async fn if_all_vendors_fail_the_most_informative_error_is_returned_and_nothing_
 
 /// One of a hundred callers repeatedly sends a request that makes the vendor fail.
 #[tokio::test]
-async fn harmful_requests_of_one_caller_do_not_shut_a_lone_vendor() {
+async fn failing_requests_of_one_caller_do_not_close_the_only_vendor() {
     const CALLERS: usize = 100;
     type Poison = fn(Op) -> Reply;
     let poisons: [(&str, Poison); 4] = [
@@ -373,12 +373,12 @@ async fn harmful_requests_of_one_caller_do_not_shut_a_lone_vendor() {
         let poisoned = with(op.body("poison"), json!({ "stream": true }));
         let (poisoned, well) = (&poisoned, &op.body("x"));
         for _ in 0..3 {
-            // More than enough in a row.
+            // Enough failures in a row to open a breaker.
             for _ in 0..12 {
                 let answer = op.call(&world, poisonous, poisoned).await;
                 assert!(answer.status != 200 || answer.text().contains("\"error\""));
             }
-            // And concurrently with the others.
+            // The failures also run concurrently with the others' calls.
             let poisoning = join_all((0..20).map(|_| op.call(&world, poisonous, poisoned)));
             let calling = join_all(others.iter().map(|key| op.call(&world, key, well)));
             let (_, answers) = tokio::join!(poisoning, calling);
@@ -452,7 +452,7 @@ async fn rate_limited_vendor_is_avoided_for_its_retry_after() {
 }
 
 #[tokio::test]
-async fn a_full_vendor_is_passed_by() {
+async fn vendor_without_a_free_slot_is_skipped() {
     let one_at_a_time = |n: usize| ["", "connections_max = 1"][n].to_owned();
     let fleet = Fleet::start(
         Setup::default(),
@@ -509,7 +509,7 @@ async fn two_keys() -> (World, tempfile::TempDir) {
     (world, dir)
 }
 
-/// How often each key was sent.
+/// The interval at which each key was sent.
 fn shown(world: &World) -> (usize, usize) {
     let of = |name: &str| {
         let received = world.vendor.received();

@@ -53,7 +53,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
         .await;
         let before = killed.received().len();
         drop(killed);
-        // Long enough for the breaker to test it once, without success.
+        // The load lasts long enough for the breaker to test the vendor once, without success.
         sleep(Duration::from_millis(2_500)).await;
         over.store(true, Ordering::Relaxed);
         before
@@ -177,7 +177,7 @@ async fn open(world: &World, key: &Key, count: usize) -> Vec<Response<Incoming>>
     let mut streams = Vec::new();
     for op in BOTH {
         let body: Value = with(op.body("x"), json!({ "stream": true }));
-        // In steps, because the listener's queue is short.
+        // The streams are opened in steps, because the listener's queue is short.
         for _ in 0..count / 2 / 25 {
             let opened = (0..25).map(|_| async {
                 let mut res = world.send(op.request(world, key, &body)).await;
@@ -192,10 +192,8 @@ async fn open(world: &World, key: &Key, count: usize) -> Vec<Response<Incoming>>
 }
 
 #[test]
-fn a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_it() {
-    if !alone(
-        "vendors_load::a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_it",
-    ) {
+fn thousand_stalled_streams_use_little_and_constant_memory() {
+    if !alone("vendors_load::thousand_stalled_streams_use_little_and_constant_memory") {
         return;
     }
     const KIB_PER_STREAM_MAX: u64 = 256;

@@ -419,7 +419,7 @@ async fn a_receiver_that_hangs_slows_neither_calls_nor_another_receiver() {
     let world = world(&sections).await;
     let key = world.key().await;
     cheap(&world.vendor);
-    // The first event hangs from here on.
+    // The slow receiver has the first event, and hangs from here on.
     slow.has(1).await;
     quick.has(1).await;
     alert(&world, json!(["999.9", "999", "995"])).await;
@@ -484,7 +484,7 @@ async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     let ids: BTreeSet<String> = hook.posts().iter().map(|post| post.id.clone()).collect();
     assert_eq!((ids.len(), hook.posts().len()), (3, 3));
 
-    // The one that sends stops: the other takes over.
+    // The gateway that sends stops, and the other takes over.
     one.gateway.drain().await.unwrap();
     alert(&other, json!(["899"])).await;
     for _ in 0..10 {
@@ -648,7 +648,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         let last = told["last"].as_u64().unwrap();
         assert!(outside.call(&key).await, "round {round}");
         if round % 2 == 0 {
-            // Charged and emitted, and on its way to the receiver.
+            // The event is charged and emitted, and on its way to the receiver.
             let path = format!("/admin/v1/events?after={last}&wait=20");
             let told = outside.operate(Method::GET, &path, json!({})).await;
             assert_ne!(told["events"], json!([]), "round {round}");
@@ -671,7 +671,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(came, (1..=last).collect(), "{told}");
-    // In order, except for repetitions.
+    // The events arrive in order, except for repetitions.
     let numbers = hook.numbers();
     let mut highest = 0;
     for number in numbers {

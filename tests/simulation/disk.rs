@@ -29,7 +29,7 @@ struct Platter {
     /// The process that may write now; earlier ones are dead.
     process: u32,
     lines: Vec<Stored>,
-    /// Number of lines that survive a power cut.
+    /// The number of lines that survive a power cut.
     synced: usize,
     /// Calls before this time need not be kept.
     forgotten_ms: u64,
@@ -39,7 +39,7 @@ struct Platter {
 #[derive(Debug)]
 struct Stored {
     line: CallStep,
-    /// When it reaches the system.
+    /// The time at which the line reaches the system.
     written: Ms,
 }
 
@@ -67,7 +67,7 @@ impl Disk {
         platter.process += 1;
     }
 
-    /// Number of the process that may write now.
+    /// The number of the process that may write now.
     pub(crate) fn process(&self) -> u32 {
         lock(&self.0).process
     }
@@ -85,7 +85,7 @@ impl SimLog {
         &self.sim.disks[self.gateway]
     }
 
-    /// Time until a line reaches the system.
+    /// The time until a line reaches the system.
     fn delay(&self, line: &CallStep) -> Ms {
         let (slowest, kind) = match line {
             CallStep::Intent { .. } => (self.sim.plan.disk.write_ms_max, 0),
@@ -121,7 +121,7 @@ impl Log for SimLog {
         if platter.process != self.process {
             return;
         }
-        // Lines are written in order.
+        // Lines reach the disk in the order in which they were written.
         let before = platter.lines.last().map_or(0, |stored| stored.written);
         platter.lines.push(Stored {
             line,

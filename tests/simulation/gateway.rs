@@ -39,9 +39,9 @@ use crate::{
     world::{Life, Sabotage, Sim},
 };
 
-/// Interval at which the identity of the ledger is checked.
+/// The interval at which the identity of the ledger is checked.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// Interval of sweeps of expired holds.
+/// The interval of sweeps of expired holds.
 pub(crate) const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
 type Front = Reserve<Vendor, GatewayLedger, ByTheToken>;

@@ -27,25 +27,25 @@ use crate::{
     world::{Sabotage, Sim},
 };
 
-/// Maximum difference of clocks during a lease, plus the time of messages.
+/// The maximum difference of clocks during a lease, plus the time of messages.
 const SLACK_MS: Ms = 25;
-/// Maximum adjustment of a gateway's clock, in either direction.
+/// The maximum adjustment of a gateway's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
 /// The leases of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct LeasePlan {
-    /// How long a lease may grant after a turn.
+    /// The time for which a lease may grant after a turn.
     pub(crate) max: Ms,
     clocks: Vec<GatewayClock>,
-    /// Minimum time of a gateway's message, in either direction.
+    /// The minimum time of a gateway's message, in either direction.
     pub(crate) far: Ms,
 }
 
 /// A gateway's own clock.
 #[derive(Clone, Debug)]
 struct GatewayClock {
-    /// Length of its second relative to the run's, in thousandths.
+    /// The length of its second relative to the run's, in thousandths.
     rate: u64,
     ahead: i64,
     jumps: Vec<(Ms, i64)>,
@@ -173,7 +173,7 @@ impl LeaseLedger for SimLedger {
 /// The server's record of leases, to check their grants.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// Time of the last turn after which a lease may grant.
+    /// The time of the last turn after which a lease may grant.
     told: BTreeMap<RequestNumber, Ms>,
     /// Until then a failover of the ledger, or its clock, may have lost the time that it must wait.
     unsure_until: Ms,
@@ -246,7 +246,7 @@ impl Grants {
     }
 }
 
-/// Kinds in which a living gateway may lose no lease.
+/// The kinds in which a living gateway may lose no lease.
 pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     matches!(
         kind,
@@ -261,7 +261,7 @@ pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     )
 }
 
-/// Kinds in which every lease is returned at the end.
+/// The kinds in which every lease is returned at the end.
 pub(crate) const fn gives_all_back(kind: Kind) -> bool {
     matches!(kind, Kind::Calm | Kind::Leaving | Kind::BrokenDisk)
 }

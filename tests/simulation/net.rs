@@ -22,7 +22,7 @@ use crate::{
 
 /// The sender of a request that is not from a gateway.
 pub(crate) const OPERATOR: usize = usize::MAX;
-/// How long the sender of a lost message waits.
+/// The time for which the sender of a lost message waits.
 const SILENCE_MS: Ms = 2 * ASK_TIMEOUT.as_millis() as Ms;
 
 /// All messages in transit.
@@ -38,7 +38,7 @@ struct Queue {
     events: BTreeMap<(Ms, u64), Event>,
     sent: u64,
     requests: usize,
-    /// How often each request was sent: each time has its own fate.
+    /// The interval at which each request was sent: each time has its own fate.
     asked: HashMap<(u64, u64), u64>,
 }
 
@@ -60,7 +60,7 @@ enum Event {
         /// Only this server may answer.
         epoch: Option<u64>,
     },
-    /// No answer comes, and no error.
+    /// Neither an answer nor an error arrives.
     Silence(Back),
     /// The second half of a step that was split.
     Act(Command),
@@ -126,7 +126,7 @@ impl Sim {
         };
         match event {
             None => {}
-            // Long after its sender has given up.
+            // The answer would arrive long after its sender has given up.
             Some(Event::Silence(back)) => drop(back),
             Some(Event::Act(command)) => {
                 let ask = Ask::Step(command);

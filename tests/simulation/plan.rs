@@ -23,13 +23,13 @@ use crate::{
 /// Milliseconds since the run began.
 pub(crate) type Ms = u64;
 
-/// Lifetime of a hold. Some calls run for longer.
+/// The lifetime of a hold. Some calls run for longer.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// A gateway's timeout for the ledger's answer.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Unix time at the beginning of a run, by every clock that was not adjusted.
 pub(crate) const EPOCH_MS: u64 = 1_750_000_000_000;
-/// Maximum adjustment of the ledger's clock, in either direction.
+/// The maximum adjustment of the ledger's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
 /// The faults of a run. The remainder of the seed decides.
@@ -60,7 +60,7 @@ pub(crate) struct Allows {
     pub(crate) forced: bool,
     /// A loss in the books: others have spent the money of an expired or lost hold.
     pub(crate) short: bool,
-    /// Unbooked calls of a dead gateway.
+    /// The charges of a dead gateway that are not booked.
     pub(crate) lost: Lost,
 }
 
@@ -130,7 +130,7 @@ impl Kind {
             Self::Calm | Self::Leaving | Self::Lossy | Self::Away | Self::BrokenDisk => {
                 (false, false, false, Lost::Nothing)
             }
-            // No hold could be extended or settled in time.
+            // Meanwhile no hold can be extended or settled in time.
             Self::LongAway | Self::Partition | Self::Clock => (true, false, true, Lost::Nothing),
             // The newest holds and charges are lost, and are booked again by the replay.
             Self::Failover => (true, true, true, Lost::Nothing),
@@ -162,7 +162,7 @@ pub(crate) struct Plan {
     pub(crate) kind: Kind,
     pub(crate) gateways: usize,
     pub(crate) outbox_calls_max: usize,
-    /// Content of the books before the first call.
+    /// The content of the books before the first call.
     pub(crate) opening: Vec<Command>,
     pub(crate) calls: Vec<CallPlan>,
     pub(crate) operator: Vec<(Ms, Command)>,
@@ -204,7 +204,7 @@ pub(crate) struct CallPlan {
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
     pub(crate) order: OrderPlan,
-    /// When its client leaves.
+    /// The time at which its client leaves.
     pub(crate) leaves_after: Option<Ms>,
 }
 
@@ -220,12 +220,12 @@ pub(crate) struct Network {
 /// The gateways' disks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskPlan {
-    /// Maximum time until a line that ends a call reaches the system.
+    /// The maximum time until a line that ends a call reaches the system.
     pub(crate) ending_ms_max: Ms,
-    /// Maximum time until any other line reaches the system.
+    /// The maximum time until any other line reaches the system.
     pub(crate) write_ms_max: Ms,
     pub(crate) sync_ms_max: Ms,
-    /// When a gateway's disk stops accepting writes.
+    /// The time at which a gateway's disk stops accepting writes.
     pub(crate) breaks: Option<(usize, Ms)>,
 }
 
@@ -321,7 +321,8 @@ impl Plan {
             Kind::Away => {
                 for _ in 0..random.between(1, 2) {
                     let from = at(random);
-                    // Far apart, or only one: a hold must survive both interruptions together.
+                    // The two interruptions are far apart, or there is only one, because a hold must survive both
+                    // together.
                     let until = from + random.between(100, 4_000);
                     self.away.push(Window { from, until });
                 }
@@ -645,7 +646,7 @@ fn calls(
     let mut calls = Vec::new();
     let many = random.between(5, 16) as usize;
     while calls.len() < many {
-        // Single calls, or several at the same moment on money for fewer.
+        // Calls come singly, or several at the same moment with money for fewer.
         let at = random.between(0, load);
         let together = if random.chance(250) {
             random.between(2, 6)

@@ -41,7 +41,7 @@ use crate::{
 const ROUND_TRIPS: [Ms; 5] = [1, 50, 100, 150, 200];
 /// Calls per second in each region.
 const RATES: [u64; 4] = [100, 200, 1_000, 3_000];
-/// Duration of the calls, in ms; calls before `COUNTED_FROM` open leases.
+/// The duration of the calls, in ms; calls before `COUNTED_FROM` open leases.
 const LASTS: Ms = 30_000;
 const COUNTED_FROM: Ms = 2_000;
 /// Mean duration of a call.
@@ -49,7 +49,7 @@ const CALL_MS: u64 = 1_500;
 /// Period of uneven rates: alternately half more and half less.
 const SWING_MS: Ms = 5_000;
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// Maximum share of a busy account's calls that wait for the ledger, in thousandths.
+/// The maximum share of a busy account's calls that wait for the ledger, in thousandths.
 const WAIT_MAX: u64 = 10;
 
 /// Distribution of calls.
@@ -57,7 +57,7 @@ const WAIT_MAX: u64 = 10;
 enum Load {
     /// Independent calls at a constant rate.
     Even,
-    /// The same, at one and a half times the rate for five seconds, then at half of it.
+    /// Independent calls at one and a half times the rate for five seconds, then at half of it.
     Uneven,
 }
 
@@ -80,7 +80,7 @@ impl Load {
     }
 }
 
-/// Result of a region.
+/// The result of a region.
 struct Row {
     round_trip: Ms,
     rate: u64,
@@ -457,8 +457,8 @@ impl LeaseLedger for Region {
     }
 }
 
-/// Time between independent events, with this mean: −ln(u), from a table in this file, so that every machine has the
-/// same values.
+/// The time between independent events, with this mean: −ln(u), from a table in this file, so that every machine has
+/// the same values.
 fn apart(random: &mut Random, mean: u64) -> u64 {
     // 2⁻ⁿ ≤ u: n times ln 2 = 0.693, and linear interpolation for the rest.
     let bits = random.bits();

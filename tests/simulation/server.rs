@@ -26,7 +26,7 @@ use crate::{
     world::Sabotage,
 };
 
-/// Maximum number of an account's holds that end in one sweep.
+/// The maximum number of an account's holds that end in one sweep.
 const EXPIRE_MAX: usize = 256;
 
 /// A request of a gateway or an operator.
@@ -49,7 +49,7 @@ pub(crate) enum Ask {
 pub(crate) enum Answer {
     Step(Outcome),
     Turn(TurnAnswer),
-    /// Number of leases that may still grant.
+    /// The number of leases that may still grant.
     Recalled(u64),
     /// The time by the server's clock, and the time until which leases may grant.
     Leases(u64, u64),
@@ -63,9 +63,9 @@ pub(crate) struct Server {
     /// A replaced primary that has not noticed it yet.
     old: Option<OldPrimary>,
     epoch: u64,
-    /// The server's clock minus the run's.
+    /// The difference of the server's clock to the run's.
     ahead: i64,
-    /// Every number whose hold was ever granted.
+    /// All numbers for which a hold was ever granted.
     granted: BTreeSet<RequestNumber>,
     /// Keys that were disabled with an acknowledgement to the operator.
     closed: BTreeSet<KeyId>,
@@ -82,7 +82,7 @@ pub(crate) struct Books {
     /// Payments and corrections.
     pub(crate) entries: BTreeMap<(AccountId, String), MicroRub>,
     leases: LeaseBooks,
-    /// Number of adjustments so far.
+    /// The number of adjustments so far.
     adjustments: u32,
 }
 
@@ -246,7 +246,7 @@ impl Server {
         }
     }
 
-    /// Time until the replica has a change made now.
+    /// The time until the replica has a change made now.
     pub(crate) fn replica_lag(&self) -> Option<Ms> {
         self.replica.as_ref().map(|replica| replica.lag)
     }
@@ -479,7 +479,7 @@ impl Replica {
     }
 }
 
-/// Text in the trace.
+/// The text in the trace.
 impl std::fmt::Display for Ask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let command = match self {

@@ -145,7 +145,7 @@ impl Slices {
                 let held = *held;
                 self.sim.log(number, |call| call.held = held);
             }
-            // The answer ends with what is covered.
+            // The answer ends at what the hold covers.
             _ => self.most = self.covered,
         }
     }

@@ -20,7 +20,7 @@ use crate::{
     world::{Sabotage, lock, play},
 };
 
-/// Results of many runs.
+/// The results of many runs.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
     /// Results by kind, and by whether leases were on.
@@ -29,7 +29,7 @@ pub(crate) struct Sweep {
     pub(crate) failures: Vec<(u64, Vec<String>)>,
 }
 
-/// Results of the runs of one kind.
+/// The results of the runs of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) runs: u64,

@@ -7,7 +7,7 @@ use std::{
 
 use crate::plan::Ms;
 
-/// Treatment of the lines.
+/// The treatment of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracing {
     /// Lines are not created.
@@ -37,7 +37,7 @@ impl Trace {
         match self.how {
             Tracing::Off => {}
             Tracing::Hashed => {
-                // The hash depends on the order.
+                // The order of the events changes the hash.
                 let hash = fnv(self.hash.load(Ordering::Relaxed), &at.to_le_bytes());
                 self.hash
                     .store(fnv(hash, line().as_bytes()), Ordering::Relaxed);

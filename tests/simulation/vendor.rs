@@ -26,10 +26,10 @@ use crate::{
     world::{Life, Sim},
 };
 
-/// Price of a token.
+/// The price of a token.
 const MICRO_A_TOKEN: u64 = 1_000;
 
-/// Cost of this many tokens.
+/// The cost of this many tokens.
 pub(crate) fn cost(tokens: u64) -> MicroRub {
     MicroRub::new(i64::try_from(tokens * MICRO_A_TOKEN).unwrap_or(i64::MAX))
 }
@@ -39,7 +39,7 @@ pub(crate) fn cost(tokens: u64) -> MicroRub {
 pub(crate) struct OrderPlan {
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens_max: u64,
-    /// Smallest output that is worth a call.
+    /// The smallest output that is worth a call.
     pub(crate) output_tokens_min: u64,
     pub(crate) finish_without_client: bool,
     /// Output tokens that the hold covers at a time; `None` if the hold is not adjusted.
@@ -54,7 +54,7 @@ pub(crate) struct Script {
     pub(crate) head_ms: Ms,
     /// Whether the vendor refuses the call, which costs nothing.
     pub(crate) refuses: bool,
-    /// Duration of each frame, and its tokens.
+    /// The duration of each frame, and its tokens.
     pub(crate) frames: Vec<(Ms, u64)>,
     pub(crate) finish: Finish,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Script {
 /// How an answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
-    /// After the last frame.
+    /// The answer ends after its last frame.
     Plain,
     /// The answer ends with the last frame, after which the gateway requests no other.
     WithLastFrame,
@@ -75,7 +75,7 @@ pub(crate) enum Finish {
 }
 
 impl Script {
-    /// Duration of the whole answer.
+    /// The duration of the whole answer.
     pub(crate) fn lasts(&self) -> Ms {
         let frames: Ms = self.frames.iter().map(|(ms, _)| ms).sum();
         let usage = match self.finish {

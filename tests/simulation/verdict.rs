@@ -9,20 +9,20 @@ use crate::{
     world::{Call, Sim, lock},
 };
 
-/// Interval at which the settler tends running calls.
+/// The interval at which the settler tends running calls.
 const TEND_MS: Ms = 1_000;
-/// Time for messages and scheduling, in addition to the plan's times.
+/// The time for messages and scheduling, in addition to the plan's times.
 const SLACK_MS: Ms = 100;
 
-/// Result of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) kind: Kind,
     /// Calls that reached a gateway.
     pub(crate) calls: u64,
-    /// Calls for which a vendor worked.
+    /// The number of calls for which a vendor worked.
     pub(crate) served: u64,
-    /// Holds that leases granted.
+    /// The number of holds that leases granted.
     pub(crate) leased: u64,
     pub(crate) late: u64,
     pub(crate) forced: u64,

@@ -33,11 +33,11 @@ use crate::{
     verdict::{Verdict, judge},
 };
 
-/// Maximum time for a healed world to settle everything.
+/// The maximum time for a healed world to settle everything.
 const SETTLE_MS_MAX: Ms = 300_000;
-/// Interval at which a settling world is checked.
+/// The interval at which a settling world is checked.
 const LOOK_MS: Ms = 250;
-/// Beyond every hold's lifetime, whatever the ledger's clock was.
+/// A time beyond every hold's lifetime, on any clock of the ledger.
 const PAST_ALL_HOLDS_MS: i64 = 4 * 3_600_000;
 /// Time before an operator repeats a request.
 const OPERATOR_RETRY_MS: Ms = 1_000;
@@ -187,11 +187,11 @@ pub(crate) struct Call {
     pub(crate) output: u64,
     /// Total tokens served at each time, including the input.
     pub(crate) marks: Vec<(Ms, u64)>,
-    /// When the vendor had finished.
+    /// The time at which the vendor had finished.
     pub(crate) ended: Option<Ms>,
     /// The gateway refused it, and nothing is held.
     pub(crate) refused: bool,
-    /// When a gateway first reported its end as booked.
+    /// The time at which a gateway first reported its end as booked.
     pub(crate) reported: Option<Ms>,
 }
 
@@ -265,7 +265,7 @@ impl Sim {
         breaks.is_some_and(|(broken, at)| broken == gateway && at <= self.now())
     }
 
-    /// How long leases may grant after a turn.
+    /// The time for which leases may grant after a turn.
     pub(crate) fn lease_max(&self) -> Ms {
         self.plan.leases.as_ref().map_or(0, |leases| leases.max)
     }

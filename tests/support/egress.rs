@@ -60,7 +60,7 @@ struct Seen {
     refused: AtomicUsize,
     /// Requested destinations, as the client named them.
     targets: Mutex<Vec<String>>,
-    /// Address of [`VENDOR_NAME`].
+    /// The address of [`VENDOR_NAME`].
     vendor: Mutex<Option<SocketAddr>>,
 }
 
@@ -93,12 +93,12 @@ impl Proxy {
         *self.seen.vendor.lock().unwrap() = Some(vendor);
     }
 
-    /// Number of connections so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.seen.connections.load(Ordering::SeqCst)
     }
 
-    /// Number of them with wrong credentials.
+    /// The number of them with wrong credentials.
     pub fn refused(&self) -> usize {
         self.seen.refused.load(Ordering::SeqCst)
     }
@@ -287,7 +287,7 @@ impl Authority {
         self.path("ca.pem").display().to_string()
     }
 
-    /// Path of one of its files: `ca.pem`, `vendor.pem`, `vendor.key`.
+    /// The path of one of its files: `ca.pem`, `vendor.pem`, `vendor.key`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -378,7 +378,7 @@ impl Vendor {
         self.address
     }
 
-    /// Number of connections so far, including failed TLS handshakes.
+    /// The number of connections so far, including failed TLS handshakes.
     pub fn connections(&self) -> usize {
         self.log.connections.load(Ordering::SeqCst)
     }

@@ -19,7 +19,7 @@ pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
 pub const BOT_TOKEN: &str = "123456:token-of-the-tests-bot";
 /// Signing secret of webhooks.
 pub const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=";
-/// Maximum duration of a start, including the check of the books, or of an exit on a busy machine.
+/// The maximum duration of a start, including the check of the books, or of an exit on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// For [`Start::shell`]: the maximum number of open files.
 pub const MANY_FILES: &str = "ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"";
@@ -51,7 +51,7 @@ pub struct Start<'a> {
     pub log: &'a Path,
     /// The text of a shell that ends with `exec … "$0" "$@"`.
     pub shell: Option<&'a str>,
-    /// Value of `RUST_LOG` for the process.
+    /// The value of `RUST_LOG` for the process.
     pub level: &'a str,
     /// The sizes of its own files may be limited, but not of its log, so another process writes that.
     pub limited: bool,
@@ -111,7 +111,7 @@ pub struct Served {
     /// The process that writes its log, if it does not do so itself.
     writer: Option<Mutex<Child>>,
     pub log: Log,
-    /// Position of its first line in the log.
+    /// The position of its first line in the log.
     since: u64,
 }
 
@@ -247,7 +247,7 @@ impl Log {
         lines[lines.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Number of lines whose message has this beginning.
+    /// The number of lines whose message has this beginning.
     pub fn count(&self, begin: &str) -> usize {
         messages(&self.text(), begin).count()
     }

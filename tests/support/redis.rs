@@ -17,9 +17,9 @@ use std::{
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
-/// Maximum duration of an operation of a server: a start, a failover.
+/// The maximum duration of an operation of a server: a start, a failover.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Interval at which the operation is checked.
+/// The interval at which the operation is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Time without an answer after which a cluster declares a primary failed and promotes a replica.
 const GIVEN_UP_AFTER_MS: &str = "1000";
@@ -44,7 +44,7 @@ impl RedisServer {
         Self::start_with(&[]).await
     }
 
-    /// The same, on a port that another server has left.
+    /// Starts a server that loses its data when it stops, on a port that another server has left.
     pub async fn start_on(port: u16) -> Self {
         let server = Self::spawn(port, &[]);
         server.answers().await;
@@ -155,13 +155,13 @@ impl RedisServer {
         assert!(sent.unwrap().success(), "{kill}");
     }
 
-    /// Starts it again at the same address, with its written data. Kills it first if it still runs.
+    /// Starts the server again at the same address, with its written data. Kills it first if it still runs.
     pub async fn restart(&self) {
         self.start_again();
         self.answers().await;
     }
 
-    /// The same, but returns while it still loads its data.
+    /// Starts the server again, and returns while it still loads its data.
     pub async fn restart_loading(&self) {
         self.start_again();
         eventually("redis-server loads its data", async || {
@@ -261,7 +261,7 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
 /// (`cluster-require-full-coverage no`), and declares a primary failed after a second.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// Primaries first.
+    /// The nodes of the Cluster, primaries first.
     nodes: Vec<RedisServer>,
     primaries: usize,
 }
@@ -272,7 +272,7 @@ impl RedisCluster {
         Self::start_with(primaries, replicas_each, &[]).await
     }
 
-    /// The same, with more options for each node.
+    /// Starts the same Cluster, with more options for each node.
     pub async fn start_with(primaries: usize, replicas_each: usize, args: &[&str]) -> Self {
         let nodes: Vec<(RedisServer, u16)> = (0..primaries * (1 + replicas_each))
             .map(|_| {
@@ -325,13 +325,13 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// Index of the node that is now the primary of an account.
+    /// The index of the node that is now the primary of an account.
     pub fn primary_of(&self, account: &str) -> usize {
         self.primary_of_slot(slot_of(account))
             .unwrap_or_else(|| panic!("no node is the primary of {account}"))
     }
 
-    /// Index of the node that is now the primary of a slot, as reported by a connected node; `None` after it was
+    /// The index of the node that is now the primary of a slot, as reported by a connected node; `None` after it was
     /// declared failed and before another one replaces it.
     pub fn primary_of_slot(&self, slot: u16) -> Option<usize> {
         self.nodes.iter().find_map(|node| {
@@ -470,7 +470,7 @@ impl Drop for Sentinel {
 }
 
 impl RedisSentinels {
-    /// Their name of the primary.
+    /// The name that the Sentinels have for the primary.
     pub const NAME: &str = "mymaster";
 
     /// Starts them, and waits until they have found each other and all current replicas of the primary.

@@ -18,11 +18,11 @@ struct Books {
     refunds: Vec<Value>,
     /// Status of every answer, if set.
     broken: Option<u16>,
-    /// Result of charges of saved cards: `None`: they succeed; a reason: the card's bank declines them.
+    /// The result of charges of saved cards: `None`: they succeed; a reason: the card's bank declines them.
     declines: Option<String>,
     /// Whether the payer must confirm charges.
     confirms: bool,
-    /// Number of next payments that are made although the answer is an error.
+    /// The number of next payments that are made although the answer is an error.
     lost: usize,
     /// Payments are made, but answers wait for this notification.
     held: Option<Arc<Notify>>,
@@ -59,7 +59,7 @@ impl Shop {
         )
     }
 
-    /// Number of fetches of existing payments and refunds.
+    /// The number of fetches of existing payments and refunds.
     pub fn fetches(&self) -> usize {
         let received = self.vendor.received();
         received
@@ -183,7 +183,7 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     if let Some(status) = books.broken {
         return error(status, "internal_server_error");
     }
-    // 100500:sk-…, the `VENDOR_KEY` of the harness.
+    // The credentials are `100500:sk-…`, the `VENDOR_KEY` of the harness.
     let shown = asked.headers.get("authorization");
     if !shown.is_some_and(|shown| shown.to_str().unwrap().starts_with("Basic MTAwNTAwO")) {
         return error(401, "invalid_credentials");

@@ -90,7 +90,8 @@ impl Visitor {
         } = filled;
         let number = &self.number;
         let session = "s-7";
-        // Cursors as in an answer's `next`: in the middle of the busy hour, and of all days.
+        // Cursors as an answer's `next` field has them: one from the middle of the busy hour, one from the middle of
+        // all days.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_epoch.map_or(0, |since| since.as_millis());
         let [busy, old] = [HALF_AN_HOUR_MS, u128::from(*days) * DAY_MS / 2]
@@ -138,7 +139,7 @@ impl Visitor {
             origin: self.public.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
-        // The previous month: it is closed, and many calls were made after it.
+        // The previous month is closed, and many calls were made after it.
         let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
         let (year, month, _) = date_of_day(day);
         let (year, month) = if month == 1 {

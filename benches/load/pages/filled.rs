@@ -49,7 +49,7 @@ const MODELS: u64 = 8;
 const VENDORS: u64 = 3;
 const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 
-/// Contents of the ledger.
+/// The contents of the ledger.
 pub(crate) struct Filled {
     /// The account with most receipts.
     pub(crate) account: AccountId,
@@ -65,16 +65,16 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, end: u64) -> u64 {
-        // xorshift64*
+        // The random generator xorshift64*.
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        // More than 32 bits, because times need them.
+        // The result has more than 32 bits, because times need them.
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % end
     }
 }
 
-/// Contents to be written, account by account.
+/// The contents to be written, account by account.
 struct Plan<'a> {
     options: &'a Options,
     now_ms: u64,

@@ -48,10 +48,10 @@ pub(crate) struct Options {
     /// The number of days.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=390))]
     pub(crate) days: u64,
-    /// How long an answer may take.
+    /// The time for which an answer may take.
     #[arg(long, default_value_t = 200)]
     bound_ms: u64,
-    /// How often each page is requested.
+    /// The interval at which each page is requested.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// A ledger that an earlier run has filled, as `ledger.url`; it is not filled again.
@@ -61,7 +61,7 @@ pub(crate) struct Options {
     #[arg(long)]
     folder: Option<PathBuf>,
 
-    /// Passed by cargo to every bench.
+    /// An argument that cargo passes to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
@@ -153,7 +153,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
         let late = if slowest > bound { " **late**" } else { "" };
         in_time &= slowest <= bound;
-        // Replaces what differs from run to run.
+        // Replaces the parts of an answer that differ from run to run, so that answers can be compared.
         let path = page.path.split('/').map(|part| match part {
             number if number.len() == 36 => "<number>",
             month if page.path.contains("/statements/") && month.len() == 7 => "<month>",

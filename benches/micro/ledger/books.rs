@@ -56,15 +56,15 @@ const AS_FOR_MONEY: [&str; 6] = [
 ];
 const HELD: MicroRub = MicroRub::new(200_000);
 const COST: MicroRub = MicroRub::new(100);
-/// How long a call's hold lives.
+/// The time for which a call's hold lives.
 const TTL: Duration = Duration::from_secs(960);
-/// How long the holds live that stay open for a whole run.
+/// The time for which the holds live that stay open for a whole run.
 const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Long enough that a stall of the server is measured and not refused.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// If less memory (bytes) than this is left while a ledger is filled, the run ends: the machine has other programs.
 const MEMORY_LEFT_MIN: u64 = 1_000_000_000;
-/// How often filling reports its progress.
+/// The interval at which filling reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// The ledgers that are measured.
@@ -72,11 +72,11 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 pub(crate) enum Kind {
     Memory,
     Sqlite,
-    /// One server.
+    /// Redis as one server.
     Redis,
     /// One server behind an outbox, as in a gateway.
     Outbox,
-    /// A cluster of three primaries.
+    /// Redis as a cluster of three primaries.
     Cluster,
 }
 
@@ -195,7 +195,7 @@ impl Books {
         }
     }
 
-    /// The same books in Redis, behind an outbox.
+    /// Creates the same books in Redis, behind an outbox.
     pub(crate) async fn through_outbox(&self) -> Self {
         let Kept::Redis(ledger) = &self.ledger else {
             panic!("an outbox is for books in Redis");
@@ -301,7 +301,7 @@ impl Books {
         ask!(&self.ledger, ledger => bench::one_after_another(ledger, keys, pairs).await)
     }
 
-    /// The same, [`AT_A_TIME`] at a time.
+    /// Makes the same calls, [`AT_A_TIME`] at a time.
     pub(crate) async fn many_at_a_time(&self, pairs: u64) -> Duration {
         self.looked_at();
         let keys = &self.keys;
@@ -377,7 +377,7 @@ fn ids(account: &str, key: &str) -> (AccountId, KeyId) {
     (account.parse().expect(why), key.parse().expect(why))
 }
 
-/// Usage of a call.
+/// The usage of a call.
 pub(crate) fn item(price: &Arc<Price>) -> Item {
     Item {
         usage: Usage {

@@ -29,7 +29,7 @@ const GROUPS: [&[Kind]; 4] = [
     &[Kind::Redis, Kind::Outbox],
     &[Kind::Cluster],
 ];
-/// How often [`AT_A_TIME`] calls are held and settled in a round.
+/// The interval at which [`AT_A_TIME`] calls are held and settled in a round.
 const CHUNKS: u32 = 32;
 
 /// Measures holds in small books and in large ones.
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     /// The word `growth`, which selected this bench.
     #[arg(hide = true)]
     _growth: String,
-    /// Passed by cargo to every bench.
+    /// An argument that cargo passes to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }

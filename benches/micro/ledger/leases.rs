@@ -50,7 +50,7 @@ const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 const CALL_TTL: Duration = Duration::from_secs(960);
 const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// Interval at which the calls that are due are begun.
+/// The interval at which the calls that are due are begun.
 const TICK: Duration = Duration::from_millis(1);
 /// At most this many calls at a time: beyond that, Redis has not kept up.
 const UNDER_WAY_MAX: u64 = 20_000;
@@ -71,7 +71,7 @@ pub(crate) struct Options {
     /// Calls per second, of all gateways together.
     #[arg(long, value_delimiter = ',', default_values_t = [500, 2_000, 8_000, 32_000, 128_000])]
     rates: Vec<u64>,
-    /// Length of a round, in seconds.
+    /// The length of a round, in seconds.
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     seconds: f64,
     /// Rounds; the results are medians over them.
@@ -81,7 +81,7 @@ pub(crate) struct Options {
     /// The word `leases`, which selected this bench.
     #[arg(hide = true)]
     _leases: String,
-    /// Passed by cargo to every bench.
+    /// An argument that cargo passes to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
@@ -374,7 +374,7 @@ async fn round(
         taken.push(ended??);
     }
     let elapsed = began.elapsed();
-    // Waits for the last turns.
+    // Waits until each gateway's last turn has ended.
     sleep(Duration::from_millis(100)).await;
     let (after, used_after) = (counted(fleet), used_us(server).await?);
     let stats: String = server.ask(&["INFO", "commandstats"]).await?;

@@ -33,7 +33,7 @@ const KEYS: usize = 10;
 
 fn main() -> anyhow::Result<()> {
     let runtime = Runtime::new()?;
-    // criterion would take the word for the name of a line.
+    // criterion would take this word for the name of a benchmark to run.
     if std::env::args().any(|word| word == "growth") {
         return growth::run(&runtime, &growth::Options::parse());
     }
@@ -60,7 +60,7 @@ fn each_ledger(runtime: &Runtime) {
             );
             continue;
         }
-        // Opened by the first line that is not filtered out.
+        // The ledger is opened by the first benchmark that the filter keeps.
         let books = LazyCell::new(|| runtime.block_on(Books::open(*kind, KEYS)));
         let name = kind.name();
         group.bench_function(format!("{name}, one after another"), |bencher| {

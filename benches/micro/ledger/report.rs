@@ -45,7 +45,7 @@ impl Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) reserve_us: f64,
-    /// RESERVE and SETTLE.
+    /// The time of RESERVE together with SETTLE.
     pub(crate) both_us: f64,
 }
 
@@ -167,7 +167,7 @@ fn head(counted: &str) -> String {
     )
 }
 
-/// Digits in groups of three.
+/// Writes digits in groups of three.
 fn spaced(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();

@@ -76,14 +76,14 @@ id! {
 pub struct KeyDigest([u8; 32]);
 
 impl KeyDigest {
-    /// Wraps the 32 bytes.
+    /// Creates a digest from its 32 bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 }
 
-/// Writes 64 lower-case hexadecimal digits.
+/// Writes the digest as 64 lower-case hexadecimal digits.
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -144,15 +144,15 @@ pub enum KeyStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KeyRecord {
-    /// Unique within the ledger.
+    /// The key's id, unique within the ledger.
     pub id: KeyId,
-    /// The account that pays.
+    /// The account that pays for the key's calls.
     pub account: AccountId,
     /// SHA-256 of the key's secret.
     pub digest: KeyDigest,
     /// The first characters of the secret, shown to people: `tg-AbC123…`.
     pub prefix: String,
-    /// Display name, set by the operator.
+    /// The key's display name, set by the operator.
     pub name: String,
     /// Whether the key may be used.
     pub status: KeyStatus,
@@ -162,19 +162,19 @@ pub struct KeyRecord {
     /// Client addresses that the key may be used from; empty allows all.
     #[serde(default)]
     pub addresses: Vec<IpNet>,
-    /// Limit of requests per second, if any.
+    /// The limit of requests per second, if there is one.
     #[serde(default)]
     pub requests_per_second: Option<u32>,
-    /// Limit of requests per minute, if any.
+    /// The limit of requests per minute, if there is one.
     #[serde(default)]
     pub requests_per_minute: Option<u32>,
-    /// Limit of tokens per minute, if any.
+    /// The limit of tokens per minute, if there is one.
     #[serde(default)]
     pub tokens_per_minute: Option<u32>,
     /// The group whose ceilings the key shares, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// Limit of calls that may be open at once, over all gateways, if any.
+    /// The limit of calls that may be open at once, over all gateways, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Whether answers to calls with an idempotency key are stored and replayed.
@@ -196,7 +196,7 @@ pub struct KeyRecord {
 pub const OWNER_MARK: &str = "=owner";
 
 impl KeyRecord {
-    /// An active key without a name, a shown prefix, limits and times.
+    /// Creates an active key without a name, a shown prefix, limits and times.
     #[must_use]
     pub const fn new(id: KeyId, account: AccountId, digest: KeyDigest) -> Self {
         Self {
@@ -220,25 +220,26 @@ impl KeyRecord {
         }
     }
 
-    /// Whether this is an owner key: it manages its account's keys and cannot call models.
+    /// Returns whether this is an owner key: it manages its account's keys and cannot call models.
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.models.iter().any(|model| model == OWNER_MARK)
     }
 
-    /// Whether money may be held on this key. Always false for an owner key, in every store and on every gateway.
+    /// Returns whether money may be held on this key. Always false for an owner key, in every store and on every
+    /// gateway.
     #[must_use]
     pub fn may_hold(&self) -> bool {
         self.status == KeyStatus::Active && !self.is_owner()
     }
 
-    /// Whether the key was deleted. A deleted key never comes back.
+    /// Returns whether the key was deleted. A deleted key never comes back.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.status == KeyStatus::Deleted
     }
 
-    /// The word for the key's role: `owner` or `caller`.
+    /// Returns the word for the key's role: `owner` or `caller`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self.is_owner() {
@@ -256,14 +257,14 @@ impl KeyRecord {
         }
     }
 
-    /// Whether the key may call the model.
+    /// Returns whether the key may call the model.
     #[must_use]
     pub fn allows_model(&self, model: &str) -> bool {
         self.models.is_empty() || self.models.iter().any(|allowed| allowed == model)
     }
 }
 
-/// Looks keys up by digest.
+/// Finds a key's record by the digest of its secret.
 pub trait KeyStore: Send + Sync + 'static {
     /// Returns the key with this digest, or `None` if there never was such a key.
     ///
@@ -299,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earlier_versions_grant_an_owner_key_no_holds_and_no_calls() {
+    fn earlier_versions_refuse_every_call_of_an_owner_key() {
         let json = format!(
             r#"{{"id":"k1","account":"acme","digest":{:?},"prefix":"","name":"","status":"active","models":[{OWNER_MARK:?}]}}"#,
             "00".repeat(32)
@@ -307,7 +308,7 @@ mod tests {
         let owner: KeyRecord = serde_json::from_str(&json).unwrap();
         assert!(owner.is_owner() && !owner.may_hold());
         assert_eq!((owner.kind(), owner.models_named()), ("owner", &[][..]));
-        // The check that a version without owner keys makes.
+        // A version without owner keys checks only the list of models, so it refuses every model to this key.
         assert!(!owner.allows_model("gpt") && !owner.models.is_empty());
         let caller = KeyRecord {
             models: Vec::new(),

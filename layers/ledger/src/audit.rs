@@ -97,7 +97,7 @@ impl AccountAudit {
         }
     }
 
-    /// Checks a payment or a correction.
+    /// Checks a payment or a correction of the journal.
     pub fn entry(&mut self, id: &str, amount: MicroRub) {
         self.entered += micro(amount);
         if !self.entries.insert(id.to_owned()) {
@@ -127,7 +127,7 @@ impl AccountAudit {
         }
     }
 
-    /// Checks a call's amounts.
+    /// Checks that the amounts of a call are consistent.
     pub(crate) fn call_money(&mut self, number: RequestNumber, key: &KeyId, money: &CallMoney) {
         if !money.adds_up() {
             let CallMoney {
@@ -498,7 +498,7 @@ fn micro(amount: MicroRub) -> i128 {
     i128::from(amount.micro())
 }
 
-/// Whether a sum has reached the largest amount. The true sum may be larger, so it cannot be checked.
+/// Returns whether a sum has reached the largest amount. The true sum may be larger, so it cannot be checked.
 fn is_capped(sum: MicroRub) -> bool {
     sum.micro().abs() >= MicroRub::MAX.micro()
 }

@@ -1,6 +1,6 @@
 //! Days and months in UTC, computed without a date library.
 
-/// Milliseconds in a day.
+/// The number of milliseconds in a day.
 pub const DAY_MS: u64 = 86_400_000;
 
 /// Days from 1970-01-01 to the day of a Unix time in milliseconds.
@@ -17,16 +17,16 @@ pub fn month_of(ms: u64) -> u64 {
     u64::try_from((year - 1970) * 12 + month - 1).expect("dates before 1970 do not occur")
 }
 
-/// When the day this number of days after 1970-01-01 begins, in Unix milliseconds.
+/// Returns when the day this number of days after 1970-01-01 begins, in Unix milliseconds.
 #[must_use]
 pub const fn day_begins_ms(day: u64) -> u64 {
     day.saturating_mul(DAY_MS)
 }
 
-/// When the month this number of months after January 1970 begins, in Unix milliseconds.
+/// Returns when the month this number of months after January 1970 begins, in Unix milliseconds.
 #[must_use]
 pub fn month_begins_ms(month: u64) -> u64 {
-    // Later than any time that 64 bits of milliseconds can express.
+    // This time is later than any that 64 bits of milliseconds can express.
     let month = i64::try_from(month.min(1 << 40)).expect("2⁴⁰ fits in an i64");
     let day = day_of_date(1970 + month / 12, month % 12 + 1, 1);
     day_begins_ms(u64::try_from(day).expect("dates before 1970 do not occur"))
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_and_dates_agree() {
+    fn day_numbers_and_dates_convert_both_ways() {
         for (day, date) in [
             (0, (1970, 1, 1)),
             (-1, (1969, 12, 31)),
@@ -84,10 +84,10 @@ mod tests {
             (DAY_MS, 1, 0),
             (31 * DAY_MS - 1, 30, 0),
             (31 * DAY_MS, 31, 1),
-            // 2024-02-29 and the day after it.
+            // The two days are 2024-02-29 and the day after it.
             (19_783 * DAY_MS - 1, 19_782, 54 * 12 + 1),
             (19_783 * DAY_MS, 19_783, 54 * 12 + 2),
-            // The last millisecond of 2026.
+            // This is the last millisecond of 2026.
             (20_819 * DAY_MS - 1, 20_818, 57 * 12 - 1),
         ] {
             assert_eq!((day_of(ms), month_of(ms)), (day, month), "{ms}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn any_time_has_a_date() {
+    fn any_millisecond_has_a_date_without_overflow() {
         assert_eq!(day_begins_ms(u64::MAX), u64::MAX);
         assert_eq!(month_begins_ms(u64::MAX), u64::MAX);
         assert_eq!(month_of(u64::MAX) / 12 + 1970, 584_556_019);

@@ -12,23 +12,23 @@ use crate::{
 /// The most that a key or a group may spend. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ceilings {
-    /// Limit over the whole lifetime.
+    /// The limit of spending in total.
     pub total: Option<MicroRub>,
-    /// Limit per calendar month.
+    /// The limit of spending per calendar month.
     pub month: Option<MicroRub>,
-    /// Limit per calendar day.
+    /// The limit of spending per calendar day.
     pub day: Option<MicroRub>,
 }
 
 impl Ceilings {
-    /// No limit.
+    /// Ceilings that limit nothing.
     pub const NONE: Self = Self {
         total: None,
         month: None,
         day: None,
     };
 
-    /// A limit over the whole lifetime only.
+    /// Creates ceilings that limit only the total spending.
     #[must_use]
     pub const fn total(amount: MicroRub) -> Self {
         Self {
@@ -41,34 +41,34 @@ impl Ceilings {
 /// Which ceiling refused a hold: one of the key's, or one of its group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ceiling {
-    /// The key's ceiling over its whole lifetime.
+    /// The key's ceiling on its total spending.
     Total,
     /// The key's ceiling for the current month.
     Month {
-        /// When the next month begins, in Unix milliseconds.
+        /// The time at which the next month begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
     /// The key's ceiling for the current day.
     Day {
-        /// When the next day begins, in Unix milliseconds.
+        /// The time at which the next day begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
-    /// The group's ceiling over its whole lifetime.
+    /// The group's ceiling on its total spending.
     GroupTotal,
     /// The group's ceiling for the current month.
     GroupMonth {
-        /// When the next month begins, in Unix milliseconds.
+        /// The time at which the next month begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
     /// The group's ceiling for the current day.
     GroupDay {
-        /// When the next day begins, in Unix milliseconds.
+        /// The time at which the next day begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
 }
 
 impl Ceiling {
-    /// The ceiling of the key's group over the same period.
+    /// Returns the ceiling of the key's group over the same period.
     #[must_use]
     pub const fn of_group(self) -> Self {
         match self {
@@ -82,7 +82,7 @@ impl Ceiling {
         }
     }
 
-    /// When the ceiling resets, in Unix milliseconds. `None` if it never does.
+    /// Returns when the ceiling resets, in Unix milliseconds. `None` if it never does.
     #[must_use]
     pub const fn resets_at_ms(self) -> Option<u64> {
         match self {
@@ -94,7 +94,7 @@ impl Ceiling {
         }
     }
 
-    /// The ceiling of a month, given as months after January 1970.
+    /// Creates the ceiling of a month, given as months after January 1970.
     #[must_use]
     pub fn of_month(month: u64) -> Self {
         Self::Month {
@@ -102,7 +102,7 @@ impl Ceiling {
         }
     }
 
-    /// The ceiling of a day, given as days after 1970-01-01.
+    /// Creates the ceiling of a day, given as days after 1970-01-01.
     #[must_use]
     pub const fn of_day(day: u64) -> Self {
         Self::Day {
@@ -110,7 +110,7 @@ impl Ceiling {
         }
     }
 
-    /// The day on which the ceiling resets at 00:00 UTC, as `2027-01-31`. `None` if it never does.
+    /// Returns the day on which the ceiling resets at 00:00 UTC, as `2027-01-31`. `None` if it never does.
     #[must_use]
     pub fn resets_on(&self) -> Option<String> {
         let day = i64::try_from(day_of(self.resets_at_ms()?)).ok()?;
@@ -122,12 +122,12 @@ impl Ceiling {
 /// A day or a month of a key: which, and the key's usage before it began. The key's spending in the period is its usage
 /// by now minus that.
 ///
-/// As text: `<index>:<micro-rubles>`.
+/// Writes a period as text: `<index>:<micro-rubles>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Period {
-    /// Days after 1970-01-01, or months after January 1970.
+    /// The period's index: days after 1970-01-01, or months after January 1970.
     pub index: u64,
-    /// The key's usage before the period began.
+    /// The spending before the period began.
     pub before: MicroRub,
 }
 
@@ -135,8 +135,8 @@ impl Period {
     /// Returns the period that is current at `now`: this one, or a new one in which a key that has used `used` has
     /// spent nothing yet.
     ///
-    /// If the clock goes back over midnight, as after a failover to another server, the last period goes on and is not
-    /// reset.
+    /// If the clock goes back over midnight, as after a failover to another server, the last period continues and is
+    /// not reset.
     #[must_use]
     pub fn at(self, now: u64, used: MicroRub) -> Self {
         if self.index == now || self.index == now.saturating_add(1) {
@@ -162,7 +162,7 @@ impl fmt::Display for Period {
     }
 }
 
-/// The text is not a valid period.
+/// The text does not describe a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a period is two whole numbers with a colon between them")]
 pub struct PeriodError;
@@ -204,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn a_period_lasts_until_the_next_one() {
+    fn spending_is_reset_when_the_next_period_begins() {
         let period = Period::default().at(20, micro(70));
         assert_eq!(period.spent(micro(70)), micro(0));
         assert_eq!(period.at(20, micro(100)).spent(micro(100)), micro(30));
         assert_eq!(period.at(21, micro(100)).spent(micro(100)), micro(0));
-        // The clock went back by one period, or by more.
+        // A clock that goes back by one period keeps the spending; one that goes back further resets it.
         assert_eq!(period.at(19, micro(100)).spent(micro(100)), micro(30));
         assert_eq!(period.at(18, micro(100)).spent(micro(100)), micro(0));
     }

@@ -35,10 +35,10 @@ const CLOCK_AHEAD_MAX_MS: Millis = 24 * 3_600_000;
 
 /// The lock is poisoned: a panic may have left a step half done, and no money is moved on inconsistent books.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the ledger failed in the middle of a step; nothing more is served until a restart")]
+#[error("the ledger failed during a change; no call is served until a restart")]
 pub(super) struct Torn;
 
-/// The embedded stores' clock: Unix time in milliseconds.
+/// Returns the embedded stores' clock: Unix time in milliseconds.
 pub(super) fn now_ms() -> Millis {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -110,7 +110,7 @@ pub(super) enum Record {
         /// The events that the change emits.
         events: Vec<Event>,
     },
-    /// Checkpoints: what running calls have cost so far.
+    /// Checkpoints of the running calls: their costs so far.
     Noted(Vec<Settlement>),
     /// A call with a checkpoint ended without a charge.
     Forgotten(RequestNumber),
@@ -125,14 +125,14 @@ pub(super) enum Record {
         of: Watched,
         levels: Levels,
     },
-    /// A note; one without a text is deleted.
+    /// A document; one without a text is deleted.
     Note(Note),
     /// Roll-up sums, with the version that they have from now on.
     Summed {
         change: rollup::Change,
         version: u64,
     },
-    /// All roll-up sums are deleted.
+    /// Deletes all sums of the roll-up.
     SumsCleared { version: u64 },
 }
 
@@ -180,7 +180,7 @@ pub(super) struct UnknownNumber;
 /// Everything but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Public for commands that leave nothing to write.
+    /// Public, because some commands change nothing that must be written.
     pub(super) book: Book,
     companies: BTreeMap<AccountId, AccountInfo>,
     keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
@@ -193,7 +193,7 @@ pub(super) struct State {
     /// The latest time of any line of any journal.
     newest: Millis,
     feed: feed::FeedState,
-    /// Version of the roll-up sums in the store.
+    /// The version of the roll-up's sums in the store.
     #[cfg(feature = "sqlite")]
     pub(super) sums_version: u64,
 }
@@ -211,8 +211,8 @@ impl State {
         call: &Settlement,
         now: Millis,
     ) -> Result<Journaled<Settled>, UnknownNumber> {
-        // Called with `fresh` = false, the book moves nothing for a number that it does not know. The store then has
-        // time to look for a receipt before it forces the charge.
+        // If `fresh` is false, the book moves nothing for a number that it does not know. The store can then look for
+        // a receipt before it forces the charge.
         let settled =
             self.book
                 .settle(call.number, &call.account, &call.key, call.cost, false, now);
@@ -245,7 +245,7 @@ impl State {
         let at_ms = self.journal_time(now);
         let account = match self.book.account_mut(&call.account) {
             Some(account) if !settled.repeated => account,
-            // No money has moved.
+            // No money has moved, so there is nothing to store.
             _ => return (settled, None),
         };
         let used = account.key(&call.key).map(Used::of);
@@ -295,7 +295,7 @@ impl State {
         (Some(self.sums_version), Some(record))
     }
 
-    /// Deletes all roll-up sums.
+    /// Deletes all sums of the roll-up.
     #[cfg(feature = "sqlite")]
     pub(super) const fn clear_sums(&mut self) -> Journaled<()> {
         self.sums_version += 1;
@@ -530,7 +530,7 @@ impl State {
         })
     }
 
-    /// The tariff's version in force and its fingerprint.
+    /// Returns the version of the tariff in force, and its fingerprint.
     #[cfg(feature = "sqlite")]
     pub(super) fn tariff(&self) -> Option<(TariffVersion, String)> {
         self.tariff.clone()

@@ -1,4 +1,4 @@
-//! The endpoints where calls are charged.
+//! The endpoints whose calls are charged.
 
 use std::{fmt, str::FromStr};
 
@@ -25,7 +25,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All endpoints.
+    /// All endpoints, in display order.
     pub const ALL: [Self; 4] = [
         Self::ChatCompletions,
         Self::Messages,
@@ -33,7 +33,7 @@ impl Endpoint {
         Self::Embeddings,
     ];
 
-    /// The word for the endpoint in receipts and reports.
+    /// Returns the word for the endpoint in receipts and reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoint_is_written_and_read_as_its_word() {
+    fn endpoint_round_trips_as_its_name() {
         for endpoint in Endpoint::ALL {
             let json = serde_json::to_string(&endpoint).unwrap();
             assert_eq!(json, format!("\"{endpoint}\""));

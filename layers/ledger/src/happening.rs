@@ -12,34 +12,34 @@ use crate::{
 /// The largest number of levels per account, key or group.
 pub const LEVELS_MAX: usize = 4;
 
-/// Owner of levels, within an account.
+/// The owner of alert levels, within an account.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Watched {
-    /// The account's balance.
+    /// The levels apply to the account's balance.
     Balance,
-    /// Remainder under a key's ceilings.
+    /// The levels apply to the amount left under a key's ceilings.
     Key(KeyId),
-    /// Remainder under a group's ceilings.
+    /// The levels apply to the amount left under a group's ceilings.
     Group(GroupId),
 }
 
 /// Levels of remaining money at which an event is emitted: of an account's balance, or of what a key or a group may
 /// still spend under each of its ceilings. Sorted from the highest, without duplicates.
 ///
-/// As text: whole micro-rubles, separated by commas.
+/// Alert levels as text: whole micro-rubles, separated by commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels([MicroRub; LEVELS_MAX]);
 
-/// The amounts are not valid levels.
+/// The amounts cannot be used as alert levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("levels are up to {LEVELS_MAX} amounts above 0, none twice")]
 pub struct LevelsError;
 
 impl Levels {
-    /// No levels: no event is emitted.
+    /// Without levels no event is emitted.
     pub const NONE: Self = Self([MicroRub::ZERO; LEVELS_MAX]);
 
-    /// Builds levels from amounts in any order.
+    /// Creates levels from amounts in any order.
     ///
     /// # Errors
     /// There are more than [`LEVELS_MAX`] amounts, one of them is not above 0, or two are equal.
@@ -57,7 +57,7 @@ impl Levels {
         if twice { Err(LevelsError) } else { Ok(sorted) }
     }
 
-    /// The levels, highest first.
+    /// Returns the levels, highest first.
     pub fn iter(&self) -> impl Iterator<Item = MicroRub> + '_ {
         self.0
             .iter()
@@ -65,13 +65,13 @@ impl Levels {
             .take_while(|level| *level > MicroRub::ZERO)
     }
 
-    /// Whether no level is set.
+    /// Returns whether no level is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0[0] == MicroRub::ZERO
     }
 
-    /// The lowest level that the amount has fallen to, if it was above that level before.
+    /// Returns the lowest level that the amount has fallen to, if it was above that level before.
     #[must_use]
     pub fn passed(&self, before: MicroRub, after: MicroRub) -> Option<MicroRub> {
         self.iter()
@@ -119,26 +119,26 @@ pub fn reached(ceiling: MicroRub) -> MicroRub {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CeilingKind {
-    /// The whole lifetime.
+    /// The ceiling on the total spending.
     Total,
-    /// The calendar month.
+    /// The ceiling per calendar month.
     Month,
-    /// The calendar day.
+    /// The ceiling per calendar day.
     Day,
 }
 
-/// Content of an event: a movement of money, or something that affects sales.
+/// The content of an event: a movement of money, or something that affects sales.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Happening {
     /// A balance has fallen to a level.
     BalanceLow {
-        /// The lowest level that was passed.
+        /// The lowest of the levels that were passed.
         level_rub: MicroRub,
         /// The balance after the change.
         balance_rub: MicroRub,
-        /// The call's number, or the correction's id.
+        /// The number of the call, or the id of the correction, that caused it.
         by: String,
     },
     /// The remainder under a ceiling has fallen to a level.
@@ -146,27 +146,27 @@ pub enum Happening {
         /// The group whose ceiling it is; `None` if it is the key's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// Which ceiling of the key or the group.
+        /// The ceiling of the key or the group.
         ceiling: CeilingKind,
-        /// The ceiling's amount.
+        /// The amount of the ceiling.
         ceiling_rub: MicroRub,
-        /// The lowest level that was passed.
+        /// The lowest of the levels that were passed.
         level_rub: MicroRub,
-        /// Remainder under the ceiling.
+        /// The amount left under the ceiling.
         left_rub: MicroRub,
         /// The call's number.
         by: String,
     },
-    /// A ceiling is reached: see [`reached`].
+    /// A ceiling has nothing left: see [`reached`].
     CeilingReached {
         /// The group whose ceiling it is; `None` if it is the key's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// Which ceiling of the key or the group.
+        /// The ceiling of the key or the group.
         ceiling: CeilingKind,
-        /// The ceiling's amount.
+        /// The amount of the ceiling.
         ceiling_rub: MicroRub,
-        /// Remainder under the ceiling.
+        /// The amount left under the ceiling.
         left_rub: MicroRub,
         /// The call's number.
         by: String,
@@ -184,7 +184,7 @@ pub enum Happening {
     Correction {
         /// The correction's id.
         entry: String,
-        /// The amount, signed.
+        /// The signed amount of the correction.
         amount_rub: MicroRub,
         /// The reason that the operator gave.
         reason: String,
@@ -193,7 +193,7 @@ pub enum Happening {
     },
     /// A key is about to expire.
     KeyExpiring {
-        /// When it expires, in Unix milliseconds.
+        /// The time at which the key expires, in Unix milliseconds.
         expires_at_ms: u64,
     },
     /// One of the gateways sends no calls to a vendor any more.
@@ -208,13 +208,13 @@ pub enum Happening {
     },
     /// A call was charged less than its vendor takes for it.
     MarginNegative {
-        /// The called model.
+        /// The model that was called.
         model: String,
         /// The vendor that answered.
         vendor: String,
-        /// The customer's charge.
+        /// The amount that the customer was charged.
         charged_rub: MicroRub,
-        /// The vendor's price.
+        /// The amount that the vendor takes for the call.
         vendor_cost_rub: MicroRub,
         /// The call's number.
         by: String,
@@ -228,14 +228,14 @@ pub enum Happening {
     },
     /// The exchange rate has not been read for too long.
     RateStale {
-        /// When the rate in force was last confirmed, in Unix milliseconds.
+        /// The time at which the rate in force was last confirmed, in Unix milliseconds.
         since_ms: u64,
     },
     /// A refund exceeded the balance; the account owes the rest.
     Debt {
         /// The refund's id.
         entry: String,
-        /// The amount owed.
+        /// The amount that the account owes.
         debt_rub: MicroRub,
     },
     /// An automatic top-up failed: the saved card was not charged.
@@ -246,7 +246,7 @@ pub enum Happening {
         amount_rub: MicroRub,
         /// The reason that the provider gave.
         reason: String,
-        /// Whether the automatic top-up is now switched off.
+        /// Whether the automatic top-up is switched off now.
         off: bool,
         /// Where the payer can pay the amount instead, if the provider offers that.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -301,7 +301,7 @@ impl Happening {
         "payment_reversed",
     ];
 
-    /// The kind's word, as in [`Self::KINDS`].
+    /// Returns the name of the kind, as in [`Self::KINDS`].
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -330,15 +330,15 @@ impl Happening {
 pub struct Event {
     /// Position among all events: starts at 1 and increases by one.
     pub number: u64,
-    /// Unix time in milliseconds.
+    /// The time of the event, in Unix milliseconds.
     pub at_ms: u64,
-    /// The account, if the event is about one.
+    /// The account that the event is about, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountId>,
-    /// The key, if the event is about one.
+    /// The key that the event is about, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
-    /// Content of the event.
+    /// The kind and content of the event.
     #[serde(flatten)]
     pub what: Happening,
 }

@@ -46,7 +46,7 @@ struct Inner {
 }
 
 impl MemoryLedger {
-    /// An empty ledger.
+    /// Creates an empty ledger.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -339,7 +339,7 @@ impl Inner {
     fn books(&mut self, account: &AccountId) -> Result<AccountBooks, BookError> {
         let books = self.state.books(account, now_ms())?;
         Ok(AccountBooks {
-            // More exact than a time: the number of the last line.
+            // The position is the number of the last line, which is more exact than a time.
             journal_end: self.journal.last.to_string(),
             journal_complete: !self.journal.has_forgotten,
             ..books

@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Micro-rubles in one ruble.
+/// The number of micro-rubles in one ruble.
 pub const MICRO: i64 = 1_000_000;
 
 /// An amount in micro-rubles (10⁻⁶ ₽). Text form: decimal rubles, `"12.50"`.
@@ -17,14 +17,14 @@ pub const MICRO: i64 = 1_000_000;
 pub struct MicroRub(i64);
 
 impl MicroRub {
-    /// Zero rubles.
+    /// The amount of zero rubles.
     pub const ZERO: Self = Self(0);
-    /// 2⁵³ − 1 micro-rubles: about nine billion rubles.
+    /// The largest amount: 2⁵³ − 1 micro-rubles, about nine billion rubles.
     pub const MAX: Self = Self(9_007_199_254_740_991);
-    /// Enough bytes for the text of any amount.
+    /// The largest number of bytes that the text of an amount needs.
     pub const TEXT_BYTES_MAX: usize = "-9223372036854.775808".len();
 
-    /// An amount in micro-rubles, clamped to ±[`MicroRub::MAX`].
+    /// Creates an amount in micro-rubles, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub const fn new(micro: i64) -> Self {
         if micro > Self::MAX.0 {
@@ -36,33 +36,33 @@ impl MicroRub {
         }
     }
 
-    /// A sum in micro-rubles as an amount, clamped to ±[`MicroRub::MAX`].
+    /// Creates a sum in micro-rubles as an amount, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub fn of_sum(sum: i128) -> Self {
         let max = i128::from(Self::MAX.0);
         Self(i64::try_from(sum.clamp(-max, max)).expect("clamped to ±2⁵³"))
     }
 
-    /// An amount in whole rubles, clamped to ±[`MicroRub::MAX`].
+    /// Creates an amount in whole rubles, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub const fn rubles(rubles: i64) -> Self {
         Self::new(rubles.saturating_mul(MICRO))
     }
 
-    /// The number of micro-rubles.
+    /// Returns the number of micro-rubles.
     #[must_use]
     pub const fn micro(self) -> i64 {
         self.0
     }
 
-    /// The sum, or `None` past ±[`MicroRub::MAX`].
+    /// Returns the sum, or `None` if it exceeds ±[`MicroRub::MAX`].
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
         let sum = self.0.checked_add(other.0)?;
         (sum.abs() <= Self::MAX.0).then_some(Self(sum))
     }
 
-    /// The difference, or `None` past ±[`MicroRub::MAX`].
+    /// Returns the difference, or `None` if it exceeds ±[`MicroRub::MAX`].
     #[must_use]
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         self.checked_add(Self(-other.0))
@@ -74,13 +74,13 @@ impl MicroRub {
         Self(self.0.saturating_sub(other.0).max(0))
     }
 
-    /// The sum, clamped to [`MicroRub::MAX`].
+    /// Returns the sum, clamped to [`MicroRub::MAX`].
     #[must_use]
     pub const fn plus_or_max(self, other: Self) -> Self {
         Self::new(self.0.saturating_add(other.0))
     }
 
-    /// The negated amount.
+    /// Returns the negated amount.
     #[must_use]
     pub const fn negated(self) -> Self {
         Self(-self.0)
@@ -90,7 +90,7 @@ impl MicroRub {
     /// formatter.
     #[must_use]
     pub fn encode(self, buffer: &mut [u8; Self::TEXT_BYTES_MAX]) -> &str {
-        // The usual loss of a call is zero, so that this is the common case.
+        // Most calls have a loss of zero, so zero is checked first.
         if self == Self::ZERO {
             return "0.00";
         }
@@ -101,7 +101,7 @@ impl MicroRub {
             fraction /= 10;
             digits -= 1;
         }
-        // From the last digit: division yields the last digits first.
+        // Digits are written from the last to the first, the order in which division yields them.
         let mut begins = buffer.len();
         let mut push = |byte: u8| {
             begins -= 1;
@@ -130,13 +130,13 @@ impl MicroRub {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AmountError {
-    /// Not a decimal number.
+    /// The text is not a decimal number.
     #[error("not a decimal number of rubles, like 100 or 0.50")]
     NotDecimal,
-    /// More than six digits after the decimal point.
+    /// The text has more than six digits after the decimal point.
     #[error("more than six digits after the point")]
     TooFine,
-    /// Larger than [`MicroRub::MAX`].
+    /// The amount is larger than [`MicroRub::MAX`].
     #[error("more than 9007199254.740991 rubles")]
     TooLarge,
 }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_amount_agree() {
+    fn amounts_round_trip_as_text() {
         for (text, micro, shown) in [
             ("100", 100_000_000, "100.00"),
             ("0.5", 500_000, "0.50"),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_amount_has_its_text() {
+    fn every_amount_can_be_written_and_parsed() {
         for (micro, shown) in [
             (0, "0.00"),
             (1_000_000, "1.00"),

@@ -25,19 +25,19 @@ impl RequestNumber {
         Self(Uuid::new_v7(time))
     }
 
-    /// Wraps a UUID.
+    /// Creates a request number from a UUID.
     #[must_use]
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self(uuid)
     }
 
-    /// The number as a UUID (version 7).
+    /// Returns the number as a UUID (version 7).
     #[must_use]
     pub const fn uuid(&self) -> &Uuid {
         &self.0
     }
 
-    /// When the number was generated, in Unix milliseconds; 0 if it is not a UUIDv7.
+    /// Returns when the number was generated, in Unix milliseconds; 0 if it is not a UUIDv7.
     #[must_use]
     pub fn unix_ms(&self) -> u64 {
         self.0.get_timestamp().map_or(0, |time| {

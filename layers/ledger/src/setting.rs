@@ -20,20 +20,20 @@ use arc_swap::ArcSwap;
 pub struct Setting<T>(Arc<ArcSwap<T>>);
 
 impl<T> Setting<T> {
-    /// A setting with an initial value.
+    /// Creates a setting with an initial value.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(value)))
     }
 
-    /// Replaces the value.
+    /// Replaces the setting's value.
     pub fn set(&self, value: T) {
         self.0.store(Arc::new(value));
     }
 }
 
 impl<T: Clone> Setting<T> {
-    /// Returns the current value.
+    /// Returns the setting's current value.
     #[must_use]
     pub fn get(&self) -> T {
         T::clone(&self.0.load())

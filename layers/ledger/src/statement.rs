@@ -25,7 +25,7 @@ pub const DATED_BACK_MS_MAX: u64 = 3_600_000;
 /// Lines of a statement, at most: payments and corrections together, and models.
 pub const LINES_MAX: usize = 10_000;
 
-/// Micro-rubles in a kopeck.
+/// The number of micro-rubles in a kopeck.
 const KOPECK: i128 = 10_000;
 
 /// Movements of an account's money in a period. Sums are in micro-rubles.
@@ -33,11 +33,11 @@ const KOPECK: i128 = 10_000;
 pub struct Statement {
     /// The balance at the beginning of the period.
     pub opening_micro: i128,
-    /// Payments, oldest first.
+    /// The payments of the period, oldest first.
     pub payments: Vec<Moved>,
-    /// Corrections, oldest first.
+    /// The corrections of the period, oldest first.
     pub corrections: Vec<Moved>,
-    /// Spending, by model.
+    /// The spending of the period, by model.
     pub models: BTreeMap<String, Spent>,
     /// The balance at the end of the period.
     pub closing_micro: i128,
@@ -46,11 +46,11 @@ pub struct Statement {
 /// A payment or a correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// The operator's id for it.
+    /// The entry's id, chosen by the operator.
     pub id: String,
     /// Unix time in milliseconds at which it was booked.
     pub at_ms: u64,
-    /// The amount, signed.
+    /// The signed amount of the entry.
     pub amount_rub: MicroRub,
     /// The reason of a correction; `None` for a payment.
     pub reason: Option<String>,
@@ -59,11 +59,11 @@ pub struct Moved {
 /// Spending on one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Number of calls.
+    /// The number of calls.
     pub calls: u64,
-    /// Tokens used.
+    /// The tokens of the calls.
     pub usage: Usage,
-    /// Charges of the calls.
+    /// The charges of the calls.
     pub charged_micro: i128,
 }
 
@@ -85,13 +85,13 @@ pub struct Kopecks {
     pub spent: i128,
     /// The spending on each model, rounded separately, in the order of [`Statement::models`].
     pub models: Vec<i128>,
-    /// `spent` minus the sum of `models`.
+    /// The difference between `spent` and the sum of `models`, caused by rounding.
     pub models_rounding: i128,
     /// The balance at the end of the period.
     pub closing: i128,
 }
 
-/// A statement cannot be given.
+/// The reason why there is no statement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatementError {
@@ -154,25 +154,25 @@ impl Statement {
         }
     }
 
-    /// The sum of all payments.
+    /// Returns the sum of all payments.
     #[must_use]
     pub fn payments_micro(&self) -> i128 {
         sum(&self.payments)
     }
 
-    /// The sum of all corrections, signed.
+    /// Returns the sum of all corrections, signed.
     #[must_use]
     pub fn corrections_micro(&self) -> i128 {
         sum(&self.corrections)
     }
 
-    /// The sum of what all calls were charged.
+    /// Returns the sum of the charges of all calls.
     #[must_use]
     pub fn spent_micro(&self) -> i128 {
         self.models.values().map(|spent| spent.charged_micro).sum()
     }
 
-    /// The statement's sums in whole kopecks.
+    /// Returns the statement's sums in whole kopecks.
     #[must_use]
     pub fn kopecks(&self) -> Kopecks {
         let [opening, payments, corrections, closing] = [
@@ -222,8 +222,8 @@ async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Whether the journal reaches back to before the period. A journal drops its oldest lines first: if it has a line from
-/// before the period, it has all lines of the period.
+/// Returns whether the journal reaches back to before the period. A journal drops its oldest lines first: if it has a
+/// line from before the period, it has all lines of the period.
 async fn reaches_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -304,7 +304,7 @@ impl Reader {
         self.is_short()
     }
 
-    /// Adds calls of a model in the period.
+    /// Adds calls of a model to the period.
     fn spent(&mut self, model: &str, sums: &Sums) {
         let models = &mut self.statement.models;
         if !models.contains_key(model) {
@@ -336,7 +336,8 @@ impl Reader {
     }
 }
 
-/// Whether a receipt moved money. A disputed receipt moved none, and its call may have been charged by another receipt.
+/// Returns whether a receipt moved money. A disputed receipt moved none, and its call may have been charged by another
+/// receipt.
 fn is_charge(receipt: &Receipt) -> bool {
     receipt.booked != Booked::Stale
 }

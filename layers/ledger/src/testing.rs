@@ -123,7 +123,7 @@ pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     judge(&broken);
 }
 
-/// The tests of a store's events. Each starts with an empty store and ends with an audit of it.
+/// Returns the tests of a store's events. Each starts with an empty store and ends with an audit of it.
 #[must_use]
 pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
     macro_rules! cases {
@@ -182,15 +182,15 @@ impl<L: Ledger + LedgerAdmin + KeyStore + Clone> Books for L {}
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Opening {
-    /// The account's id; it has no holds.
+    /// The id of the account, which has no holds.
     pub account: AccountId,
-    /// The account's first and only payment.
+    /// The only payment into the account.
     pub payment: Entry,
-    /// Its keys, without ceilings. A ledger without [`LedgerAdmin`] needs only their ids.
+    /// The keys of the account, without ceilings. A ledger without [`LedgerAdmin`] needs only their ids.
     pub keys: Vec<KeyRecord>,
 }
 
-/// The accounts that each test of [`cases`] starts with.
+/// Returns the accounts that each test of [`cases`] starts with.
 #[must_use]
 pub fn openings() -> Vec<Opening> {
     [
@@ -222,7 +222,7 @@ pub struct Case<L> {
 type Run<L> = for<'a> fn(&'a L) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 impl<L> Case<L> {
-    /// The name of the promise.
+    /// Returns the name of the test.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
@@ -231,8 +231,7 @@ impl<L> Case<L> {
     /// Runs the test on a ledger that no other test has used: for [`cases`] one with all [`openings`], for
     /// [`store_cases`] an empty one.
     ///
-    /// # Panics
-    /// The promise is broken.
+    /// # Panics The ledger breaks the contract.
     pub async fn run(&self, ledger: &L) {
         (self.run)(ledger).await;
     }
@@ -265,54 +264,54 @@ macro_rules! promises_to_calls {
     ($take:ident) => {
         $take! {
             calls:
-                a_hold_lies_between_the_least_and_the_wish
+                a_reserve_grants_between_the_least_and_the_wanted_amount
                 holds_of_all_keys_count_against_the_account
-                of_many_holds_at_once_those_that_fit_are_granted
-                a_hold_asked_for_again_is_granted_once
-                a_number_that_has_ended_holds_nothing_again
-                empty_is_what_has_no_posted_money
-                a_key_holds_nothing_on_another_account
+                concurrent_holds_are_granted_only_up_to_the_free_money
+                a_repeated_reserve_is_granted_once
+                a_reserve_for_an_ended_call_holds_nothing
+                an_account_is_empty_only_without_posted_money
+                a_key_cannot_hold_money_of_another_account
                 a_settlement_charges_the_cost_and_frees_the_hold
                 a_cost_beyond_the_hold_takes_free_money
                 a_repeated_settlement_gets_the_first_result
-                settlements_sent_together_are_answered_in_their_order
-                a_release_costs_nothing_and_wins_over_what_comes_later
-                holds_past_their_time_end_by_themselves
+                settlements_of_one_batch_are_answered_in_order
+                a_release_costs_nothing_and_blocks_later_requests_of_its_call
+                holds_end_by_themselves_after_their_expiry
                 an_expired_hold_blocks_no_other_hold
-                an_expired_hold_is_settled_late_and_once
-                a_number_never_held_is_forced_while_fresh_and_stale_later
-                a_settlement_on_a_key_that_holds_nothing_moves_nothing;
+                an_expired_hold_is_settled_late_once
+                a_call_without_a_hold_is_charged_by_force_while_fresh_and_is_stale_later
+                a_settlement_by_a_key_without_the_hold_charges_nothing;
             adjust:
                 a_smaller_hold_frees_money_at_once
                 a_hold_grows_only_into_free_money
-                an_expired_hold_keeps_no_other_from_growing
+                an_expired_hold_does_not_keep_another_from_growing
                 an_older_adjustment_changes_nothing
                 an_ended_hold_is_not_adjusted
                 a_cost_is_charged_up_to_the_adjusted_hold_and_free_money;
             drops:
-                a_dropped_reserve_leaves_nothing_after_its_release
-                a_dropped_reserve_leaves_nothing_after_its_time
-                a_dropped_reserve_sent_again_is_granted_once
-                a_dropped_settlement_sent_again_charges_once
-                dropped_settlements_sent_again_charge_once
-                a_dropped_release_sent_again_frees_the_hold
-                a_dropped_extension_leaves_the_hold
-                a_dropped_adjustment_sent_again_counts_once
-                a_dropped_adjustment_leaves_nothing_after_its_calls_end
+                a_dropped_reserve_leaves_no_hold_after_its_release
+                a_dropped_reserve_leaves_no_hold_after_its_expiry
+                a_dropped_reserve_that_is_repeated_is_granted_once
+                a_dropped_settlement_that_is_repeated_charges_once
+                a_dropped_batch_of_settlements_that_is_repeated_charges_once
+                a_dropped_release_that_is_repeated_frees_the_hold
+                a_dropped_extension_does_not_end_the_hold
+                a_dropped_adjustment_that_is_repeated_counts_once
+                a_dropped_adjustment_leaves_no_hold_after_its_call_ends
                 a_dropped_sweep_loses_no_hold;
             threads:
-                of_holds_on_several_threads_no_more_is_granted_than_there_is
+                holds_by_several_threads_are_granted_only_up_to_the_free_money
                 a_hold_sent_by_two_threads_is_granted_once
                 a_call_settled_by_two_threads_is_charged_once
-                of_a_settlement_and_a_release_at_once_one_wins
-                of_holds_grown_on_several_threads_those_that_fit_are_granted
-                an_adjustment_and_a_settlement_at_once_lose_nothing;
+                only_one_of_a_concurrent_settlement_and_release_takes_effect
+                holds_grow_by_several_threads_only_up_to_the_free_money
+                a_concurrent_adjustment_and_settlement_lose_no_money;
         }
     };
 }
 
-/// The tests of promises that calls rely on, for every ledger. Some use several threads, so clones must share the
-/// money; `Arc<L>` does for a ledger that has no clones. They run inside a tokio runtime.
+/// Returns the tests of promises that calls rely on, for every ledger. Some use several threads, so clones must share
+/// the money; `Arc<L>` does for a ledger that has no clones. They run inside a tokio runtime.
 #[must_use]
 pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
     macro_rules! cases {
@@ -326,8 +325,8 @@ pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
     promises_to_calls!(cases).into()
 }
 
-/// The tests for every store: those of [`cases`], and those that operators rely on. Each starts with an empty store and
-/// ends with an audit of it.
+/// Returns the tests for every store: those of [`cases`], and those that operators rely on. Each starts with an empty
+/// store and ends with an audit of it.
 #[must_use]
 pub fn store_cases<L: Books>() -> Vec<Case<L>> {
     macro_rules! cases_with_openings {
@@ -362,22 +361,22 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
         holds:
             a_hold_is_between_the_least_and_the_wanted_amount
             holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
-            a_ceiling_can_be_raised_lowered_and_taken_away
-            a_day_and_a_month_have_ceilings_of_their_own
-            the_same_hold_asked_for_again_is_granted_once
-            a_number_cannot_hold_two_things
-            a_number_that_has_ended_is_gone
-            nothing_to_spend_is_judged_by_posted_money
+            a_ceiling_can_be_raised_lowered_and_removed
+            a_key_has_separate_ceilings_of_day_and_month
+            a_repeated_hold_is_granted_once
+            a_call_number_cannot_have_two_different_holds
+            an_ended_call_number_gets_no_new_hold
+            an_empty_account_is_recognised_by_its_posted_money
             unknown_accounts_and_keys_are_refused
             a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged
             a_suspended_account_gets_no_new_hold_and_its_running_calls_are_charged
-            the_gravest_refusal_comes_first
-            an_extended_hold_lives_on
-            only_holds_past_their_time_expire
-            a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account;
+            the_most_serious_refusal_is_reported
+            an_extended_hold_does_not_expire_at_its_first_time
+            only_holds_past_their_expiry_are_ended
+            a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account;
         adjust:
-            account_and_key_have_to_allow_a_larger_hold
-            an_adjusted_hold_expires_whole;
+            a_hold_grows_only_if_account_and_key_allow_it
+            the_whole_adjusted_hold_expires;
         ends:
             a_settled_call_pays_its_cost_and_frees_its_hold
             a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
@@ -385,39 +384,39 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             a_lowered_ceiling_does_not_take_back_a_hold
             a_repeated_settlement_is_answered_with_the_first_result
             a_released_hold_costs_nothing
-            a_release_that_comes_first_wins
+            a_reserve_after_its_release_is_refused
             an_expired_hold_is_settled_late_once_from_what_is_free
-            a_hold_that_was_lost_is_charged_by_force_while_fresh
-            an_unknown_number_is_stale_and_moves_nothing
-            a_settlement_on_another_key_than_its_holds_moves_nothing
-            a_dispute_is_no_first_result
-            an_account_that_is_gone_is_not_charged
-            a_receipt_is_what_was_settled
+            a_lost_hold_is_charged_by_force_while_fresh
+            a_settlement_of_an_old_unknown_call_is_stale_and_charges_nothing
+            a_settlement_by_another_key_than_the_holds_charges_nothing
+            a_stale_settlement_can_be_charged_later
+            an_unknown_account_is_not_charged
+            a_receipt_has_the_amounts_of_its_settlement
             only_settled_calls_have_a_receipt;
         groups:
-            a_group_spends_no_more_than_its_ceiling_whichever_key_asks
-            account_key_and_group_have_to_allow_a_hold
-            a_group_has_to_allow_a_larger_hold
-            of_many_calls_at_once_a_group_lets_in_those_that_fit
-            a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there
-            receipts_of_a_group_come_to_what_it_has_spent
-            holds_that_end_by_themselves_leave_their_group
-            a_group_is_made_once_and_removed_when_its_keys_are_gone
-            no_more_calls_of_a_key_are_open_than_may_be
-            of_many_calls_at_once_as_many_as_may_be_are_let_in;
+            all_keys_of_a_group_together_spend_at_most_its_ceiling
+            a_hold_is_granted_only_if_account_key_and_group_allow_it
+            a_hold_grows_only_if_the_group_allows_it
+            a_group_admits_concurrent_calls_only_up_to_its_ceiling
+            a_key_that_joins_a_group_brings_its_holds_and_its_spending_stays_when_it_leaves
+            receipts_of_a_group_add_up_to_its_spending
+            expired_holds_no_longer_count_in_their_group
+            a_group_is_created_once_and_removed_only_without_keys
+            a_key_has_at_most_its_limit_of_open_calls
+            concurrent_calls_of_a_key_are_admitted_up_to_its_limit;
         accounts:
             a_payment_counts_once_by_its_id
-            an_entry_is_found_by_its_id_as_it_was_booked
-            a_correction_leaves_what_is_held
-            amounts_are_exact_up_to_the_largest_and_none_goes_beyond
-            accounts_are_opened_once_and_can_be_changed
-            the_tariff_version_grows_with_a_change_only
-            an_audit_counts_what_there_is;
+            an_entry_is_read_by_its_id_as_it_was_booked
+            a_correction_takes_no_held_money
+            amounts_are_exact_up_to_the_largest_and_never_exceed_it
+            an_account_is_created_once_and_can_be_changed
+            the_tariff_version_grows_only_with_a_change
+            an_audit_counts_accounts_keys_and_open_holds;
         keys:
-            a_key_comes_back_as_it_was_written
-            a_key_is_made_once
-            a_change_of_a_key_touches_what_it_names
-            a_deleted_key_is_still_found_and_stays_deleted;
+            a_key_is_read_as_it_was_written
+            a_key_is_created_once
+            a_change_of_a_key_changes_only_the_named_fields
+            a_deleted_key_can_be_read_and_stays_deleted;
     });
     all
 }
@@ -445,7 +444,7 @@ mod tests {
     use crate::memory::MemoryLedger;
 
     #[tokio::test]
-    async fn the_ledger_in_memory_keeps_every_promise() {
+    async fn memory_ledger_passes_every_contract_test() {
         check_store(async || MemoryLedger::new()).await;
     }
 
@@ -455,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn promise_names_are_unique() {
+    fn names_of_contract_tests_are_unique() {
         let names: Vec<_> = store_cases::<MemoryLedger>()
             .iter()
             .map(Case::name)

@@ -15,29 +15,29 @@ pub const FAILED_MAX: usize = 16;
 /// The timing of a call. Times are in milliseconds since its request arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// When its money was held.
+    /// The time at which the call's money was held.
     pub held_ms: u32,
     /// When the request was sent to the vendor that answered; `None` if no vendor did.
     pub asked_ms: Option<u32>,
-    /// When the first byte of the answer arrived.
+    /// The time at which the first byte of the answer arrived.
     pub first_byte_ms: Option<u32>,
-    /// When the call ended and was settled.
+    /// The time at which the call ended and was settled.
     pub whole_ms: u32,
     /// The status of the answer to the client; `None` if no vendor answered. In that case the last of `failed` has the
     /// status that was returned, unless the client had left.
     pub status: Option<u16>,
-    /// Failed attempts, in order.
+    /// The attempts that failed, in order.
     pub failed: Vec<FailedAttempt>,
 }
 
 /// An attempt that failed before its first byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedAttempt {
-    /// When the attempt began.
+    /// The time at which the attempt began.
     pub at_ms: u32,
     /// How long the attempt took.
     pub took_ms: u32,
-    /// The status that the failure has for callers.
+    /// The status that callers would get for the failure.
     pub status: u16,
     /// The error code that the failure has for callers.
     pub code: Arc<str>,

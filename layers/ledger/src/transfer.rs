@@ -22,7 +22,7 @@ use crate::{
 
 pub use self::export::Export;
 
-/// A ledger that can be copied from.
+/// A ledger from which a copy can be made.
 pub trait Source: LedgerAdmin + Ledger + Feed {
     /// The ids and amounts of all entries of an account, including those that its journal has dropped.
     ///
@@ -40,7 +40,7 @@ pub trait Source: LedgerAdmin + Ledger + Feed {
     fn unsettled(&self, account: &AccountId)
     -> impl Future<Output = Result<u64, BookError>> + Send;
 
-    /// The tariff's version in force and its fingerprint.
+    /// Returns the version of the tariff in force, and its fingerprint.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -51,10 +51,10 @@ pub trait Source: LedgerAdmin + Ledger + Feed {
 
 /// A ledger that is being filled. Every write can be repeated.
 pub trait Target: Sized {
-    /// The ledger that is being filled.
+    /// The ledger into which the copy is written.
     type Ledger: LedgerAdmin;
 
-    /// Whether these books are already there.
+    /// Returns whether these books were already copied.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -104,13 +104,13 @@ pub trait Target: Sized {
         levels: Levels,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Writes events, oldest first, with their numbers.
+    /// Writes events with their numbers, oldest first.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn events(&mut self, events: &[Event]) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Writes a note.
+    /// Writes a document.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -122,25 +122,25 @@ pub trait Target: Sized {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn filled(&mut self) -> impl Future<Output = Result<Self::Ledger, BookError>> + Send;
 
-    /// Lets gateways use the ledger.
+    /// Allows gateways to use the ledger.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn publish(self, ledger: Self::Ledger) -> impl Future<Output = Result<(), BookError>> + Send;
 }
 
-/// Progress of a copy.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Accounts copied, including those of an earlier run.
+    /// The number of accounts copied, including those of an earlier run.
     pub accounts: u64,
-    /// Accounts that an earlier run had copied.
+    /// The number of accounts that an earlier run had copied.
     pub there_already: u64,
-    /// Journal lines copied.
+    /// The number of journal lines copied.
     pub lines: u64,
 }
 
-/// A copy was not finished.
+/// The reason why a copy was not finished.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -151,7 +151,7 @@ pub enum CopyError {
     #[error("account {0} has open holds: a gateway serves from the source, or has not settled all")]
     HoldsOpen(AccountId),
     /// The books do not add up; a copy would repeat the error.
-    #[error("the source is in breach: {}", .0.join("; "))]
+    #[error("the audit of the source found a breach: {}", .0.join("; "))]
     Breach(Vec<String>),
 }
 
@@ -226,17 +226,17 @@ async fn copy_account<S: Source, T: Target>(
 /// The sums of a ledger, in micro-rubles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Number of accounts.
+    /// The number of accounts.
     pub accounts: u64,
-    /// Number of keys, including deleted ones.
+    /// The number of keys, including deleted ones.
     pub keys: u64,
-    /// Sum of payments and corrections.
+    /// The sum of payments and corrections.
     pub entered: i128,
-    /// Sum of balances.
+    /// The sum of the balances.
     pub balance: i128,
-    /// Sum of charges.
+    /// The sum of the charges.
     pub spent: i128,
-    /// Sum of costs that could not be charged.
+    /// The sum of the costs that could not be charged.
     pub loss: i128,
 }
 
@@ -255,15 +255,15 @@ impl Totals {
 /// The result of comparing two ledgers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Sums of the first ledger.
+    /// The sums of the first ledger.
     pub from: Totals,
-    /// Sums of the second ledger.
+    /// The sums of the second ledger.
     pub to: Totals,
-    /// Accounts that differ; at most 20 are listed.
+    /// The accounts that differ, at most 20 of them.
     pub different: Vec<AccountId>,
 }
 
-/// Accounts that a comparison lists, at most.
+/// The largest number of accounts that a comparison lists.
 const DIFFERENT_MAX: usize = 20;
 
 /// Compares two ledgers, account by account and key by key.
@@ -304,7 +304,7 @@ pub async fn compare(
     Ok(found)
 }
 
-/// Whether two books have the same money, names, keys, groups and holds.
+/// Returns whether two books have the same money, names, keys, groups and holds.
 pub(super) fn same(one: &AccountBooks, other: &AccountBooks) -> bool {
     let what = |books: &AccountBooks| (books.view.clone(), books.entered_rub, books.keys.clone());
     what(one) == what(other) && one.holds == other.holds && one.groups == other.groups

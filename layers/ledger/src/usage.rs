@@ -17,19 +17,19 @@ use crate::{
 pub struct Usage {
     /// Input that was neither read from nor written to the vendor's cache.
     pub input: u64,
-    /// Input read from the vendor's cache.
+    /// The input that was read from the vendor's cache.
     pub cached_input: u64,
-    /// Input written to the vendor's cache.
+    /// The input that was written to the vendor's cache.
     pub cache_write: u64,
-    /// Output, reasoning included.
+    /// The output, reasoning included.
     pub output: u64,
-    /// Tokens and units that some vendors bill separately.
+    /// The tokens and units that some vendors bill separately.
     #[serde(default, skip_serializing_if = "Counts::is_empty")]
     pub classes: Counts,
 }
 
 impl Usage {
-    /// The sum of all input classes.
+    /// Returns the sum of all input classes.
     #[must_use]
     pub fn input_total(&self) -> u64 {
         self.input
@@ -38,7 +38,7 @@ impl Usage {
             .saturating_add(self.classes.total(Kind::Input))
     }
 
-    /// The input classes alone.
+    /// Returns the input classes alone.
     #[must_use]
     pub fn input_alone(&self) -> Self {
         let of_input = |(class, _): &(Class, u64)| class.kind() == Kind::Input;
@@ -49,18 +49,18 @@ impl Usage {
         }
     }
 
-    /// The sum of all output classes.
+    /// Returns the sum of all output classes.
     #[must_use]
     pub fn output_total(&self) -> u64 {
         self.output.saturating_add(self.classes.total(Kind::Output))
     }
 
-    /// All tokens.
+    /// Returns the sum of all tokens.
     fn tokens(&self) -> u64 {
         self.input_total().saturating_add(self.output_total())
     }
 
-    /// The sum of two usages, class by class.
+    /// Returns the sum of two usages, class by class.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let classes = Class::ALL.into_iter().map(|class| {
@@ -76,7 +76,7 @@ impl Usage {
         }
     }
 
-    /// Whether nothing was used.
+    /// Returns whether nothing was used.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.input_total() == 0 && self.output == 0 && self.classes.is_empty()
@@ -148,7 +148,7 @@ pub struct Bounds {
     pub input_estimate: Option<Arc<dyn EstimateInput>>,
     /// The output tokens that the hold covers. The request allows no more, and no charge exceeds them.
     pub output_bound: u64,
-    /// The largest output that the model can give.
+    /// The largest number of output tokens that the model can generate.
     pub output_limit: u64,
     /// Calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; any calls reported
     /// are then charged.
@@ -162,14 +162,14 @@ pub struct Bounds {
 
 /// Estimates the input of a call. Vendors report the input of nearly all calls, so most estimates are never made.
 pub trait EstimateInput: fmt::Debug + Send + Sync {
-    /// The estimate; the same each time.
+    /// Returns the estimate; each call returns the same.
     fn estimate(&self) -> InputEstimate;
 }
 
 /// Estimated input tokens of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InputEstimate {
-    /// All tokens.
+    /// All tokens of the input.
     pub tokens: u64,
     /// The part of `tokens` that is audio.
     pub sound: u64,
@@ -186,7 +186,7 @@ impl EstimateInput for InputEstimate {
 /// The usage that a call is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Tokens by rate class.
+    /// The tokens by rate class.
     pub usage: Usage,
     /// Some of the usage is not the vendor's report, or the report was implausible.
     pub estimated: bool,
@@ -197,14 +197,14 @@ pub struct Counted {
 /// A usage that a vendor reported and that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overcount {
-    /// The usage as reported.
+    /// The usage as the vendor reported it.
     pub reported: Usage,
     /// The part of it that the vendor may bill: at most what its model takes and gives.
     pub billable: Usage,
 }
 
 impl Bounds {
-    /// The usage that is charged for this reading.
+    /// Returns the usage that is charged for this reading.
     #[must_use]
     pub fn count(&self, reading: &Reading) -> Counted {
         let seen = reading.text_tokens;
@@ -237,19 +237,19 @@ impl Bounds {
             (usage.input, estimated) = (text - usage.cached_input, true);
             *usage.classes.get_mut(Class::InputAudio) = sound;
         }
-        // There was text but the report has no output, or the output has not been counted yet.
+        // The vendor sent text but reported no output, or its report of the output has not arrived yet.
         let missing = match reading.end {
             Some(End::Finished) if reading.output_counted => usage.output_total() == 0 && seen > 0,
             _ => !reading.output_counted && usage.output < seen,
         };
         if missing {
-            // The vendor was sent this limit.
+            // The vendor was sent this limit on output.
             let output = seen.min(self.output_bound).max(usage.output);
             estimated = true;
             match self.output_class {
                 None => usage.output = output,
                 Some(class) => {
-                    // At least what is already counted in other classes.
+                    // The class has at least as many tokens as the other classes already count.
                     let counted = usage.output_total();
                     let more = usage.classes.get_mut(class);
                     *more = more.saturating_add(output.saturating_sub(counted));
@@ -321,7 +321,7 @@ pub enum End {
 }
 
 impl End {
-    /// The word for it in receipts, logs and metrics.
+    /// Returns the word for it in receipts, logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -368,7 +368,7 @@ pub struct Reading {
     pub answered: bool,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
     pub text_bytes: u64,
-    /// Estimated tokens of that text.
+    /// The estimated tokens of that text.
     pub text_tokens: u64,
     /// All text has arrived; only the usage is missing.
     pub usage_due: bool,
@@ -428,7 +428,7 @@ impl Meter {
         Some(bounds.count(&reading))
     }
 
-    /// A copy of the current state.
+    /// Returns a copy of the current state.
     #[must_use]
     pub fn read(&self) -> Reading {
         self.lock().clone()
@@ -483,7 +483,7 @@ impl Meter {
         }
     }
 
-    /// Changes several fields at once.
+    /// Changes several fields in one step.
     pub fn update(&self, change: impl FnOnce(&mut Reading)) {
         change(&mut self.lock());
     }
@@ -500,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn provisional_usage_without_a_final_count_is_not_a_count() {
+    fn provisional_usage_does_not_count_as_the_final_usage() {
         let bounds = Bounds {
             input_limit: 150,
             output_bound: 1000,
@@ -540,7 +540,7 @@ mod tests {
             ..Usage::default()
         };
         let of_both = |first, second, third| [Some(first), Some(second), Some(third)];
-        // Columns: readings; charged usage; usage that was cut.
+        // Columns: readings, charged usage, usage that was cut.
         for (readings, charged, cut) in [
             (
                 of_both(usage(9, 50), usage(58, 1), usage(9, 1)),
@@ -552,7 +552,7 @@ mod tests {
                 usage(59, 1),
                 None,
             ),
-            // None of them accounts for the total: the rest is cut.
+            // No reading accounts for the total, so the rest is cut.
             (
                 of_both(usage(9, 151), usage(159, 1), usage(9, 1)),
                 usage(9, 1),
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_resets_the_reading_and_a_refusal_keeps_its_vendor() {
+    fn new_attempt_resets_the_meter_and_a_refusal_keeps_its_vendor() {
         let meter = Meter::default();
         let attempted = |vendor: &str, outlives_client| Attempted {
             vendor: vendor.into(),

@@ -8,8 +8,8 @@ use crate::{error::Error, key::KeyDigest};
 /// Shorter values are mistakes, longer ones are not worth hashing.
 const LENGTHS: RangeInclusive<usize> = 8..=512;
 
-/// The digest to look up a presented key. A key of this gateway is checked for typos by its checksum, without a
-/// look-up; any other key only has to be visible ASCII. If `is_known` accepts a key of this gateway, its checksum is
+/// Returns the digest to look up a presented key. A key of this gateway is checked for typos by its checksum, without
+/// a look-up; any other key only has to be visible ASCII. If `is_known` accepts a key of this gateway, its checksum is
 /// not computed, which takes as long as the digest.
 pub(super) fn digest_of(
     shown: &str,
@@ -36,7 +36,7 @@ mod tests {
     use crate::auth::SecretKey;
 
     #[test]
-    fn own_key_needs_its_checksum_and_an_imported_key_none() {
+    fn gateways_keys_need_a_checksum_and_imported_keys_do_not() {
         let ours = SecretKey::generate();
         for is_known in [true, false] {
             let digest = digest_of(ours.expose(), |_| is_known).unwrap();

@@ -89,7 +89,7 @@ use crate::{
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// The scheme, with the space after it.
+/// The authorization scheme, with the space after it.
 const BEARER: &str = "bearer ";
 
 /// Admits requests with a key of the store and inserts the [`Caller`]. The key is removed from the request, so that no
@@ -151,8 +151,8 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
         self.take_key(headers)
     }
 
-    /// The secret, before it is taken: the key that seals stored answers is derived from it. `None` is always correct:
-    /// then no answers are stored.
+    /// Returns the secret, before it is taken: the key that seals stored answers is derived from it. `None` is always
+    /// correct: then no answers are stored.
     fn secret<'a>(&self, _headers: &'a HeaderMap) -> Option<&'a [u8]> {
         None
     }
@@ -243,8 +243,8 @@ where
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let AuthLayer { keys, take } = &*self.layer;
-        // Rarely present. Read now, because the key is removed from the headers before it is known whether it is
-        // allowed to repeat calls.
+        // The header is rare. It is read now, because the key leaves the headers before it is known whether the key
+        // may repeat calls.
         let secret: Option<Box<[u8]>> = match req.headers().contains_key(IDEMPOTENCY_KEY) {
             true => take.secret(req.headers()).map(Box::from),
             false => None,
@@ -292,8 +292,8 @@ fn let_in<B>(
     Ok(())
 }
 
-/// The presented key. If one header has a key of this gateway, the other may have any other credential: a client that
-/// also has a vendor's key configured sends both.
+/// Returns the presented key. If one header has a key of this gateway, the other may have any other credential: a
+/// client that also has a vendor's key configured sends both.
 fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
         Some(value) => bearer(value)?,
@@ -314,7 +314,7 @@ fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     }
 }
 
-/// The key in `authorization`; `None` if it is empty, as an unset variable makes it.
+/// Returns the key in `authorization`; `None` if it is empty, as an unset variable makes it.
 fn bearer(value: &str) -> Result<Option<&str>, Error> {
     if value.trim().eq_ignore_ascii_case(BEARER.trim()) {
         return Ok(None);
@@ -327,7 +327,7 @@ fn bearer(value: &str) -> Result<Option<&str>, Error> {
     }
 }
 
-/// The header's only value, as text.
+/// Returns the only value of the header, as text.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Error> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else {
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
     use crate::key::KeyId;
 
-    /// A key store that only answers asynchronously.
+    /// A key store that always answers asynchronously, for tests.
     #[derive(Clone)]
     struct Elsewhere(KeyList);
 
@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    /// The id of the key that authenticates with `key`.
+    /// Returns the id of the key that authenticates with `key`.
     async fn caller<K: KeyStore + Clone>(keys: K, key: &SecretKey) -> Result<KeyId, Error> {
         let service = AuthLayer::new(keys).layer(service_fn(|req: Request<()>| async move {
             assert!(req.headers().is_empty());
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// A key store that must not be called.
+    /// A key store that fails the test if it is called.
     #[derive(Clone)]
     struct NeverAsked;
 
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn own_key_is_accepted_next_to_any_other_credential() {
+    fn gateways_key_is_accepted_next_to_any_other_credential() {
         let key = SecretKey::generate();
         let bearer = format!("Bearer {}", key.expose());
         for other in ["sk-ant-api03-stale", ""] {
@@ -513,7 +513,7 @@ mod tests {
         for (authorization, api_key) in [
             (&*bearer, b.expose()),
             (&*bearer, &*typo),
-            // Either may have been imported.
+            // Two keys without a checksum: either may have been imported.
             ("Bearer sk-12345678", "sk-87654321"),
         ] {
             let refused = refusal(&[("authorization", authorization), ("x-api-key", api_key)]);

@@ -10,9 +10,9 @@ use crate::{
 };
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// Prefix of every key of this gateway.
+/// The prefix of every key that this gateway creates.
 pub(super) const PREFIX: &str = "tg-";
-/// 62⁴³ > 2²⁵⁶.
+/// The number of base62 digits of a key: 62⁴³ > 2²⁵⁶.
 const RANDOM_DIGITS: usize = 43;
 const CHECK_DIGITS: usize = 5;
 const SHOWN: usize = PREFIX.len() + 6;
@@ -23,7 +23,7 @@ const SHOWN: usize = PREFIX.len() + 6;
 pub struct SecretKey(String);
 
 impl SecretKey {
-    /// A new key from the system's random generator.
+    /// Creates a key from the system's random generator.
     ///
     /// # Panics
     /// When the system has no random numbers: no key would be safe.
@@ -45,7 +45,7 @@ impl SecretKey {
         digest(self.0.as_bytes())
     }
 
-    /// The record of a new key: active, unrestricted, usable from any address, and without expiry.
+    /// Returns the record of a new key: active, unrestricted, usable from any address, and without expiry.
     #[must_use]
     pub fn record(&self, id: KeyId, account: AccountId) -> KeyRecord {
         let name = id.to_string();
@@ -56,13 +56,13 @@ impl SecretKey {
         record
     }
 
-    /// The displayable prefix: `tg-AbC123…`.
+    /// Returns the prefix that may be displayed: `tg-AbC123…`.
     #[must_use]
     pub fn prefix(&self) -> String {
         format!("{}…", &self.0[..SHOWN])
     }
 
-    /// The secret itself; keep it out of logs.
+    /// Returns the secret itself, which must not be logged.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -136,7 +136,7 @@ fn push_base62(text: &mut String, number: &[u8], digits: usize) {
     text.extend(reversed.iter().rev().map(|digit| char::from(*digit)));
 }
 
-/// The last base62 digits of the first 32 bits of the text's SHA-256.
+/// Returns the last base62 digits of the first 32 bits of the text's SHA-256.
 fn check_digits(text: &str) -> [u8; CHECK_DIGITS] {
     let digest = Sha256::digest(text.as_bytes());
     let mut number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_key_parses_and_hides_itself() {
+    fn new_key_parses_and_debug_hides_it() {
         let key = SecretKey::generate();
         assert_eq!(key.expose().len(), 51);
         assert_eq!(
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_typo_is_seen() {
+    fn every_single_typo_fails_the_checksum() {
         let key = SecretKey::generate().expose().to_owned();
         for at in 0..key.len() {
             let mut typo = key.clone().into_bytes();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn base62_is_the_number() {
+    fn base62_encodes_the_number() {
         let mut text = String::new();
         push_base62(&mut text, &[1, 0], 3);
         assert_eq!(text, "048", "256 = 4 × 62 + 8");

@@ -22,7 +22,7 @@
 //!
 //! A vendor that lacks the model (404) is not failing, and one such answer is enough: see [`Breaker::lacks`].
 //!
-//! Pure: time and randomness are arguments.
+//! A state machine without a clock: time and randomness are arguments.
 
 use std::time::Duration;
 
@@ -31,32 +31,32 @@ use tokio::time::Instant;
 /// Failures in a row that open the breaker. A success resets the count, so load balancing and retries handle a vendor
 /// that fails only now and then.
 pub(super) const FAILURES_MAX: u32 = 5;
-/// Interval at which calls without another route may try an open route.
+/// The interval at which calls without another route may try an open route.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// How long the breaker stays open the first time; doubled whenever a probe fails.
+/// The time for which the breaker stays open the first time; doubled whenever a probe fails.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(60);
 /// Wait reported while a probe is running, whose end is unknown.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
-/// How long a vendor is not called for a model that it does not have.
+/// The time for which a vendor is not called for a model that it does not have.
 const LACKING_REST: Duration = Duration::from_secs(30);
 
-/// Decides whether a route admits calls.
+/// The circuit breaker of a route: decides whether the route admits calls.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: State,
     failures: u32,
-    /// Callers that met the failures.
+    /// The callers whose calls met the failures.
     whose: Whose,
-    /// Kind of the newest failure.
+    /// The kind of the newest failure.
     trouble: Trouble,
     /// Times it was opened since a call last completed.
     opened: u32,
     /// Times it went from closed to open; identifies calls from before that.
     turn: u32,
-    /// Number of probes so far, which is also the last probe's number.
+    /// The number of probes so far, which is also the last probe's number.
     probes: u32,
-    /// When an open breaker last admitted a call as a last resort.
+    /// The time at which an open breaker last admitted a call as a last resort.
     tried: Option<Instant>,
 }
 
@@ -67,7 +67,7 @@ enum State {
     Probing,
 }
 
-/// Kind of a route's failure.
+/// The kind of a failure of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// No connection was made, so the vendor received nothing.
@@ -80,7 +80,7 @@ pub(super) enum Trouble {
     Lacking,
 }
 
-/// Callers whose calls met the failures.
+/// The callers whose calls met the failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Nobodys,
@@ -97,16 +97,16 @@ pub(super) struct Pass {
     probe: u32,
 }
 
-/// The breaker's state as seen by a caller.
+/// The state of the breaker as a caller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// Admits calls.
+    /// The route admits calls.
     Closed,
-    /// Admits the next call, as a probe.
+    /// The route admits the next call, as a probe.
     Due,
-    /// Refuses calls for this long.
+    /// The route refuses calls for this time.
     Open(Duration),
-    /// A probe is running; retry after this long.
+    /// A probe is running; another call may retry after this time.
     Probing(Duration),
 }
 
@@ -134,7 +134,7 @@ impl Breaker {
         }
     }
 
-    /// The state for this caller.
+    /// Returns the state as this caller sees it.
     pub(super) fn shown_to(&self, caller: u64, now: Instant) -> Shown {
         if self.whose.covers(caller) {
             self.shown(now)
@@ -143,12 +143,12 @@ impl Breaker {
         }
     }
 
-    /// Number of failures in a row.
+    /// Returns the number of consecutive failures.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Whether the vendor's newest answer was that it does not have the model.
+    /// Returns whether the vendor's newest answer was that it does not have the model.
     pub(super) fn is_lacking(&self) -> bool {
         self.state != State::Closed && self.trouble == Trouble::Lacking
     }
@@ -187,7 +187,7 @@ impl Breaker {
         Some(self.let_through(caller))
     }
 
-    /// Time until a call without another route is admitted.
+    /// The time until a call without another route is admitted.
     pub(super) fn last_resort_in(&self, now: Instant) -> Duration {
         match self.trouble {
             Trouble::Answered | Trouble::Lacking => Duration::ZERO,
@@ -228,10 +228,10 @@ impl Breaker {
         }
         let probe = self.is_out(pass);
         if self.is_lacking() {
-            // The vendor has the model after all, and failed in another way.
+            // The vendor has the model after all: this failure was of another kind.
             self.close();
         }
-        // A request cannot cause a connection failure.
+        // A failure to connect cannot be caused by a request.
         let caller = (trouble != Trouble::Away).then_some(pass.caller);
         self.whose = self.whose.and(caller);
         self.trouble = trouble;
@@ -243,7 +243,7 @@ impl Breaker {
                 self.opened = self.opened.saturating_add(1);
             }
             State::Probing if probe => self.opened = self.opened.saturating_add(1),
-            // The next call without another route tries another of the open routes first.
+            // If a call has no other route, the next such call tries another of the open routes first.
             State::Open { .. } => {}
             State::Closed | State::Probing => return,
         }

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Cost of a retry in the budget's unit, thousandths.
+/// The cost of a retry in the budget's unit, thousandths.
 const RETRY: u64 = 1000;
 
-/// Limits of the retry budget.
+/// The limits of the budget for retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSettings {
-    /// Retries per hundred calls.
+    /// The number of retries per hundred calls.
     pub retries_percent: u32,
     /// Retries per second that are always allowed; without them, a gateway with few calls would have none.
     pub retries_per_second: u32,
-    /// Maximum retries that can accumulate. A vendor that fails under load fails all waiting calls at once, and all of
-    /// them must be retried immediately.
+    /// The maximum retries that can accumulate. A vendor that fails under load fails all waiting calls at once, and
+    /// all of them must be retried immediately.
     pub retries_max: u32,
 }
 
@@ -34,7 +34,7 @@ impl Default for BudgetSettings {
     }
 }
 
-/// A balance of retries, in thousandths.
+/// The balance of retries, in thousandths.
 #[derive(Debug)]
 pub(super) struct Budget {
     settings: BudgetSettings,
@@ -43,7 +43,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A full budget.
+    /// Creates a full budget.
     pub(super) const fn new(settings: BudgetSettings, now: Instant) -> Self {
         Self {
             settings,
@@ -52,18 +52,18 @@ impl Budget {
         }
     }
 
-    /// Credits the budget for a call.
+    /// Adds the share of a retry that a call earns.
     pub(super) fn deposit(&mut self) {
         self.add(u64::from(self.settings.retries_percent) * RETRY / 100);
     }
 
-    /// Takes a retry if the balance allows it.
+    /// Takes a retry if the budget has one.
     pub(super) fn withdraw(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.at);
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        // The fraction of a millisecond carries over to the next call.
+        // The rest of a millisecond carries over to the next call.
         self.at += Duration::from_millis(millis);
-        // One per second is one thousandth per millisecond.
+        // One per second equals one thousandth per millisecond.
         self.add(millis.saturating_mul(u64::from(self.settings.retries_per_second)));
         let left = self.saved.checked_sub(RETRY);
         if let Some(left) = left {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn retries_are_a_share_of_the_calls_and_a_few_a_second() {
+    async fn retries_are_limited_to_a_share_of_the_calls_and_a_few_per_second() {
         let now = Instant::now();
         let settings = BudgetSettings {
             retries_percent: 20,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_between_withdrawals_accumulates() {
+    async fn retry_budget_fills_with_time_between_retries() {
         let mut now = Instant::now();
         let settings = BudgetSettings {
             retries_percent: 0,

@@ -15,21 +15,21 @@ use super::load::cost;
 /// A route that can be tried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    /// Index in the model's list of routes.
+    /// The route's index in the model's list of routes.
     pub(super) index: usize,
-    /// Lower numbers are tried first.
+    /// The route's priority; lower numbers are tried first.
     pub(super) priority: u32,
-    /// Relative share of calls.
+    /// The route's share of calls, relative to others.
     pub(super) weight: u32,
     /// Expected time to the first byte; `None` if it was never measured.
     pub(super) expected: Option<Duration>,
-    /// Calls in flight.
+    /// The number of calls in flight on the route.
     pub(super) in_flight: usize,
     /// Identifies the route on every node and across restarts.
     pub(super) identity: u64,
 }
 
-/// The index, in the model's list, of the route to try next.
+/// Returns the index, in the model's list, of the route to try next.
 pub(super) fn choose(
     candidates: &[Candidate],
     conversation: Option<u64>,
@@ -61,7 +61,7 @@ pub(super) fn choose(
 fn home<'a>(tier: &[&'a Candidate], conversation: u64) -> &'a Candidate {
     let distance = |candidate: &Candidate| {
         let hash = mixed(conversation ^ candidate.identity);
-        // In (0, 1]; an `f64` holds 53 bits exactly.
+        // The result is in (0, 1]; an `f64` holds 53 bits exactly.
         let unit = ((hash >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         -unit.ln() / f64::from(candidate.weight.max(1))
     };
@@ -101,7 +101,7 @@ fn by_weight<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
     tier[0]
 }
 
-/// A fast random generator without cryptographic strength: SplitMix64.
+/// A fast random generator that is not cryptographically secure: SplitMix64.
 #[derive(Debug)]
 pub(super) struct Draw(AtomicU64);
 
@@ -146,7 +146,7 @@ mod tests {
         .collect()
     }
 
-    /// How often each is chosen, out of 100 000 times.
+    /// Returns how often each is chosen, out of 100 000 times.
     fn shares(candidates: &[Candidate], conversations: bool) -> Vec<usize> {
         let draw = Draw::new(7);
         let mut counts = vec![0; candidates.len()];
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_priority_goes_first_and_no_candidate_gives_none() {
+    fn lowest_priority_number_is_chosen_first() {
         let all = candidates(&[(2, 9, 0), (1, 1, 9), (2, 9, 0)]);
         assert_eq!(shares(&all, false), [0, 100_000, 0]);
         assert_eq!(shares(&all, true), [0, 100_000, 0]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn differing_weights_are_kept_at_any_load() {
+    fn routes_with_different_weights_share_calls_by_weight_at_any_load() {
         let all = candidates(&[(0, 7, 100), (0, 2, 0), (0, 1, 0)]);
         for conversations in [false, true] {
             is_about(&shares(&all, conversations), &[70_000, 20_000, 10_000]);
@@ -186,13 +186,13 @@ mod tests {
     fn equal_weights_are_chosen_by_load_and_equal_load_evenly() {
         for (seconds, expected) in [
             ([1, 1, 1], [33_333, 33_333, 33_333]),
-            // Two of three pairs contain the slowest, and it is never the better of its pair.
+            // The slowest route is in two of the three pairs, and is never chosen from its pair.
             ([1, 1, 2], [50_000, 50_000, 0]),
             ([1, 2, 3], [66_667, 33_333, 0]),
         ] {
             let mut all = candidates(&seconds.map(|seconds| (0, 5, seconds)));
             is_about(&shares(&all, false), &expected);
-            // A route as fast as the fastest one, but with more calls in flight.
+            // One route is as fast as the fastest one, but has more calls in flight.
             for (candidate, seconds) in all.iter_mut().zip(seconds) {
                 candidate.expected = (seconds == 1).then_some(Duration::from_secs(1));
                 candidate.in_flight = usize::try_from(seconds).unwrap() - 1;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_conversations_of_an_unavailable_route_move() {
+    fn conversations_stay_unless_their_route_is_unavailable() {
         let all = candidates(&[(0, 1, 0), (0, 1, 0), (0, 1, 0)]);
         let without = &all[1..];
         let draw = Draw::new(7);

@@ -20,11 +20,11 @@ pub(super) enum Class {
     ModelUnknown,
     /// The vendor is at its limit for this long.
     Limited(Duration),
-    /// The vendor rejected the operator's key or account.
+    /// The vendor rejected the operator's API key or account.
     KeyRefused(StatusCode),
     /// The vendor forbade the content of one request, or one model; this does not affect the key for other calls.
     Forbidden,
-    /// The gateway's own fault.
+    /// The gateway itself has a fault.
     Own,
 }
 
@@ -55,7 +55,7 @@ impl Class {
     }
 }
 
-/// The vendor's status, if its error had one.
+/// Returns the vendor's status, if the error has one.
 pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
     match error {
         Error::VendorLimit { .. } => Some(StatusCode::TOO_MANY_REQUESTS),
@@ -73,7 +73,7 @@ fn is_requests_own(status: StatusCode) -> bool {
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
 }
 
-/// The more informative of two errors of one call; the first if they are equal.
+/// Returns the more informative of two errors of one call; the first if they are equal.
 ///
 /// Errors that state when to retry come first; of two limits, the one that ends sooner, because the call could be
 /// answered then. Next are errors that are likely to pass by themselves. A rejected key, or a model that a vendor does

@@ -18,9 +18,9 @@ use serde_json::{Value, value::RawValue};
 
 use crate::format::BILLING_LINE;
 
-/// Maximum turns that are read; instructions may take several turns before the user's first.
+/// The maximum turns that are read; instructions may take several turns before the user's first.
 const TURNS_MAX: usize = 8;
-/// Maximum bytes of a part that are parsed. Of a longer part this many bytes count as written.
+/// The maximum bytes of a part that are parsed. Of a longer part this many bytes count as written.
 const PART_BYTES_MAX: usize = 64 * 1024;
 
 /// Hash of a conversation, equal for all of its calls.
@@ -80,7 +80,7 @@ struct Opening<'a> {
     input: Option<Turns<'a>>,
 }
 
-/// The turns up to the user's first.
+/// Returns the turns up to the user's first one.
 struct Turns<'a>(Vec<&'a RawValue>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Turns<'a> {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn later_turns_and_other_fields_are_of_the_same_conversation() {
+    fn conversation_hash_ignores_later_turns_and_other_fields() {
         let (system, first) = (turn("system", "brief"), turn("user", "hi"));
         let begun = of(&json!({ "model": "m", "messages": [system, first] }));
         for later in [
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn other_beginnings_keys_and_models_are_other_conversations() {
+    fn conversation_hash_differs_by_beginning_key_and_model() {
         let body = json!({ "system": "brief", "messages": [turn("user", "hi")] });
         let begun = of(&body);
         for other in [
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_for_the_cache_do_not_count() {
+    fn conversation_hash_ignores_cache_marks() {
         let mark = json!({ "type": "ephemeral" });
         let part = |marked: bool| {
             let mut part = json!({ "type": "text", "text": "hi" });

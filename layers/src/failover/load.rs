@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time constant with which old measurements decay.
+/// The time constant with which old measurements lose weight.
 const DECAY: Duration = Duration::from_secs(10);
 /// If a route was never measured, clients that disconnect before this are not counted.
 const NOTABLE: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ struct Estimate {
 }
 
 impl PeakEwma {
-    /// Records a time to the first byte.
+    /// Records the time until a first byte arrived.
     pub(super) fn observe(&mut self, took: Duration, now: Instant) {
         let took = took.as_secs_f64();
         let seconds = self.0.map_or(took, |before| before.towards(took, now));
@@ -42,7 +42,7 @@ impl PeakEwma {
         }
     }
 
-    /// The expected time to the first byte now; `None` if it was never measured.
+    /// Returns the expected time to the first byte now; `None` if it was never measured.
     pub(super) fn expected(&self, now: Instant) -> Option<Duration> {
         let seconds = self.0?.towards(0.0, now);
         Some(Duration::from_secs_f64(seconds))
@@ -60,7 +60,7 @@ impl Estimate {
     }
 }
 
-/// Load for a further call.
+/// Returns the load that a further call would meet.
 pub(super) fn cost(expected: Duration, in_flight: usize) -> f64 {
     expected.max(FLOOR).as_secs_f64() * (in_flight as f64 + 1.0)
 }
@@ -72,7 +72,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn peaks_count_at_once_and_decay_slowly() {
+    async fn peak_latency_counts_at_once_and_decays_slowly() {
         let now = Instant::now();
         let mut load = PeakEwma::default();
         assert_eq!(load.expected(now), None);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_without_an_answer_is_a_lower_bound() {
+    async fn unanswered_wait_is_a_lower_bound_of_the_latency() {
         let now = Instant::now();
         let mut load = PeakEwma::default();
         load.at_least(SECOND / 2, now);

@@ -141,14 +141,14 @@ use crate::{
     facts::{NothingSaid, RequestNumber},
 };
 
-/// Limits of the attempts of a call.
+/// Limits on the attempts of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct FailoverSettings {
-    /// Maximum number of vendor answers per call.
+    /// The largest number of attempts per call.
     pub attempts_max: u32,
     /// No attempt begins later than this after the call began. A running attempt has its own timeouts.
     pub begin_within: Duration,
-    /// Budget of retries, over all calls.
+    /// The budget of retries, shared by all calls.
     pub budget: BudgetSettings,
 }
 
@@ -251,7 +251,7 @@ where
                 req: req.clone(),
             })
         });
-        // Started immediately, so that a request that can be sent only once is not kept.
+        // The attempt is started immediately, so that a request that can be sent only once need not be kept.
         let attempt = self.inner.call(chosen.attempt(req));
         let dispatch = Dispatch {
             shared: Arc::clone(&self.shared),
@@ -264,7 +264,7 @@ where
     }
 }
 
-/// A call on its way through its routes.
+/// The future of a call that goes through its routes.
 struct Dispatch<S> {
     shared: Arc<Shared>,
     number: Option<RequestNumber>,
@@ -317,7 +317,7 @@ where
             } = chosen;
             let class = running.ended(&error);
             let key = running.credential() + 1;
-            // Frees its slots for the next attempt.
+            // Dropping the attempt frees its slots for the next one.
             drop(running);
             let number = number.map(tracing::field::display);
             let (vendor, model) = (&*route.vendor.name, route.model.as_str());
@@ -325,7 +325,7 @@ where
                 class,
                 Class::KeyRefused(_) | Class::Forbidden | Class::Limited(_)
             );
-            // A fault of one key need not affect the next key.
+            // If the failure is of one API key, the vendor's next key may still work.
             if !is_of_key || route.vendor.credentials.len() < 2 {
                 plan.done(index);
             }
@@ -419,7 +419,7 @@ where
     }
 }
 
-/// The vendor's error answer, if it sent one.
+/// Returns the vendor's error answer, if it sent one.
 fn words_of(error: &Error) -> Option<&VendorAnswered> {
     match error {
         Error::VendorUnavailable(cause) => cause.downcast_ref(),
@@ -433,7 +433,7 @@ impl Shared {
     }
 
     fn budget(&self) -> std::sync::MutexGuard<'_, Budget> {
-        // No update under the lock can be left half done.
+        // No change under this lock can be left half done, so the lock may be used after a panic.
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -19,11 +19,12 @@ use crate::{
     usage::{Attempted, Meter},
 };
 
-/// Time to retry that callers get if a vendor is full, because calls end at any time, or if an operator has to act.
+/// The time to retry that callers get if a vendor is full, because calls end at any time, or if an operator has to
+/// act.
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const OPERATOR_WAIT: Duration = Duration::from_secs(30);
 
-/// The plan of a call over its routes.
+/// The order in which a call tries its routes.
 #[derive(Debug)]
 pub(super) struct RoutePlan {
     health: Health,
@@ -33,7 +34,7 @@ pub(super) struct RoutePlan {
     meter: Meter,
 }
 
-/// A route of the call.
+/// A route in the plan of a call.
 #[derive(Debug)]
 struct PlannedRoute {
     route: Arc<Route>,
@@ -41,7 +42,7 @@ struct PlannedRoute {
     done: bool,
 }
 
-/// The chosen route, whose slots are taken.
+/// The route that was chosen; its slots are taken.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) index: usize,
@@ -58,7 +59,7 @@ impl RoutePlan {
             place: health.place(route),
             done: false,
         });
-        // Reading the body has a cost.
+        // Reading the body has a cost, so it is done only if the routes are sticky.
         let sticky = priced.model.sticky && routes.len() > 1;
         let caller = req.extensions().get::<Caller>();
         let conversation = sticky.then(|| {
@@ -69,13 +70,13 @@ impl RoutePlan {
             health: health.clone(),
             routes_planned: routes_planned.collect(),
             conversation,
-            // Without a caller, all calls count as one caller's.
+            // Without an authenticated caller, all calls count as calls of one caller.
             caller: caller.map_or(0, |Caller(key)| health.caller(&key.id)),
             meter: priced.meter.clone(),
         }
     }
 
-    /// Whether there can be more than one attempt.
+    /// Returns whether there can be more than one attempt.
     pub(super) fn may_go_on(&self) -> bool {
         match self.routes_planned.as_slice() {
             [] => false,
@@ -84,13 +85,14 @@ impl RoutePlan {
         }
     }
 
-    /// The route of the call's first attempt. A resting route, or even one with an open breaker, is better than none.
+    /// Returns the route of the call's first attempt. A resting route, or even one with an open breaker, is better
+    /// than none.
     pub(super) fn first(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now).or_else(|| self.resting(now));
         chosen.or_else(|| self.shut(LastResort { first: true }, now))
     }
 
-    /// The route of a further attempt.
+    /// Returns the route of the next attempt.
     pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now);
         chosen.or_else(|| self.shut(LastResort { first: false }, now))
@@ -99,7 +101,7 @@ impl RoutePlan {
     /// The best route that is available and was not tried.
     fn open(&self, now: Instant) -> Option<Chosen> {
         if let [only] = self.routes_planned.as_slice() {
-            // Most models have a single route, and nothing to choose.
+            // Most models have a single route, so there is nothing to choose.
             return if only.done {
                 None
             } else {
@@ -116,7 +118,7 @@ impl RoutePlan {
             if let Some(chosen) = self.start(index, Entry::Open, now) {
                 return Some(chosen);
             }
-            // Another call took the last slot.
+            // Another call took the route's last slot.
             taken.push(index);
         }
     }
@@ -132,13 +134,13 @@ impl RoutePlan {
             .routes_planned
             .iter()
             .map(|stop| match self.look(stop, now) {
-                // A slot was free a moment ago, or will be soon.
+                // The route had a free slot a moment ago, or will have one soon.
                 Availability::Ready { .. } | Availability::Full => (FULL_WAIT, Error::Overloaded),
                 Availability::Resting {
                     wait,
                     why: Why::Limited,
                 } => (wait, Error::VendorLimit { retry_after: wait }),
-                // A call without another route is admitted earlier than others.
+                // A call without another route is admitted to an open route earlier than others.
                 Availability::Shut {
                     last_resort: wait, ..
                 }
@@ -201,7 +203,8 @@ impl RoutePlan {
             .find_map(|(_, index)| self.start(index, Entry::Resting, now))
     }
 
-    /// The best route with an open breaker that was not tried: reachable ones first, then the one that is due soonest.
+    /// Returns the best route with an open breaker that was not tried: reachable ones first, then the one that is due
+    /// soonest.
     fn shut(&self, how: LastResort, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut shut: Vec<_> = routes_planned
@@ -243,7 +246,7 @@ impl RoutePlan {
 }
 
 impl Chosen {
-    /// The request on this route. From here on, the meter counts this attempt.
+    /// Returns the request on this route. From here on, the meter counts this attempt.
     pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
         let Priced {
             call,
@@ -253,7 +256,7 @@ impl Chosen {
         } = req.body();
         let route = self.route.speaking(call.format);
         let vendor = &route.vendor;
-        // Only copied if routes have costs.
+        // The costs are copied only if routes have any.
         let has_costs = !prices.route_costs().is_empty();
         meter.attempt(Attempted {
             vendor: Arc::clone(&vendor.name),

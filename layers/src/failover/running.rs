@@ -24,12 +24,12 @@ use crate::{
     usage::{End, Meter, Reading},
 };
 
-/// Minimum rest, however short a wait the vendor requests.
+/// The minimum rest, however short a wait the vendor requests.
 const REST_MIN: Duration = Duration::from_secs(1);
-/// How long a route rests after a 403.
+/// The time for which a route is not used after a 403.
 const FORBIDDEN_REST: Duration = Duration::from_secs(30);
 
-/// The slots that an attempt holds.
+/// The slots that an attempt occupies.
 #[derive(Debug)]
 pub(super) struct Running {
     place: RouteHandle,
@@ -45,20 +45,20 @@ pub(super) struct Running {
     trying: bool,
 }
 
-/// Which routes a call accepts.
+/// The routes that a call accepts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
     /// An available route: its breaker admits the call, and not all of its keys rest.
     Open,
-    /// Also a resting route.
+    /// Routes that are paused are accepted, too.
     Resting,
-    /// Any route.
+    /// Every route is accepted.
     LastResort(LastResort),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// No byte has arrived.
+    /// No byte of the answer has arrived.
     Waiting,
     /// No byte has arrived, but the head was forwarded.
     Silent,
@@ -123,7 +123,7 @@ impl Running {
         self.credential
     }
 
-    /// The key's digest.
+    /// Returns the digest of the API key.
     fn key(&self) -> u64 {
         let key = self.route.vendor.credentials.get(self.credential);
         key.map(|key| self.health.digest(key)).unwrap_or_default()
@@ -139,7 +139,7 @@ impl Running {
         if spoken {
             self.spoke();
         } else {
-            // Only the gateway's keep-alive was forwarded, which shows nothing about the vendor.
+            // Only the gateway's own keep-alive was forwarded, which shows nothing about the vendor.
             self.stage = Stage::Silent;
         }
     }
@@ -149,7 +149,7 @@ impl Running {
         self.place.route.lock().breaker.began(self.pass);
         self.stage = Stage::Answering;
         if self.trying {
-            // The route was resting, and has answered.
+            // The route was resting, and this answer shows that it works again.
             let key = self.key();
             self.place.route.wake(key);
             self.place.vendor.unpark(key);
@@ -157,13 +157,13 @@ impl Running {
         }
     }
 
-    /// Whether only the gateway's keep-alives were forwarded.
+    /// Returns whether only the gateway's own keep-alives were forwarded.
     fn is_silent(&self) -> bool {
         let nothing = |reading: &Reading| reading.text_bytes == 0 && reading.usage.is_none();
         self.stage == Stage::Silent && self.meter.look(nothing)
     }
 
-    /// Whether the whole answer has arrived.
+    /// Returns whether the whole answer has arrived.
     pub(super) fn is_over(&self) -> bool {
         self.meter.look(|reading| reading.end.is_some())
     }
@@ -188,7 +188,7 @@ impl Running {
                 self.rest(wish, Why::Limited, now);
             }
             Class::ModelUnknown => self.tell(Outcome::Lacking),
-            // Only this route rests for a while.
+            // The vendor's other routes are not affected: only this one rests.
             Class::Forbidden => {
                 self.tell(Outcome::Unknown);
                 self.rest(FORBIDDEN_REST, Why::Refused, now);
@@ -228,7 +228,7 @@ impl Running {
         self.stage = Stage::Told;
         let mut inner = self.place.route.lock();
         let now = Instant::now();
-        // The meter may count another vendor's attempt next.
+        // The meter may count an attempt at another vendor next.
         inner.tried = None;
         match outcome {
             Outcome::Succeeded => inner.breaker.succeeded(self.pass),
@@ -317,7 +317,7 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let mut this = self.project();
-        // Matched by reference, because a frame is large.
+        // Matched by reference, because moving a frame is expensive.
         let polled = this.inner.as_mut().poll_frame(cx);
         if let (Poll::Ready(frame), Some(running)) = (&polled, &mut *this.running) {
             match frame {

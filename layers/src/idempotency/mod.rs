@@ -55,26 +55,27 @@ use crate::{
     undecided,
 };
 
-/// Header of a repeated answer: `true`.
+/// The header of a repeated answer, with the value `true`.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Header of a repeated answer: the number of the call that produced it.
+/// The header of a repeated answer: the number of the call that produced it.
 pub const ORIGINAL_REQUEST_ID: HeaderName = HeaderName::from_static("x-original-request-id");
-/// Header of an answer that is not stored, because the store is full: `false`.
+/// The header of an answer that is not stored, because the store is full: `false`.
 pub const IDEMPOTENT_STORED: HeaderName = HeaderName::from_static("idempotent-stored");
 
-/// Maximum bytes of an idempotency key.
+/// The largest number of bytes of an idempotency key.
 const KEY_BYTES_MAX: usize = 255;
 
-/// Limits of the layer.
+/// The limits of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencySettings {
-    /// How long answers are stored.
+    /// The time for which answers are stored.
     pub kept: Duration,
-    /// How long a claim lives without renewal. After that its process counts as dead.
+    /// The time for which a claim lives without renewal. After that its process counts as dead.
     pub lease: Duration,
-    /// Maximum bytes of an answer that is stored; a longer answer is not stored.
+    /// The maximum bytes of an answer that is stored; a longer answer is not stored.
     pub answer_bytes_max: u64,
-    /// Maximum bytes in memory of all answers that are arriving or still being read. One account may use half of them.
+    /// The maximum bytes in memory of all answers that are arriving or still being read. One account may use half of
+    /// them.
     pub running_bytes_max: u64,
 }
 
@@ -89,7 +90,7 @@ impl Default for IdempotencySettings {
     }
 }
 
-/// State of the money of a call that no process runs any more.
+/// The state of the money of a call that no process runs any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The call was charged.
@@ -111,8 +112,8 @@ pub trait Money: Send + Sync + 'static {
         key: &KeyId,
     ) -> impl Future<Output = Result<Fate, BoxError>> + Send;
 
-    /// Whether the key may make calls. An operator may have disabled it after its record was cached. The hold would
-    /// reject a call then, but a repeat makes no hold.
+    /// Returns whether the key may make calls. An operator may have disabled it after its record was cached. The hold
+    /// would reject a call then, but a repeat makes no hold.
     fn permits(
         &self,
         account: &AccountId,
@@ -120,7 +121,7 @@ pub trait Money: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, BoxError>> + Send;
 }
 
-/// Action of the layer, for metrics.
+/// An action of the layer, reported for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -149,7 +150,7 @@ pub enum Event {
 type Report = dyn Fn(Event) + Send + Sync;
 type Name = (AccountId, Digest);
 
-/// Repeats answers; see the module.
+/// Repeats answers to calls with an idempotency key; see the module.
 pub struct IdempotencyLayer<K, M> {
     shared: Arc<Shared<K, M>>,
 }
@@ -161,7 +162,7 @@ struct Shared<K, M> {
     report: Box<Report>,
     running: Mutex<HashMap<Name, Arc<Run<AnswerBody>>>>,
     buffered: Arc<Buffered>,
-    /// Tasks that run the calls.
+    /// The tasks that run the calls.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -322,7 +323,7 @@ fn asked(req: &Request<Call>) -> Option<(Arc<KeyRecord>, AnswerKey)> {
     Some((Arc::clone(key), answer_key.clone()))
 }
 
-/// The value of the header.
+/// Returns the value of the idempotency header.
 fn presented(headers: &HeaderMap) -> Result<&[u8], Error> {
     let malformed = || Error::invalid("idempotency-key", Problem::NotAnIdempotencyKey);
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
@@ -420,7 +421,7 @@ pin_project! {
     }
 }
 
-/// A call, a repeat or a rejection.
+/// The call, a repetition of its answer, or a rejection.
 type Keyed = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
 
 pin_project! {

@@ -20,7 +20,7 @@ use crate::{error::Error, facts::RequestNumber, key::AccountId};
 /// One account may use at most the limit divided by this, so readers that stall only affect their own account.
 const ACCOUNT_PARTS: u64 = 2;
 
-/// Bytes of all buffered answers, in total and by account. An answer stays in memory while it may still be read.
+/// The bytes of all buffered answers, in total and by account. An answer stays in memory while it may still be read.
 #[derive(Debug, Default)]
 pub(super) struct Buffered(Mutex<Bytewise>);
 
@@ -35,12 +35,12 @@ impl Buffered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds bytes; returns whether they fit.
+    /// Adds bytes to the buffer; returns whether they fit.
     fn add(&self, account: &AccountId, bytes: u64, max: u64) -> bool {
         let mut buffered = self.lock();
         buffered.all += bytes;
         let all = buffered.all;
-        // The usual case: the account has other bytes.
+        // Usually the account already has stored bytes.
         let own = match buffered.accounts.get_mut(account) {
             Some(own) => {
                 *own += bytes;
@@ -72,7 +72,7 @@ pub(super) struct Run<A> {
     pub(super) number: RequestNumber,
     account: AccountId,
     state: Mutex<State<A>>,
-    /// Bytes of all runs of the layer.
+    /// The number of bytes of all runs of the layer.
     buffered: Arc<Buffered>,
 }
 
@@ -80,12 +80,12 @@ struct State<A> {
     head: Option<Parts>,
     chunks: Vec<Bytes>,
     bytes: u64,
-    /// The declared length of the answer.
+    /// The length that the answer declares.
     length: Option<u64>,
     stage: Stage<A>,
     /// Wakers of tasks that wait for the next change.
     wakers: BTreeMap<WaiterId, Waker>,
-    /// Number of waiters so far.
+    /// The number of waiters so far.
     waiters: WaiterId,
     readers: usize,
     first_has_left: bool,
@@ -143,7 +143,7 @@ impl<A> Run<A> {
         wakers.into_values().for_each(Waker::wake);
     }
 
-    /// Sets the head of the answer.
+    /// Sets the head of the buffered answer.
     pub(super) fn begin(&self, head: Parts, length: Option<u64>) {
         self.change(|state| {
             state.head = Some(head);
@@ -228,7 +228,7 @@ impl<A> Drop for Waiting<'_, A> {
 }
 
 impl<A> State<A> {
-    /// Registers this waiter, or a new one.
+    /// Registers this waiter, or updates it.
     fn wait(&mut self, waiter: &mut Option<WaiterId>, cx: &Context<'_>) {
         let waiters = &mut self.waiters;
         let waiter = *waiter.get_or_insert_with(|| {
@@ -252,7 +252,7 @@ impl<A> Drop for Run<A> {
     }
 }
 
-/// Reads a run from its beginning.
+/// Reads a running answer from its beginning.
 pub(super) struct Reader<A> {
     run: Arc<Run<A>>,
     at: usize,
@@ -265,12 +265,12 @@ pub(super) struct Reader<A> {
 }
 
 impl<A> Reader<A> {
-    /// The reader of the caller that made the call.
+    /// Creates the reader of the caller that made the call.
     pub(super) fn first(run: Arc<Run<A>>) -> Self {
         Self::new(run, true)
     }
 
-    /// A reader of a caller that sent the call again.
+    /// Creates a reader of a caller that sent the call again.
     pub(super) fn joined(run: Arc<Run<A>>) -> Self {
         Self::new(run, false)
     }
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_left_is_not_woken_and_others_are() {
+    fn disconnected_reader_is_not_woken_and_others_are() {
         let run = run("acme", &Arc::default());
         let waiting = || run.lock().wakers.len();
         {
@@ -508,7 +508,7 @@ mod tests {
                 assert!(!poll(one.as_mut()) && !poll(two.as_mut()));
             }
             assert_eq!(waiting(), 2);
-            // Both readers are polled by one task.
+            // A single task polls both readers.
             drop(one);
             assert_eq!(waiting(), 1);
         }

@@ -39,16 +39,17 @@ impl Seal {
             let filled = secret
                 .expand(what, hkdf::HKDF_SHA256)
                 .and_then(|okm| okm.fill(&mut bytes));
-            filled.map_err(|_| Error::Internal("no key could be derived".into()))?;
+            filled
+                .map_err(|_| Error::Internal("the encryption key could not be derived".into()))?;
             Ok(bytes)
         };
         let ids = hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"id"])?);
-        // Neither the ids nor the presented key contain this byte.
+        // The separator is a byte that neither the ids nor the presented key contain.
         let name = [caller.account.as_bytes(), caller.id.as_bytes(), presented].join(&b'\0');
         let id = digest(hmac::sign(&ids, &name));
         let key = expand(&[b"answer", &id.0])?;
         let key = UnboundKey::new(&aead::CHACHA20_POLY1305, &key)
-            .map_err(|_| Error::Internal("no key could be derived".into()))?;
+            .map_err(|_| Error::Internal("the encryption key could not be derived".into()))?;
         Ok(Self {
             id,
             fingerprints: hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"fingerprint"])?),
@@ -56,7 +57,7 @@ impl Seal {
         })
     }
 
-    /// Fingerprint of everything that determines the answer.
+    /// A fingerprint of everything that determines the answer.
     pub(super) fn fingerprint(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Digest {
         const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
         let mut context = hmac::Context::with_key(&self.fingerprints);
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_changes_the_answer_changes_the_fingerprint() {
+    fn every_input_that_changes_the_answer_changes_the_fingerprint() {
         let one = seal("tg-secret", "k", b"1");
         let none = HeaderMap::new();
         let beta: HeaderMap = [("anthropic-beta", "b")]

@@ -39,7 +39,7 @@ struct Given {
     store: MemoryAnswers,
     layer: IdempotencyLayer<MemoryAnswers, Says>,
     made: Arc<AtomicUsize>,
-    /// Cost of each call, and whether its answer breaks off.
+    /// The cost of each call, and whether its answer breaks off.
     cost: MicroRub,
     breaks: bool,
     caller: Arc<KeyRecord>,
@@ -132,7 +132,7 @@ impl Given {
         (req, answered)
     }
 
-    /// Calls the service, and reads this many chunks.
+    /// Calls the service and reads this many chunks of the answer.
     async fn read(&self, chunks: usize) -> Result<String, Error> {
         let mut body = self.ask("{}").await?.into_body();
         let mut text = String::new();
@@ -145,7 +145,7 @@ impl Given {
         Ok(text)
     }
 
-    /// The claim of another process.
+    /// Creates the claim of another process.
     fn claim(&self, body: &'static str) -> Claim {
         let seal = Seal::new(&AnswerKey([7; 32]), &self.caller, b"one").unwrap();
         let req = self.request(body);
@@ -160,7 +160,7 @@ impl Given {
     }
 }
 
-/// Runs all other tasks until they wait.
+/// Runs all other tasks until each of them waits.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -183,11 +183,11 @@ async fn a_call_is_made_once_and_its_answer_stored_whenever_its_client_leaves() 
             tokio::task::yield_now().await;
         }
         drop(reading);
-        // Joined or repeated, depending on how far it is.
+        // The repetition joins the run, or gets the stored answer, depending on how far the run is.
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
         settle().await;
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
-        // If it was never polled, the call has not begun.
+        // A call whose future was never polled has not begun.
         assert_eq!(given.made.load(Ordering::SeqCst), 1, "{polls}");
         if ended {
             break;
@@ -234,7 +234,7 @@ async fn a_call_that_broke_off_runs_again_only_if_it_cost_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abandoned_call_runs_again_only_if_it_is_free() {
+async fn call_whose_runner_died_runs_again_only_if_it_cost_nothing() {
     for (fate, runs) in [
         (Fate::Free, true),
         (Fate::Charged, false),
@@ -268,7 +268,7 @@ async fn an_abandoned_call_runs_again_only_if_it_is_free() {
         }
         assert_eq!(answer.unwrap(), "0,1,2,3,");
         settle().await;
-        // The process that counted as dead can no longer record an end.
+        // The process that was taken for dead can no longer record an end.
         let late = given.store.finish(&claim, Outcome::Unanswered).await;
         assert_eq!(late.unwrap(), Finished::NotMine);
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
@@ -302,7 +302,7 @@ async fn a_claim_is_renewed_while_its_call_runs() {
 
 /// A call waits for the limits in a layer below this one.
 #[tokio::test(start_paused = true)]
-async fn joined_and_repeated_answers_wait_for_the_limits_started_above() {
+async fn joined_and_repeated_answers_wait_for_the_rate_limits() {
     let no = Err(Duration::from_secs(7));
     for joins in [true, false] {
         let given = Given::new(Fate::Open);
@@ -338,7 +338,7 @@ async fn joined_and_repeated_answers_wait_for_the_limits_started_above() {
 struct CutOff {
     store: MemoryAnswers,
     cut: Arc<AtomicBool>,
-    /// Number of claims that are made but not acknowledged, and of ends that are not recorded.
+    /// The number of claims that are made but not acknowledged, and of ends that are not recorded.
     claims_lost: Arc<AtomicUsize>,
     ends_lost: Arc<AtomicUsize>,
 }
@@ -354,7 +354,7 @@ impl CutOff {
     }
 }
 
-/// Whether one is left; takes it.
+/// Returns whether one is left, and takes it.
 fn is_due(left: &AtomicUsize) -> bool {
     let take = |left: usize| left.checked_sub(1);
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
@@ -433,7 +433,7 @@ async fn a_call_whose_claim_is_taken_over_stops_and_is_not_answered() {
             answer.into_body().collect().await.map(drop)
         });
         settle().await;
-        // The call's process counts as dead, and another takes over the claim.
+        // The call's process is taken for dead, and another takes over the claim.
         store.cut.store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(4)).await;
         let other = given.claim("{}");
@@ -528,7 +528,7 @@ async fn an_end_that_could_not_be_recorded_is_recorded_later() {
         } else {
             first.unwrap().into_body().collect().await.unwrap();
         }
-        // Before the claim expires; after that the ledger would decide.
+        // The claim has not expired yet; after that the ledger would decide.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let again = ask().await.unwrap().into_body().collect().await.unwrap();
         assert_eq!(again.to_bytes(), "x");

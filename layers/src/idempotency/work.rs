@@ -36,7 +36,7 @@ use crate::{
     key::KeyRecord,
 };
 
-/// Renewals during the lifetime of a claim.
+/// The number of times that a claim is renewed during its lifetime.
 const RENEWALS: u32 = 3;
 
 pub(super) struct Work<S, K, M> {
@@ -80,7 +80,7 @@ impl<K, M> Drop for Entered<K, M> {
     }
 }
 
-/// Result of claiming a call.
+/// The result of claiming a call.
 enum Begin {
     Run,
     NotKept,
@@ -133,7 +133,7 @@ where
             Begin::Run => {}
             Begin::NotKept => {
                 entered.shared.report(Event::NotStored);
-                // Requests that wait for this run then start one of their own.
+                // Requests that wait for this run then start a run of their own.
                 drop(entered);
                 drop(tell.send(Told::NotKept(Box::new((inner, req)))));
                 return;
@@ -169,7 +169,7 @@ where
             })
             .await;
         }
-        // The claim was taken over before the answer began.
+        // Another process took over the claim before the answer began.
         if let Some(tell) = tell {
             shared.report(Event::Conflict);
             let retry_after = claim.lease;
@@ -350,7 +350,7 @@ async fn call<S, K, M>(
     }
 }
 
-/// Outcome of a call without a complete answer: depends on whether it was charged.
+/// The outcome of a call without a complete answer: depends on whether it was charged.
 fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
     if cost.is_charged() {
         Outcome::Unanswered
@@ -373,7 +373,7 @@ async fn finish<K: AnswerStore, M>(
         (Finished::Kept, Outcome::Answered(sealed)) => {
             entered.shared.report(Event::Stored(sealed.len() as u64));
         }
-        // If there is nothing to store, a missing claim is correct.
+        // If the call has nothing to store, it is correct that its claim is gone.
         (Finished::Kept, _) | (Finished::NotMine, Outcome::Free) => {}
         (Finished::TooMuch, _) => entered.shared.report(Event::NotStored),
         (Finished::NotMine, _) => entered.shared.report(Event::NotWritten),
@@ -392,7 +392,7 @@ async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outco
             return;
         }
     }
-    // If nothing was to be stored, the ledger will decide correctly.
+    // If there was nothing to store, the ledger decides correctly about the next run.
     if outcome != Outcome::Free {
         entered.shared.report(Event::NotWritten);
     }

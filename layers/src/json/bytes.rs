@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use memchr::memchr2;
 
-/// A word with 1 in each byte.
+/// A word whose bytes are all 1.
 const ONES: u64 = u64::MAX / 255;
 /// The highest bit of each byte of a word.
 const HIGH: u64 = ONES << 7;
@@ -17,8 +17,8 @@ pub(super) const WORDS: usize = 6;
 const BLOCK: usize = 32;
 const _: () = assert!(BLOCK <= 8 * WORDS);
 
-/// Index of the first byte from `at` on that is significant in a string: a quote, a backslash or, with `CONTROLS`, a
-/// control character. The end of the text if there is none.
+/// Returns the index of the first byte from `at` on that is significant in a string: a quote, a backslash or, with
+/// `CONTROLS`, a control character. The end of the text if there is none.
 // Checks `IN_PLACE` words inline. More would need too many registers at every place that reads a string.
 #[inline(always)]
 pub(super) fn special<const CONTROLS: bool, const IN_PLACE: usize>(
@@ -51,7 +51,7 @@ fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize, words: usize) ->
     at + control.unwrap_or(end)
 }
 
-/// Index of the first significant byte within these words from `at` on.
+/// Returns the index of the first significant byte within these words from `at` on.
 #[inline(always)]
 fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -> Option<usize> {
     let mut rest = json.get(at + 8 * words.start..)?;
@@ -81,9 +81,10 @@ const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
     (backslashes | others) & !word & HIGH
 }
 
-/// Index of the first control character, in a text whose first [`BLOCK`] bytes have none.
+/// Returns the index of the first control character, in a text whose first [`BLOCK`] bytes have none.
 fn first_control(text: &[u8]) -> Option<usize> {
-    // The minimum of a block vectorises. Blocks count from the end, so the remainder is in the part that has none.
+    // The compiler vectorises the minimum of a block. Blocks are counted from the end, so the remainder is at the
+    // front.
     let (_, blocks) = text.as_rchunks::<BLOCK>();
     let least = blocks
         .as_flattened()

@@ -8,9 +8,9 @@ use super::bytes::{NEAR, WORDS, special};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not JSON at {line}:{column}")]
 pub struct NotJson {
-    /// Line, from 1.
+    /// The line of the error, from 1.
     pub line: usize,
-    /// Column in bytes, from 1.
+    /// The column of the error in bytes, from 1.
     pub column: usize,
 }
 
@@ -60,7 +60,7 @@ pub enum Value<'a> {
     Boolean(bool),
     /// A number as written: no Rust type holds all of them.
     Number(&'a str),
-    /// A string, not decoded yet.
+    /// A string that is not decoded yet.
     String(Str<'a>),
     /// The opening bracket of an array; continue with [`Reader::element`].
     Array,
@@ -77,13 +77,13 @@ pub struct Str<'a> {
 }
 
 impl<'a> Str<'a> {
-    /// Whether the string is valid text; a lone surrogate escape is not.
+    /// Returns whether the string is valid text; a lone surrogate escape is not.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         self.is_text
     }
 
-    /// The text between the quotes, as written.
+    /// Returns the text between the quotes, as written.
     #[must_use]
     pub const fn raw(&self) -> &'a str {
         self.raw
@@ -95,7 +95,7 @@ impl<'a> Str<'a> {
         self.decoded_bytes as u64
     }
 
-    /// The decoded text; if the string is not valid text, the text as written.
+    /// Returns the decoded text; if the string is not valid text, the text as written.
     #[inline]
     #[must_use]
     pub fn decoded(&self) -> Cow<'a, str> {
@@ -125,32 +125,32 @@ struct Quoted {
 }
 
 impl Quoted {
-    /// Bytes of the two quotes, and by which the escapes are longer than the decoded characters.
+    /// The bytes of the two quotes, and by which the escapes are longer than the decoded characters.
     const fn dress_bytes(self) -> usize {
         2 + self.longer_bytes
     }
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `text` from the beginning.
+    /// Creates a reader at the beginning of `text`.
     #[must_use]
     pub const fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
 
-    /// Current position, in bytes.
+    /// Returns the current position, in bytes.
     #[must_use]
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// The text between `start` and the current position.
+    /// Returns the text between `start` and the current position.
     #[must_use]
     pub fn since(&self, start: usize) -> &'a str {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    /// The error of an unexpected value at the current position.
+    /// Returns the error of an unexpected value at the current position.
     #[cold]
     #[must_use]
     pub fn fault(&self) -> NotJson {
@@ -159,8 +159,7 @@ impl<'a> Reader<'a> {
 
     /// Reads the next value: completely, or only the opening of an array or an object.
     ///
-    /// # Errors
-    /// When no valid value follows.
+    /// # Errors If no valid value follows.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
         self.value().map_err(|wrong| self.wrong(wrong))
     }
@@ -176,8 +175,8 @@ impl<'a> Reader<'a> {
             .map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Whether the array has another element, which must then be read. `first` must be true after the opening bracket,
-    /// and is updated.
+    /// Returns whether the array has another element, which must then be read. `first` must be true after the opening
+    /// bracket, and is updated.
     ///
     /// # Errors
     /// When neither a comma nor the end of the array follows.
@@ -192,16 +191,14 @@ impl<'a> Reader<'a> {
     /// Skips the next value. Returns its length in bytes, with strings counted decoded and without quotes; `None` if it
     /// is nested deeper than `depth_max`.
     ///
-    /// # Errors
-    /// When no valid value follows.
+    /// # Errors If no valid value follows.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
         self.pass(depth_max).map_err(|wrong| self.wrong(wrong))
     }
 
     /// Skips the next value and returns it as written.
     ///
-    /// # Errors
-    /// When no valid value follows.
+    /// # Errors If no valid value follows.
     pub fn raw(&mut self) -> Result<&'a str, NotJson> {
         let (start, _) = peek(self.json(), self.at);
         self.skip(usize::MAX)?;
@@ -210,8 +207,7 @@ impl<'a> Reader<'a> {
 
     /// Checks that only whitespace is left.
     ///
-    /// # Errors
-    /// When anything else is left.
+    /// # Errors If anything else is left.
     pub fn end(&mut self) -> Result<(), NotJson> {
         (self.at, _) = peek(self.json(), self.at);
         if self.at < self.text.len() {
@@ -340,7 +336,7 @@ impl<'a> Reader<'a> {
 // The following functions take a position and return the new one. Inlined, that keeps both in registers, which halves
 // their cost.
 
-/// The next non-blank byte and its position; zero at the end of the text, which is valid nowhere.
+/// Returns the next non-blank byte and its position; zero at the end of the text, which is valid nowhere.
 #[inline(always)]
 fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
     loop {
@@ -368,8 +364,8 @@ fn expect_behind_blanks(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong
     }
 }
 
-/// Whether an array or object that ends with `end` has another element or field, and the position after the comma or
-/// the end.
+/// Returns whether an array or object that ends with `end` has another element or field, and the position after the
+/// comma or the end.
 #[inline(always)]
 fn more(json: &[u8], at: usize, first: bool, end: u8) -> Result<(usize, bool), Wrong> {
     match peek(json, at) {
@@ -388,7 +384,7 @@ fn name(json: &[u8], at: usize) -> Result<(Quoted, usize), Wrong> {
     Ok((name, at))
 }
 
-/// Reads a string, from after its opening quote.
+/// Reads a string, starting after its opening quote.
 #[inline(always)]
 fn quoted(json: &[u8], start: usize) -> Result<Quoted, Wrong> {
     let mut text = Quoted {
@@ -517,12 +513,12 @@ fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// Counts of a string's escapes.
+/// Counts the escapes of a string.
 #[derive(Default)]
 struct Escapes {
     /// Bytes by which they are longer than the decoded characters.
     longer_bytes: usize,
-    /// End of a high surrogate whose low half has not been read yet.
+    /// The end of a high surrogate whose low half has not been read yet.
     half_ends: Option<usize>,
     /// Whether a lone surrogate was found.
     halved: bool,
@@ -567,7 +563,7 @@ impl Open {
     }
 }
 
-/// The raw values of an object's fields of these names.
+/// Returns the raw values of an object's fields of these names.
 ///
 /// # Errors
 /// When the text is not JSON, is not an object, or has one of the fields twice.

@@ -5,19 +5,19 @@ use super::bytes::{NEAR, special};
 /// A string in bytes that may not be JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// The bytes between the quotes.
+    /// The bytes between the string's quotes.
     pub text: &'a [u8],
-    /// Whether it has escapes.
+    /// Whether the string has escapes.
     pub escaped: bool,
-    /// Position after the closing quote.
+    /// The position after the closing quote.
     pub end: usize,
 }
 
-/// Finds the first string from `at` on.
+/// Finds the first string at or after the position `at`.
 #[inline]
 #[must_use]
 pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
-    // Usually only a byte or two separate strings.
+    // Usually only one or two bytes separate two strings.
     let quote = json.get(at..)?.iter().position(|byte| *byte == b'"')?;
     let start = at + quote + 1;
     let mut end = special::<false, NEAR>(json, start);
@@ -33,7 +33,7 @@ pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
     })
 }
 
-/// UTF-8 length of a JSON string's contents, decoded.
+/// Returns the UTF-8 length of a JSON string after decoding.
 #[must_use]
 pub fn decoded_len(text: &[u8]) -> u64 {
     let (mut at, mut bytes) = (0, 0);

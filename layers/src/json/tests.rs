@@ -12,7 +12,7 @@ fn whole(json: &str) -> Result<u64, NotJson> {
 }
 
 #[test]
-fn json_is_accepted_exactly_as_by_serde() {
+fn json_reader_accepts_exactly_what_serde_accepts() {
     for json in [
         "",
         " ",
@@ -120,7 +120,7 @@ fn invalid_byte_in_a_string_is_found_at_every_position() {
 
 #[test]
 fn string_is_decoded_like_serde_with_escapes_at_any_position() {
-    // Text after the string, so that the last word read extends beyond the string once, and once does not.
+    // With text after the string, the last word read extends beyond the string; without it, it does not.
     for behind in ["", ",\"0123456789\""] {
         let places = (0..40).flat_map(|length| (0..=length).map(move |at| (length, at)));
         for (length, at) in places {
@@ -293,7 +293,7 @@ fn values_are_skipped_up_to_the_requested_depth() {
 }
 
 #[test]
-fn fields_are_found_once_by_their_decoded_names() {
+fn field_is_found_once_by_its_decoded_name() {
     let json = r#"{"x":{"a":0},"\u0061" : [1, 2] ,"b":null}"#;
     assert_eq!(
         members(json, &["a", "b", "c"]),
@@ -316,7 +316,7 @@ proptest! {
     fn any_json_is_read_and_counted_by_decoded_strings(texts in proptest::collection::vec(".{0,60}", 0..4)) {
         let json = serde_json::json!({ "texts": texts }).to_string();
         let bytes: usize = texts.iter().map(String::len).sum();
-        // The brackets, the name, the colon and the commas.
+        // The bytes of the brackets, the name, the colon and the commas.
         let around = 10 + texts.len().saturating_sub(1);
         prop_assert_eq!(whole(&json), Ok((bytes + around) as u64));
     }

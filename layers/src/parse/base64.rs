@@ -70,7 +70,7 @@ impl<'a> Base64<'a> {
         end
     }
 
-    /// Number of letters.
+    /// Returns the number of base64 letters.
     pub(super) const fn letters(&self) -> usize {
         self.0.len()
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_the_same_read_singly_and_in_blocks() {
+    fn base64_decoder_gives_the_same_bytes_in_any_block_size() {
         for length in 0..=40 {
             let bytes: Vec<u8> = (0..length)
                 .map(|index: u8| 0xF7 ^ index.wrapping_mul(37))
@@ -117,7 +117,7 @@ mod tests {
                 .map_while(|at| read.byte(at))
                 .collect();
             assert_eq!((&all, read.len()), (&bytes, usize::from(length)), "{text}");
-            // Also wrapped lines, as in mails.
+            // Base64 may be wrapped into lines, as in mails.
             let lines = text
                 .as_bytes()
                 .chunks(7)

@@ -9,9 +9,9 @@ use crate::{
     price::Class,
 };
 
-/// Name of the field that holds a mark.
+/// The name of the field that holds a cache mark.
 pub(super) const MARK: &str = "cache_control";
-/// Name of the field of a part that holds a mark in OpenAI's formats.
+/// The name of the field of a part that holds a mark in OpenAI's formats.
 pub(super) const BREAKPOINT: &str = "prompt_cache_breakpoint";
 
 /// A mark: `{"type":"ephemeral"}`, optionally with a `ttl`; without it the entry lives five minutes.
@@ -84,14 +84,14 @@ impl Shape for Marked {
     }
 }
 
-/// Reads the `ttl` of an object.
+/// Reads the field `ttl` of an object.
 fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<(), Error> {
     let mut once = const { Once::new(&["ttl", "prewarm"]) };
     while let Some(key) = object.next_key()? {
         once.check(at, &key)?;
         match &*key {
             "ttl" => at.field(&key, &mut object, place)?,
-            // Requests that the input is cached but not answered.
+            // The field requests that the input is cached and not answered.
             "prewarm" => at.field(&key, &mut object, Off(Problem::Unsupported))?,
             _ => at.weigh_field(&key, &mut object)?,
         }

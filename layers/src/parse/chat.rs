@@ -18,7 +18,7 @@ use crate::{
     price::Class,
 };
 
-/// Names of the format's fields that may occur only once.
+/// The names of the format's fields that may occur only once.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Chat) }>(Of::Chat);
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -140,7 +140,7 @@ impl Shape for Modalities {
     }
 }
 
-/// `audio`: settings for spoken output.
+/// Reads `audio`: the settings for spoken output.
 struct Voice;
 
 impl Shape for Voice {
@@ -217,7 +217,7 @@ impl Shape for Message {
                 }
                 "content" => content = Some(at.field(&key, &mut object, Content)?),
                 "audio" => at.field(&key, &mut object, OnlyDefault::of(&[]))?,
-                // Some chat vendors forward such marks to a vendor of the messages format.
+                // Some chat vendors forward these marks to a vendor of the messages format.
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "tool_calls" => {
                     at.weigh_and_read_if_it_names(MARK, &key, &mut object, Marked)?;
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn text_counts_decoded_and_images_do_not_count_as_text() {
+    fn text_is_counted_decoded_and_without_images() {
         let size = |content: &str| {
             read(&format!(
                 r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unread_field_is_counted_by_its_strings_and_all_but_quotes() {
+    fn unknown_field_is_counted_by_its_bytes_without_quotes() {
         let weight = |value: &str| {
             read(&format!(
                 r#"{{"model":"m","messages":[{{"role":"user","content":""}}],"x": {value} }}"#
@@ -355,7 +355,7 @@ mod tests {
             ("{}", 2),
             ("[[[[]]],[]]", 11),
             (r#"{"a b":[1, true],"c":"\n"}"#, 19),
-            // Values that no decoder accepts are counted as written.
+            // A value that no decoder accepts is counted by its bytes.
             (r#"[1e400,"\ud83e"]"#, 10),
         ] {
             assert_eq!(weight(value), bytes, "{value}");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn read_text_is_forwarded_as_text() {
+    fn parsed_text_is_forwarded_unchanged() {
         for (content, at) in [
             (&b"\xff"[..], "1:53"),
             (b"\\ud83e", "1:60"),

@@ -15,7 +15,7 @@ use crate::{
     text_sample::Sampler,
 };
 
-/// A conversation of at least one turn.
+/// Reads a conversation of at least one turn.
 #[derive(Debug)]
 pub(super) struct Turns<M>(pub(super) fn() -> M);
 
@@ -80,7 +80,7 @@ impl Shape for Inner {
     }
 }
 
-/// A part of a content.
+/// Reads a part of a content.
 #[derive(Clone, Copy, Debug)]
 struct Part;
 
@@ -103,7 +103,7 @@ impl Part {
             "tool_addition",
             "compaction",
         ];
-        // Results and errors of the vendor's tools have types of their own.
+        // The types of results and errors differ for each of the vendor's tools.
         let brought = name.ends_with("_result") || name.ends_with("_tool_result_error");
         let weighs = KINDS.contains(&name) || brought;
         weighs.then_some(match name {
@@ -115,7 +115,7 @@ impl Part {
     }
 }
 
-/// Meaning of a part's `source`.
+/// The meaning of the field `source` of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Image,
@@ -167,9 +167,9 @@ impl Shape for Part {
                 "input_audio" => {
                     at.field(&key, &mut object, OrNull(Sound))?;
                 }
-                // Arguments of a tool call.
+                // The field contains the arguments of a tool call.
                 "input" => at.weigh_written(&key, &mut object)?,
-                // Signs thinking, and is not input for the estimate.
+                // The field signs thinking; the estimate does not count it as input.
                 "signature" => {
                     at.weigh_proof(&key, &mut object)?;
                 }
@@ -276,11 +276,11 @@ impl Shape for Binary {
     }
 }
 
-/// The image or document of a part.
+/// Reads the image or document of a part.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Brought {
     Media(Media),
-    /// Text and parts that have already been counted.
+    /// Text and parts that were counted already.
     SeenAlready,
 }
 
@@ -294,7 +294,7 @@ impl Brought {
             Media::Elsewhere | Media::Archive | Media::Bytes(_) => {
                 (IMAGE_SHARES, WHOLE_IMAGE_TOKENS_USUAL)
             }
-            // Some vendors accept documents and films in place of images.
+            // Some vendors accept a document or a film where an image belongs.
             Media::Pdf(_) => return self.weigh_as_document(at, field),
             Media::Foreign(_) => return weigh_unseen(at, field),
         };
@@ -344,7 +344,7 @@ impl Shape for Detail {
         Ok(())
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        // At the original size an image has up to twice the tokens of any other setting.
+        // At its original size an image has at most twice the tokens of any other setting.
         if text.decoded() == "original" {
             at.cx.weigh(|size| size.add_image(IMAGE_SHARES, 0));
         }
@@ -353,7 +353,7 @@ impl Shape for Detail {
     }
 }
 
-/// Inline sound.
+/// Reads inline sound.
 #[derive(Clone, Copy, Debug)]
 struct Sound;
 
@@ -373,7 +373,7 @@ impl Shape for Sound {
             }
         }
         match measured {
-            // The declared format must match: a vendor that trusts it would decode the bytes as sound of another
+            // The declared format must match: a vendor that trusts it would decode the bytes as sound of a different
             // length.
             Some((kind, tokens)) if format == Some(kind) => {
                 at.ask(Ask::Class(Class::InputAudio, tokens));
@@ -388,7 +388,7 @@ impl Shape for Sound {
     }
 }
 
-/// The tools that a model may call.
+/// Reads the tools that a model may call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tools;
 
@@ -410,7 +410,7 @@ impl Shape for Tools {
 struct Tool;
 
 impl Tool {
-    /// Which side runs a tool of this kind.
+    /// The side that runs a tool of this kind.
     fn runs(kind: &str) -> Runs {
         const TYPED: [&str; 5] = [
             "bash_",
@@ -428,7 +428,7 @@ impl Tool {
     }
 }
 
-/// Whether a tool's field names a tool that the vendor runs itself, in any case, with or without underscores.
+/// Returns whether a tool's field names a tool that the vendor runs itself, in any case, with or without underscores.
 pub(super) fn is_vendors_tool(field: &str) -> bool {
     const NAMES: [&str; 11] = [
         "googlesearch",
@@ -457,13 +457,13 @@ pub(super) fn is_vendors_tool(field: &str) -> bool {
 enum Runs {
     /// The caller. The vendor adds this many bytes of instructions.
     Caller(u64),
-    /// The vendor, which bills each web search.
+    /// The vendor runs the tool, and bills each web search.
     Search,
     /// The vendor, at rates that the catalog does not have.
     Unpriced,
 }
 
-/// Bytes of instructions that a vendor adds for web search.
+/// The bytes of instructions that a vendor adds for web search.
 const SEARCH_BYTES: u64 = 3000;
 
 impl Shape for Tool {
@@ -532,7 +532,7 @@ mod tests {
     fn results_of_the_vendors_tools_are_accepted_and_counted() {
         let error = "web_search_tool_result_error";
         let pdf = json!({"type": "document", "source": {"type": "url", "url": "https://x"}});
-        // block, least bytes of text, documents
+        // Columns: block, least bytes of text, number of documents.
         for (block, bytes, documents) in [
             (
                 json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{
@@ -610,7 +610,7 @@ mod tests {
         let gif =
             b"GIF89a\x10\0\x10\0\x80\0\0abcdef\x21\xF9\x04\0\0\0\0\0\x2C\0\0\0\0\0\x02\0\x01\0";
         let webp = b"RIFF\0\0\0\0WEBPVP8X\x0A\0\0\0\0\0\0\0\xFF\x01\0\xFF\0\0";
-        // file, shares, tokens
+        // Columns: file, shares, tokens.
         for (file, shares, usual) in [
             (of_png(1, 1), 1_504, 85),
             (of_png(512, 256), 2_012, 190),
@@ -710,7 +710,7 @@ mod tests {
             let named = asks.unseen().unwrap();
             assert!(named.ends_with(&format!("content[0].{field}")), "{named}");
         }
-        // A PDF in place of an image is held as a PDF.
+        // A PDF in the place of an image is held as a PDF.
         let data = parse::encode(b"%PDF-1.7 << /Type /Page >>".repeat(100).as_slice());
         let part = json!({"type": "image_url", "image_url": {"url": format!("data:application/pdf;base64,{data}")}});
         let input = sized(Operation::Chat, &part).input;

@@ -15,7 +15,7 @@ use crate::{
     model::ModelKind,
 };
 
-/// Names of the format's fields that may occur only once.
+/// The names of the format's fields that may occur only once.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Embeddings) }>(Of::Embeddings);
 
 pub(super) fn call(body: &[u8], inputs_max: u64) -> Result<Call, Error> {
@@ -124,14 +124,14 @@ fn not_empty(at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
     }
 }
 
-/// Kind of the array's elements, equal for all of them.
+/// The kind of the array's elements, equal for all of them.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    /// A token; all are one input.
+    /// A token; all tokens together are one input.
     Token,
-    /// A text; each is an input.
+    /// A text, which is one input.
     Text,
-    /// An array of tokens; each is an input.
+    /// An array of tokens, which is one input.
     Tokens,
 }
 
@@ -176,7 +176,7 @@ impl Shape for Element<'_> {
     }
 }
 
-/// A token's number in the vocabulary.
+/// The number of a token in the vocabulary.
 struct Token;
 
 impl Shape for Token {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn each_shape_of_input_counts_its_texts_and_tokens() {
-        // input, inputs, bytes of text, tokens
+        // Columns: input, number of inputs, bytes of text, tokens.
         for (input, inputs, text_bytes, tokens) in [
             (r#""привет\n""#, 1, 13, 0),
             (r#"["a","bc"," "]"#, 3, 4, 0),
@@ -228,7 +228,7 @@ mod tests {
             "service_tier":"auto","input_type":"query","provider":null}"#;
         let call = read(body).unwrap();
         assert_eq!(&body[call.spans.model.clone()], "\"e\"");
-        // base64, 256, u, query
+        // The bytes of `base64`, `256`, `u` and `query`, and of the input.
         assert_eq!(call.input.text_bytes, 3 + 6 + 3 + 1 + 5);
         assert_eq!(call.asks, None);
     }

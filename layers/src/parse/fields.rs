@@ -10,7 +10,7 @@ use super::{
 };
 use crate::error::{Error, Problem};
 
-/// Format of the body: a column of [`FIELDS`].
+/// The format of the body: a column of [`FIELDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Chat,
@@ -19,28 +19,28 @@ pub(super) enum Of {
     Embeddings,
 }
 
-/// Treatment of a field.
+/// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Read by the format's own parser, because it decides the call or its price.
     Read,
-    /// Forwarded unchanged, and counted as input.
+    /// The field is forwarded unchanged, and counted as input.
     Passed,
     /// Rejected, unless it is null, false or an empty array.
     Refused,
     /// Rejected, unless it has one of these values, which do not change the price.
     Only(&'static [&'static str]),
-    /// Rejected above 1.
+    /// The field is rejected if its value is above 1.
     One,
-    /// Rejected, unless it is null or false.
+    /// The field is rejected, unless its value is null or false.
     Off,
-    /// Rejected as a conversation stored by the vendor.
+    /// The field is rejected, because it names a conversation that the vendor stores.
     Thread,
-    /// Rejected as state stored between calls.
+    /// The field is rejected, because it names state that is stored between calls.
     State,
     /// As [`Fate::Off`], but rejected as state stored between calls.
     StateOff,
-    /// Read for its lifetime, which has a price.
+    /// The field is read for its cache lifetime, which has a price.
     CacheOptions,
     /// Some proxies move its fields into the body, so it may contain no field that the format reads or rejects.
     Extra,
@@ -111,7 +111,7 @@ const FIELDS: &[(&str, [Fate; 4])] = &[
 /// Fields with which a caller allows a vendor to leave turns out.
 const SHORTENING: [&str; 2] = ["transforms", "truncation"];
 
-/// Number of the format's names that may occur only once, in one case: all but those that are forwarded.
+/// Returns the number of the format's names that may occur only once, in one case: all but those that are forwarded.
 pub(super) const fn count(of: Of) -> usize {
     let (mut count, mut row) = (0, 0);
     while row < FIELDS.len() {
@@ -123,7 +123,7 @@ pub(super) const fn count(of: Of) -> usize {
     count
 }
 
-/// Names of the format that may occur only once.
+/// The names of the format that may occur only once.
 pub(super) const fn names<const COUNT: usize>(of: Of) -> [&'static str; COUNT] {
     let (mut names, mut found, mut row) = ([""; COUNT], 0, 0);
     while row < FIELDS.len() {
@@ -301,7 +301,7 @@ mod tests {
         ),
     ];
 
-    /// Reads a small body with this field.
+    /// Parses a small body that has this field.
     fn with(operation: Operation, name: &str, value: &Value) -> Result<(), Error> {
         let mut body = match operation {
             Operation::Responses | Operation::Embeddings => json!({"model": "m", "input": "x"}),
@@ -317,7 +317,7 @@ mod tests {
         matches!(read, Err(Error::Invalid { field, .. }) if field.starts_with(name))
     }
 
-    /// A value that enables the field.
+    /// Returns a value that enables the field.
     fn wish(name: &str) -> Value {
         match name {
             "background" | "prewarm" | "enable_search" => json!(true),
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_names_the_field_that_the_table_rejects() {
+    fn every_format_refuses_the_tables_fields_by_name() {
         for (of, operation) in FORMATS {
             for (name, fates) in FIELDS {
                 let fate = fates[of as usize];
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// The table as in `docs/fields.md`.
+    /// Returns the table as `docs/fields.md` shows it.
     fn page_table() -> String {
         let mut table = String::from(
             "| field | chat | messages | responses | embeddings |\n|---|---|---|---|---|\n",
@@ -423,11 +423,11 @@ mod tests {
         table
     }
 
-    /// `FIELDS_WRITE=1` rewrites the page.
+    /// With `FIELDS_WRITE=1` the test rewrites the page.
     #[test]
-    fn the_page_shows_the_table() {
+    fn documented_table_of_fields_equals_the_code() {
         let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        // The package does not contain the page.
+        // The published package does not contain the page that this test reads.
         if package.join("Cargo.toml.orig").exists() {
             return;
         }

@@ -21,7 +21,7 @@ use crate::{
     text_sample::{Sampler, TextSample},
 };
 
-/// Results of one pass.
+/// The results of one pass over a body.
 #[derive(Debug)]
 pub(super) struct Cx {
     pub(super) messages_max: u64,
@@ -91,7 +91,7 @@ impl Cx {
         }
     }
 
-    /// Records that the vendor may leave turns out.
+    /// Records that the vendor may ignore turns.
     pub(super) fn shortens(&self) {
         self.may_shorten.set(true);
     }
@@ -116,12 +116,12 @@ impl Cx {
         self.asks.take()
     }
 
-    /// Samples of all texts.
+    /// Returns samples of all texts.
     pub(super) fn texts(&self) -> TextSample {
         self.sampler.take().into()
     }
 
-    /// Adds a document's text.
+    /// Adds the text of a document.
     pub(super) fn add_document_text(&self, bytes: u64, sampler: Sampler) {
         self.weigh(|size| size.text_bytes += bytes);
         self.sampler.borrow_mut().append(sampler);
@@ -142,18 +142,18 @@ fn not_json(NotJson { line, column }: NotJson) -> Error {
 pub(super) struct At<'a> {
     pub(super) cx: &'a Cx,
     path: &'a Path<'a>,
-    /// Number of arrays and objects around it.
+    /// The number of arrays and objects around it.
     depth: usize,
 }
 
 impl At<'_> {
-    /// An error that names this place.
+    /// Creates an error that names this place.
     #[cold]
     pub(super) fn refuse(self, problem: Problem) -> Error {
         self.path.refuse(problem)
     }
 
-    /// An error that names a field of the object at this place.
+    /// Returns an error that names a field of the object at this place.
     #[cold]
     pub(super) fn refuse_field(self, field: &str, problem: Problem) -> Error {
         Path::Key(self.path, field).refuse(problem)
@@ -186,8 +186,8 @@ impl At<'_> {
         Ok((start..object.at(), value))
     }
 
-    /// Counts the field's value as input, whatever it is, without parsing it: even a number that fits no type is
-    /// forwarded unchanged.
+    /// Counts any value of the field as input, without parsing it: even a number that fits no type is forwarded
+    /// unchanged.
     pub(super) fn weigh_field(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
         let value = self.weigh_proof(key, object)?;
         self.cx.sampler.borrow_mut().push(value);
@@ -210,7 +210,7 @@ impl At<'_> {
         }
     }
 
-    /// Counts a text as input.
+    /// Counts a text as input tokens.
     pub(super) fn weigh_text(self, text: &Str<'_>) {
         self.cx.sampler.borrow_mut().push(text.raw());
         self.cx.weigh(|size| size.text_bytes += text.decoded_len());
@@ -324,7 +324,7 @@ pub(super) trait Shape: Sized {
     fn boolean(self, at: At<'_>, _: bool) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    /// A number as written.
+    /// Reads a number as it is written.
     fn number(self, at: At<'_>, _: &str) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
@@ -386,7 +386,7 @@ pub(super) fn spanned_elements<P: Shape>(
 #[derive(Debug, Default)]
 pub(super) struct Cuts {
     cuts: Vec<Range<usize>>,
-    /// End of the last element that stays.
+    /// The end of the last element that is kept.
     kept: Option<usize>,
     /// Elements to remove before the first one that stays.
     leading: Option<Range<usize>>,
@@ -396,7 +396,7 @@ impl Cuts {
     /// Adds the next element, which is to be removed if `goes`.
     pub(super) fn element(&mut self, span: Range<usize>, goes: bool) {
         match (goes, self.kept, &mut self.leading) {
-            // Removed with the comma before it.
+            // A removed field takes the comma before it along.
             (true, Some(kept), _) => match self.cuts.last_mut() {
                 Some(cut) if cut.start == kept => cut.end = span.end,
                 _ => self.cuts.push(kept..span.end),
@@ -412,7 +412,7 @@ impl Cuts {
         }
     }
 
-    /// All cuts, in order.
+    /// Returns all cuts, in order.
     pub(super) fn done(mut self) -> Vec<Range<usize>> {
         self.cuts.extend(self.leading);
         self.cuts
@@ -437,7 +437,7 @@ impl<'a> Object<'_, 'a> {
         }
     }
 
-    /// Offset in the body: first after the opening brace, then at the start of a name's value, or at its end.
+    /// The offset in the body: first after the opening brace, then at the start of a name's value, or at its end.
     pub(super) fn at(&self) -> usize {
         self.json.at()
     }
@@ -453,7 +453,7 @@ pub(super) struct Once {
 }
 
 impl Once {
-    /// At most 64 names.
+    /// Creates a set of at most 64 names.
     pub(super) const fn new(names: &'static [&'static str]) -> Self {
         assert!(names.len() <= u64::BITS as usize);
         let (mut initials, mut index) = (0, 0);
@@ -468,7 +468,7 @@ impl Once {
         }
     }
 
-    /// The bit of a letter, in either case.
+    /// Returns the bit of a letter, in upper or lower case.
     const fn initial(letter: u8) -> u32 {
         1 << (letter % 32)
     }
@@ -505,15 +505,15 @@ impl Once {
     }
 }
 
-/// Whether a name may become another when its case is folded: known names have only lower-case ASCII letters.
+/// Returns whether a name may become another when its case is folded: known names have only lower-case ASCII letters.
 fn folds(key: &str) -> bool {
     key.bytes()
         .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii())
 }
 
-/// Whether this name, which contains an underscore, occurs in a text in any case. Some vendors ignore case.
+/// Returns whether this name, which contains an underscore, occurs in a text in any case. Some vendors ignore case.
 fn has_in_any_case(text: &str, name: &str) -> bool {
-    // An underscore has no case, so the search is for underscores.
+    // Upper and lower case differ in letters but not in an underscore, so the search is for underscores.
     let at = name.find('_').unwrap_or_default();
     memchr::memchr_iter(b'_', text.as_bytes()).any(|found| {
         let start = found.checked_sub(at);
@@ -522,7 +522,8 @@ fn has_in_any_case(text: &str, name: &str) -> bool {
     })
 }
 
-/// Whether a name equals another except for the case of its letters. Two letters outside ASCII also fold to it.
+/// Returns whether a name equals another except for the case of its letters. Two letters outside ASCII also fold to
+/// it.
 pub(super) fn folds_to(key: &str, name: &str) -> bool {
     let folded = key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
@@ -532,7 +533,7 @@ pub(super) fn folds_to(key: &str, name: &str) -> bool {
     folded.eq(name.chars())
 }
 
-/// A string, passed to a function.
+/// Reads a string and passes it to a function.
 #[derive(Debug)]
 pub(super) struct Text<F>(pub(super) F);
 
@@ -573,14 +574,14 @@ impl<P: Shape> Shape for OrNull<P> {
     }
 }
 
-/// An integer of at least 1, or null.
+/// Reads an integer of at least 1, or null.
 #[derive(Debug)]
 pub(super) struct Count {
     pub(super) max: u64,
 }
 
 impl Count {
-    /// A limit of output tokens.
+    /// Reads a limit of output tokens.
     pub(super) const TOKENS: Self = Self {
         max: u32::MAX as u64,
     };
@@ -603,7 +604,7 @@ impl Shape for Count {
     }
 }
 
-/// A boolean; null means false.
+/// Reads a boolean; null means false.
 #[derive(Debug)]
 pub(super) struct Flag;
 
@@ -628,7 +629,7 @@ pub(super) struct OnlyDefault {
 }
 
 impl OnlyDefault {
-    /// Accepts `allowed`; anything else is unsupported.
+    /// Accepts only `allowed`; any other value is unsupported.
     pub(super) const fn of(allowed: &'static [&'static str]) -> Self {
         Self {
             allowed,
@@ -665,7 +666,7 @@ impl Shape for Refused {
     }
 }
 
-/// False, or null, which means the same.
+/// Accepts false and null, which mean the same.
 #[derive(Debug)]
 pub(super) struct Off(pub(super) Problem);
 
@@ -687,7 +688,7 @@ impl Shape for Off {
 /// A setting for how the call is served: the default, or a value for which the model may have a price.
 #[derive(Debug)]
 pub(super) struct Word {
-    /// Values that do not change the price.
+    /// Accepts only values that do not change the price.
     pub(super) usual: &'static [&'static str],
     pub(super) ask: fn(Label) -> Ask,
 }

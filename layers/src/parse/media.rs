@@ -3,12 +3,12 @@
 use super::{base64::Base64, pdf::Pdf};
 use crate::call::IMAGE_SHARES;
 
-/// Content of a field that holds an image or a document.
+/// The content of a field that holds an image or a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
-    /// Not inline: an address, or a file's id.
+    /// The media is not inline: it is an address, or the id of a file.
     Elsewhere,
-    /// An image of this size in pixels.
+    /// An image with this size in pixels.
     Image(Pixels),
     /// A PDF document.
     Pdf(Pdf),
@@ -16,7 +16,7 @@ pub(super) enum Media {
     Archive,
     /// Sound or a film, by its media type; its size in bytes.
     Foreign(u64),
-    /// Anything else; its size in bytes.
+    /// Any other media, with its size in bytes.
     Bytes(u64),
 }
 
@@ -47,7 +47,7 @@ impl Media {
     }
 }
 
-/// The media type of a `data:` address, and its base64; `None` if the data are not inline.
+/// Returns the media type of a `data:` address, and its base64; `None` if the data are not inline.
 fn inline(text: &str) -> Option<(&str, &str)> {
     let is_data = text
         .get(..5)
@@ -60,20 +60,20 @@ fn inline(text: &str) -> Option<(&str, &str)> {
             .eq_ignore_ascii_case("base64")
             .then_some((kind, data));
     }
-    // The start of an address contains characters outside the alphabet.
+    // An address begins with characters that base64 does not have.
     let mut head = text.bytes().take(16);
     let is_base64 = head.all(|byte| byte.is_ascii_alphanumeric() || b"+/=\r\n".contains(&byte));
     is_base64.then_some(("", text))
 }
 
-/// The size of an image.
+/// Returns the size of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pixels {
     width: u64,
     height: u64,
 }
 
-/// Maximum segments of a JPEG file, or blocks of a GIF file, before the size; usually there are few.
+/// The maximum segments of a JPEG file, or blocks of a GIF file, before the size; usually there are few.
 const SEGMENTS_MAX: usize = 4096;
 
 impl Pixels {
@@ -127,7 +127,7 @@ impl Pixels {
 /// Estimated tokens of a full-size image, also used if the size is unknown.
 pub(super) const WHOLE_IMAGE_TOKENS_USUAL: u64 = 1_600;
 
-/// The size in the first frame header.
+/// Returns the size in the first frame header.
 fn jpeg(bytes: &Base64<'_>) -> Option<Pixels> {
     let mut at = 2;
     for _ in 0..SEGMENTS_MAX {
@@ -135,9 +135,9 @@ fn jpeg(bytes: &Base64<'_>) -> Option<Pixels> {
             return None;
         };
         match mark {
-            // A fill byte.
+            // 0xFF only fills space between segments.
             0xFF => at += 1,
-            // A marker without a length.
+            // These markers have no length after them.
             0x01 | 0xD0..=0xD8 => at += 2,
             0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
                 let size = |at| bytes.bytes(at).map(u16::from_be_bytes);

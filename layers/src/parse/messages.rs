@@ -15,7 +15,7 @@ use crate::{
     model::ModelKind,
 };
 
-/// Names of the format's fields that may occur only once.
+/// The names of the format's fields that may occur only once.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Messages) }>(Of::Messages);
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -118,9 +118,9 @@ impl Shape for Body {
     }
 }
 
-/// Prefix of the types of edits that summarize the conversation.
+/// The prefix of the types of edits that summarize the conversation.
 const COMPACT: &str = "compact";
-/// Prefix of the types of edits that remove thinking. Removed thinking stays removed in a longer conversation.
+/// The prefix of the types of edits that remove thinking. Removed thinking stays removed in a longer conversation.
 const CLEAR: &str = "clear_thinking";
 
 /// `context_management`: edits with which the vendor may shorten a long conversation.

@@ -87,21 +87,21 @@ use crate::{
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// Limits of a request.
+/// The limits of a request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ParseLimits {
-    /// Maximum bytes of one body.
+    /// The largest size of one body, in bytes.
     pub body_bytes_max: u64,
-    /// Maximum bytes of all bodies that are being read or still in use, over all services of a layer. A body that would
-    /// exceed this, even half-read, is [`Error::Overloaded`]. So is a body if its account would take more than it
-    /// leaves free, or its key more than half of that; a share always fits two bodies of the largest size.
+    /// The maximum bytes of all bodies that are being read or still in use, over all services of a layer. A body that
+    /// would exceed this, even half-read, is [`Error::Overloaded`]. So is a body if its account would take more than
+    /// it leaves free, or its key more than half of that; a share always fits two bodies of the largest size.
     pub bodies_bytes_max: u64,
-    /// Maximum time for the whole body.
+    /// The longest time for the whole body.
     pub body_time_max: Duration,
-    /// Minimum average bytes per second, once [`SLOW_START`] is over.
+    /// The minimum average bytes per second, once [`SLOW_START`] is over.
     pub body_rate_min: u64,
-    /// Maximum messages of a conversation, or inputs of a call for embeddings.
+    /// The maximum messages of a conversation, or inputs of a call for embeddings.
     pub messages_max: u64,
 }
 
@@ -126,14 +126,14 @@ impl ParseLimits {
 /// Time during which a body may arrive at any rate.
 pub const SLOW_START: Duration = Duration::from_secs(5);
 
-/// Maximum bytes allocated in advance for a body of several frames, whatever length it declares.
+/// The largest number of bytes allocated in advance for a body of several frames, even if it declares more.
 const DECLARED_BYTES_MAX: u64 = 128 * 1024;
 
 /// A body may be read up to this length before the funds of its key are checked. Most bodies are shorter, and their
 /// hold checks the funds.
 const UNCHECKED_BYTES_MAX: u64 = 1 << 20;
 
-/// Maximum nesting depth of JSON.
+/// The deepest nesting of JSON that is accepted.
 pub const DEPTH_MAX: usize = 64;
 
 /// Parses calls of all formats, including embeddings. The path selects the format ([`Operation::of_path`]).
@@ -151,7 +151,7 @@ impl Default for ParseLayer {
 }
 
 impl ParseLayer {
-    /// Parses within `limits`.
+    /// Creates a layer that parses within `limits`.
     #[must_use]
     pub fn new(limits: impl Into<Setting<ParseLimits>>) -> Self {
         Self {
@@ -161,8 +161,8 @@ impl ParseLayer {
         }
     }
 
-    /// Also rejects a large body before reading it if its key has nothing to spend; shares this layer's memory limit.
-    /// Not for services that answer such a key.
+    /// Returns a layer that rejects a large body before reading it if its key has nothing to spend. It shares this
+    /// layer's memory limit. Do not use it in services that answer such a key.
     #[must_use]
     pub fn with_funds<F: Funds + Clone>(self, funds: F) -> ParseLayer<F> {
         ParseLayer {
@@ -223,7 +223,7 @@ where
         let (parts, body) = req.into_parts();
         Box::pin(async move {
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
-            // The value of `content-length`, if there is one.
+            // The value of `content-length`, if the request has one.
             let declared = body.size_hint().exact();
             check_headers(
                 &parts.headers,
@@ -260,7 +260,7 @@ pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Cal
     Ok(call)
 }
 
-/// Whether the body has the conversation in the responses format's field.
+/// Returns whether the body has the conversation in the responses format's field.
 fn has_input(body: &Bytes) -> bool {
     let Ok(body) = std::str::from_utf8(body) else {
         return false;
@@ -420,7 +420,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of this many frames of this size, one per second.
+    /// Returns a body of this many frames of this size, one per second.
     fn each_second(frames: usize, bytes: usize) -> impl Body<Data = Bytes, Error = BoxError> {
         StreamBody::new(futures_util::stream::unfold(0, move |sent| async move {
             sleep(Duration::from_secs(1)).await;
@@ -431,14 +431,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_must_come_at_a_kilobyte_a_second_once_it_has_begun() {
-        // frames, bytes of each, result
+        // Columns: number of frames, bytes of each, bytes read.
         for (frames, bytes, read_bytes) in [
             (3, 1, Some(3)),
             (50, 1, None),
             (50, 800, None),
-            // Slightly more than a second too slow, which the slow start allows.
+            // The body is a little more than a second too slow, which the slow start allows.
             (50, 1000, Some(50_000)),
-            // Fast enough, but too long in total.
+            // The body is fast enough, but takes too long in total.
             (70, 5000, None),
         ] {
             let limits = ParseLimits::default();
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_dropped_at_any_await_returns_its_room() {
+    async fn request_dropped_at_any_await_releases_its_memory() {
         const BODY: &[u8] =
             br#"{"model":"m","messages":[{"role":"user","content":"Hello, and more"}]}"#;
         let mut most = 0;

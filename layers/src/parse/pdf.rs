@@ -7,30 +7,30 @@ use memchr::memmem;
 
 use super::base64::Base64;
 
-/// Tokens of a page as text (up to [3,000 tokens][pages] according to Anthropic) and as an image (5,000, as images are
-/// held).
+/// The tokens of a page as text (up to [3,000 tokens][pages] according to Anthropic) and as an image (5,000, as images
+/// are held).
 ///
 /// [pages]: https://platform.claude.com/docs/en/build-with-claude/pdf-support
 const PAGE_TOKENS: u64 = 8_000;
 /// Estimated tokens of an ordinary page, in both forms.
 const PAGE_TOKENS_USUAL: u64 = 3_000;
-/// Bytes of compressed text and drawing per token, if pages are counted; plain text has ten.
+/// The bytes of compressed text and drawing per token, if pages are counted; plain text has ten.
 const CONTENT_BYTES: u64 = 2;
-/// The same for an estimate, if pages cannot be counted.
+/// Such bytes per token in an estimate, if pages cannot be counted.
 const CONTENT_BYTES_USUAL: u64 = 4;
-/// Bytes decoded at a time.
+/// The number of bytes that are decoded at a time.
 const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes kept of the previous block: the dictionary of a stream precedes its data.
 const BEHIND_BYTES: usize = 2 << 10;
-/// Maximum number of bytes after a keyword that are read together with it.
+/// The maximum number of bytes after a keyword that are read together with it.
 const AHEAD_BYTES: usize = 512;
 
-/// Properties found in a PDF.
+/// The properties that were found in a PDF.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pdf {
-    /// Number of visible pages.
+    /// The number of visible pages.
     pages: u64,
-    /// Number of streams that are images.
+    /// The number of streams that are images.
     images: u64,
     /// Bytes that are neither an image nor a font.
     content_bytes: u64,
@@ -39,7 +39,7 @@ pub(super) struct Pdf {
 }
 
 impl Pdf {
-    /// Reads a PDF in base64.
+    /// Reads a PDF that is encoded in base64.
     pub(super) fn read(base64: &Base64<'_>) -> Self {
         let mut scan = Scan::default();
         let mut block = Vec::with_capacity(BEHIND_BYTES + AHEAD_BYTES + BLOCK_BYTES + 3);
@@ -74,7 +74,7 @@ impl Pdf {
         }
     }
 
-    /// Maximum tokens of an ordinary file of this kind.
+    /// The maximum tokens of an ordinary file of this kind.
     pub(super) fn tokens_max(&self) -> u64 {
         if self.hides_pages {
             let pages = self.pages.saturating_add(self.images);
@@ -86,7 +86,7 @@ impl Pdf {
         pages.max(self.content_bytes / CONTENT_BYTES)
     }
 
-    /// Estimated tokens.
+    /// Returns the estimated tokens.
     pub(super) fn tokens_usual(&self) -> u64 {
         if self.hides_pages {
             let pages = self.pages.max(self.images).max(1);
@@ -105,11 +105,11 @@ struct Scan {
     count_max: u64,
     hides_pages: bool,
     images: u64,
-    /// Bytes of images and fonts.
+    /// The bytes of images and fonts.
     no_text_bytes: u64,
-    /// Offset of the open image or font stream.
+    /// The offset of the image or font stream that is open.
     open_at: Option<u64>,
-    /// Bytes before the block.
+    /// The number of bytes before the block.
     skipped: u64,
 }
 
@@ -182,12 +182,12 @@ impl Scan {
     }
 }
 
-/// Whether the byte continues a name.
+/// Returns whether the byte continues a name.
 fn is_name_byte(byte: Option<&u8>) -> bool {
     byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'#' | b'_' | b'-'))
 }
 
-/// The number at the start of the text; 0 without one.
+/// Returns the number at the start of the text; 0 without one.
 fn number(text: &[u8]) -> u64 {
     let digits = text.trim_ascii_start().iter();
     digits
@@ -204,7 +204,7 @@ pub(super) mod tests {
     use super::*;
     use crate::parse::base64::encode;
 
-    /// A file of `pages` pages, each with text and an image of these sizes.
+    /// Returns a file of `pages` pages, each with text and an image of these sizes.
     pub(in crate::parse) fn pdf(pages: usize, text_bytes: usize, image_bytes: usize) -> Vec<u8> {
         let mut file = b"%PDF-1.7\n".to_vec();
         let stream = |file: &mut Vec<u8>, dictionary: &str, bytes: usize| {
@@ -279,13 +279,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_is_held_by_its_pages_and_by_what_may_be_text_in_it() {
+    fn pdf_is_held_by_its_pages_and_its_possible_text() {
         let most = |pages, text, image| read(&pdf(pages, text, image)).tokens_max();
         assert_eq!(most(1, 2000, 500_000), 8_000, "a scan");
         assert_eq!(most(90, 2000, 0), 720_000);
         assert!(most(1, 8 << 20, 0) >= 4 << 20, "no page is that short");
         assert_eq!(read(&pdf(10, 2000, 0)).tokens_usual(), 30_000);
-        // A scan whose objects are compressed.
+        // A scanned document whose objects are compressed.
         let mut scan = pdf(20, 100, 50_000);
         scan.extend(b"5 0 obj\n<< /Type /ObjStm /N 3 >>\nstream\nxx\nendstream\n");
         let found = read(&scan);
@@ -294,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_stream_without_an_end_hides_nothing() {
+    fn pdf_stream_without_an_end_hides_no_pages() {
         let mut file = b"%PDF-1.7 << /Subtype /Image >>\nstream\n".to_vec();
         file.extend(pdf(4, 3000, 0).iter().filter(|byte| **byte != b'd'));
         let found = read(&file);

@@ -26,10 +26,10 @@ use self::{
     tools::{Choice, Tools, ToolsSeen},
 };
 
-/// Names of the format's fields that may occur only once.
+/// The names of the format's fields that may occur only once.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Responses) }>(Of::Responses);
 
-/// Must be included when the vendor stores nothing.
+/// The value that `include` must have if the vendor stores nothing.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -38,7 +38,7 @@ pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
 
 struct Body<'b>(&'b [u8]);
 
-/// Fields of the body that affect how others are checked.
+/// The fields of the body that affect how others are checked.
 #[derive(Debug, Default)]
 struct Seen {
     model: Option<String>,
@@ -154,9 +154,9 @@ impl Seen {
     }
 }
 
-/// A member of the body with the adjacent comma, by the byte range of its value. The body has other members.
+/// Returns a member of the body with the adjacent comma, by the byte range of its value. The body has other members.
 fn member(body: &[u8], value: &Range<usize>) -> Range<usize> {
-    // Names that are read contain no quotes.
+    // Names that this parser reads contain no quotes.
     let end = memchr::memrchr(b'"', &body[..value.start]).unwrap_or(0);
     let start = memchr::memrchr(b'"', &body[..end]).unwrap_or(0);
     let blanks = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_whitespace()).count();
@@ -168,7 +168,7 @@ fn member(body: &[u8], value: &Range<usize>) -> Range<usize> {
     comma..value.end
 }
 
-/// Text, or null.
+/// Reads a text, or null.
 struct Words;
 
 impl Shape for Words {

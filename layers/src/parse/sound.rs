@@ -10,17 +10,17 @@
 
 use super::base64::Base64;
 
-/// Highest rate of any vendor, in tokens per second.
+/// The highest rate of any vendor, in tokens per second.
 const TOKENS_A_SECOND: u64 = 32;
-/// Tokens that vendors add around a sound.
+/// The tokens that vendors add around a sound.
 const PART_TOKENS: u64 = 32;
-/// Longest duration per byte in any frame of MPEG audio, in microseconds: the shortest frame is 13 bytes, the longest
-/// 144 ms.
+/// The longest duration per byte in any frame of MPEG audio, in microseconds: the shortest frame is 13 bytes, the
+/// longest 144 ms.
 const MICROS_A_BYTE: u64 = 12_000;
-/// Maximum chunks of a WAV file before its samples; usually there are two or three.
+/// The maximum chunks of a WAV file before its samples; usually there are two or three.
 const CHUNKS_MAX: usize = 64;
 
-/// Format of a sound.
+/// The format of a sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Wav,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Reads the format's name in a request.
+    /// Parses the name that the format has in a request.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "wav" => Some(Self::Wav),
@@ -66,7 +66,8 @@ impl Base64<'_> {
     }
 }
 
-/// Duration of the whole file at the lowest rate that its header allows. `None` unless the samples are uncompressed.
+/// The duration of the whole file at the lowest rate that its header allows. `None` unless the samples are
+/// uncompressed.
 fn wav_micros(bytes: &Base64<'_>) -> Option<u128> {
     if bytes.word(8)? != *b"WAVE" {
         return None;
@@ -96,7 +97,7 @@ fn wav_micros(bytes: &Base64<'_>) -> Option<u128> {
 /// Bytes per second. The header states the rate three times, and decoders differ in which they use, so the lowest
 /// counts.
 fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
-    /// PCM, floats, A-law, µ-law.
+    /// The uncompressed formats: PCM, floats, A-law, µ-law.
     const WHOLE: [u16; 4] = [1, 3, 6, 7];
     const EXTENSIBLE: u16 = 0xFFFE;
     let mut codec = bytes.short(at)?;
@@ -114,7 +115,7 @@ fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
     (WHOLE.contains(&codec) && least > 0).then_some(least)
 }
 
-/// Duration of consecutive frames, as a decoder reads them; any other bytes count as the longest possible frames.
+/// The duration of consecutive frames, as a decoder reads them; any other bytes count as the longest possible frames.
 fn mp3_micros(bytes: &Base64<'_>) -> Option<u128> {
     let start = mp3_start(bytes)?;
     let head = bytes.word(start)?;
@@ -130,7 +131,7 @@ fn mp3_micros(bytes: &Base64<'_>) -> Option<u128> {
     Some(micros + rest * u128::from(MICROS_A_BYTE))
 }
 
-/// Offset after the tags at the beginning of the file.
+/// The offset after the tags at the beginning of the file.
 fn mp3_start(bytes: &Base64<'_>) -> Option<usize> {
     let mut at = 0;
     while let Some([b'I', b'D', b'3', _]) = bytes.word(at) {
@@ -152,8 +153,8 @@ fn mp3_start(bytes: &Base64<'_>) -> Option<usize> {
     Some(at)
 }
 
-/// Length in bytes and duration in microseconds of the Layer III frame with this header; `None` for other layers, and
-/// if the header does not state the length.
+/// The length in bytes and duration in microseconds of the Layer III frame with this header; `None` for other layers,
+/// and if the header does not state the length.
 fn mp3_frame(head: [u8; 4]) -> Option<(usize, u64)> {
     const KBITS: [[u64; 14]; 2] = [
         [
@@ -210,7 +211,7 @@ mod tests {
         measure(&base64(file))
     }
 
-    /// The quantity of a class requested with this content, and the fields that request it.
+    /// Returns the quantity of a class requested with this content, and the fields that request it.
     fn asked(class: Class, fields: &str, content: &str) -> Option<(u64, Option<String>, String)> {
         let body = format!(
             r#"{{"model":"m",{fields}"messages":[{{"role":"user","content":{content}}}]}}"#
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_beyond_text_is_recorded_with_the_field_that_requests_it() {
+    fn non_text_answer_is_recorded_with_the_field_that_requests_it() {
         for (class, fields, field) in [
             (
                 Class::OutputAudio,
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn wav_file_is_at_most_as_long_as_its_head_states() {
-        // Ten seconds, and the header itself.
+        // The file lasts ten seconds; its header counts like sound.
         for (file, seconds) in [
             (wav(1, 1, 24_000, 16, 480_000), 10),
             (wav(1, 2, 44_100, 16, 1_764_000), 10),
@@ -303,39 +304,40 @@ mod tests {
             let least = seconds * TOKENS_A_SECOND;
             assert!((least..least + 300).contains(&tokens), "{tokens}");
         }
-        // Compressed sound is not measured; if the header contradicts itself, the longest duration counts.
+        // Compressed sound is not measured. If fields of the header contradict each other, the longest duration
+        // counts.
         assert_eq!(tokens(&wav(0x11, 1, 24_000, 4, 1000)), None);
         assert_eq!(tokens(&wav(1, 0, 24_000, 16, 1000)), None);
         let mut file = wav(1, 1, 24_000, 16, 480_000);
         let at = file.windows(4).position(|name| name == b"fmt ").unwrap();
-        // Bytes per second, from which some decoders compute the duration.
+        // The field for bytes per second, from which some decoders compute the duration.
         file[at + 16..at + 20].copy_from_slice(&4_800_u32.to_le_bytes());
         assert!(tokens(&file).unwrap().1 >= 100 * TOKENS_A_SECOND);
     }
 
     #[test]
-    fn mp3_duration_is_that_of_its_frames_and_other_bytes_count_as_the_longest() {
-        // MPEG 1, 128 kbit/s, 44.1 kHz: 417 bytes, 26.122 ms.
+    fn mp3_is_measured_by_its_frames_and_other_bytes_as_the_longest_sound() {
+        // An MPEG 1 frame at 128 kbit/s and 44.1 kHz has 417 bytes and lasts 26.122 ms.
         let mut frame = vec![0xFF, 0xFB, 0x90, 0x00];
         frame.resize(417, 0);
         let frames = frame.repeat(1000);
         assert_eq!(tokens(&frames), Some((Kind::Mp3, 836 + PART_TOKENS)));
         let tagged = [b"ID3\x04\0\0\0\0\0\x05abcde".as_slice(), &frames].concat();
         assert_eq!(tokens(&tagged), tokens(&frames));
-        // A tag after the frames, and frames that do not state their length.
+        // A tag follows the frames, and the frames do not state their length.
         let behind = [&frames[..], &[0; 100]].concat();
         assert_eq!(
             tokens(&behind),
             Some((Kind::Mp3, 875 + PART_TOKENS)),
             "1.2 s more"
         );
-        // MPEG 2.5, mono, frames of 13 bytes that last 72 ms.
+        // MPEG 2.5 frames in mono have 13 bytes and last 72 ms.
         let mut free = vec![0xFF, 0xE3, 0x08, 0xC0];
         free.resize(13, 0);
         let (kind, most) = tokens(&free.repeat(1000)).unwrap();
         assert_eq!(kind, Kind::Mp3);
         assert!(most >= 72 * TOKENS_A_SECOND, "{most}");
-        // The lowest rate that a header can state: 1000 bytes per second.
+        // The lowest rate that a header can state is 1000 bytes per second.
         let mut low = vec![0xFF, 0xE3, 0x18, 0xC0];
         low.resize(72, 0);
         let (_, most) = tokens(&low.repeat(1000)).unwrap();
@@ -354,7 +356,7 @@ mod tests {
         ] {
             assert_eq!(measure(text), None, "{text}");
         }
-        // A tag before something other than an MP3 file.
+        // The tag is followed by something other than an MP3 file.
         assert_eq!(tokens(b"ID3\x04\0\0\0\0\0\x02abfLaC----"), None);
         assert_eq!(tokens(b"ID3\x04\0\0\xFF\0\0\x02ab\xFF\xFB\x90\0"), None);
         assert_eq!(tokens(b"OggS------------"), None);

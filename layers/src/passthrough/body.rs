@@ -22,10 +22,10 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// Maximum consecutive bytes without an event, such as comments and blank lines; enough for hours of keep-alives.
+/// The maximum consecutive bytes without an event, such as comments and blank lines; enough for hours of keep-alives.
 const NOTHING_BYTES_MAX: usize = 1024 * 1024;
 
-/// Maximum bytes of comments before the first event that are held back.
+/// The maximum bytes of comments before the first event that are held back.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 
 /// A vendor's answer: an event stream, or a plain answer that was read completely.
@@ -36,7 +36,7 @@ pub struct ResponseBody<A>(Inner<A>);
 enum Inner<A> {
     /// Boxed, because answers move from layer to layer and this is most of their size.
     Stream(Pin<Box<Stream<A>>>),
-    /// Empty once it was taken.
+    /// A plain answer as a whole; empty once it was taken.
     Whole(Bytes),
 }
 
@@ -46,7 +46,7 @@ pin_project! {
         #[pin]
         inner: A,
         tap: Tap,
-        // Bytes that were read before the head was sent.
+        // Bytes that were read from the vendor before the head was sent.
         first: Bytes,
     }
 }
@@ -213,7 +213,7 @@ struct Tap {
     alarm: Option<Pin<Box<Sleep>>>,
     /// Whether the head is not sent yet, so that no keep-alives are needed.
     held: bool,
-    /// Bytes since the last event with data.
+    /// The number of bytes since the last event with data.
     nothing_bytes: usize,
 }
 
@@ -286,7 +286,8 @@ impl Tap {
         let mut rest = match split {
             Ok(whole) => whole,
             Err(error) => {
-                // Charged: some events repeat the request, so a caller could otherwise avoid payment by its length.
+                // The call is charged: some events repeat the request, so a caller could otherwise avoid payment by a
+                // long request.
                 *too_long = failure.is_none();
                 failure.get_or_insert_with(|| Error::AnswerTooLong(error.into()));
                 replaced.clear();
@@ -363,7 +364,7 @@ impl Tap {
     }
 }
 
-/// Whether the last event of a stream, which has no blank line, is complete; a truncated event is ignored.
+/// Returns whether the last event of a stream, which has no blank line, is complete; a truncated event is ignored.
 fn is_whole(event: &Event) -> bool {
     event.data().is_some_and(|data| {
         let data = data.trim_ascii();
@@ -371,7 +372,7 @@ fn is_whole(event: &Event) -> bool {
     })
 }
 
-/// An event with the missing blank line added.
+/// Returns the event with the missing blank line added.
 fn closed(event: &Bytes) -> Bytes {
     let blank: &[u8] = if event.ends_with(b"\n") {
         b"\n"
@@ -381,7 +382,7 @@ fn closed(event: &Bytes) -> Bytes {
     [event, blank].concat().into()
 }
 
-/// Slices that are forwarded as one frame.
+/// The slices that are forwarded as one frame.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     only: Bytes,

@@ -182,7 +182,7 @@ async fn a_vendors_error_that_counts_nothing_is_free() {
 #[tokio::test]
 async fn too_long_answer_is_charged_although_not_delivered() {
     let long = "x".repeat(crate::sse::LINE_BYTES_MAX + 1);
-    // Truncated here: the part of the line received so far is already too long.
+    // The line is cut off here: the part that was received is already too long.
     let created =
         format!("data: {{\"type\":\"response.created\",\"response\":{{\"instructions\":\"{long}");
     let plain = format!("{{\"instructions\":\"{long}\"}}");
@@ -198,7 +198,7 @@ async fn too_long_answer_is_charged_although_not_delivered() {
 }
 
 #[tokio::test]
-async fn a_plain_answer_that_is_dropped_at_any_await_returns_its_room() {
+async fn plain_answer_dropped_at_any_await_releases_its_memory() {
     const ANSWER: &[u8] = br#"{"choices":[{"message":{"content":"Hello, and more"}}],"usage":{}}"#;
     let mut most = 0;
     for translated in [false, true] {

@@ -55,7 +55,7 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// Meters the answers of any service.
+/// Meters the answers of any service, not only of a gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct MeteredLayer {
     format: Format,
@@ -155,7 +155,7 @@ pin_project! {
     pub struct ResponseBody<A> {
         #[pin]
         inner: A,
-        // Gone once the answer has ended.
+        // `None` once the answer has ended.
         tap: Option<Box<Tap>>,
     }
 }
@@ -196,7 +196,7 @@ impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
     }
 }
 
-/// Reads an answer.
+/// Reads the usage of an answer.
 #[derive(Debug)]
 struct Tap {
     meter: Meter,
@@ -212,7 +212,7 @@ enum Kind {
         failed: bool,
     },
     Json(BytesMut),
-    /// No usage can be read of it.
+    /// No usage can be read from the answer.
     Other,
 }
 
@@ -341,10 +341,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn usage_and_end_of_any_answer_are_read_and_failures_use_nothing() {
+    async fn usage_and_end_are_read_from_any_answer_and_failures_are_free() {
         let stream = [TEXT, "\n\n", USAGE, "\n\n", DONE, "\n\n"];
         let long = "x".repeat(2000);
-        // status, content type, pieces, breaks; usage, end
+        // Columns: status, content type, pieces, whether the body breaks off; then usage, and the end.
         type Case<'a> = (u16, &'static str, &'a [&'a str], bool, bool, Option<End>);
         let cases: &[Case<'_>] = &[
             (
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_without_a_meter_passes() {
+    async fn request_without_a_meter_is_forwarded() {
         let service = MeteredLayer::new(Format::Chat, 1000).layer(tower::service_fn(
             async |_: Request<()>| {
                 Ok::<_, Infallible>(Response::new(http_body_util::Full::new(Bytes::from(JSON))))

@@ -120,14 +120,14 @@ const NO: HeaderValue = HeaderValue::from_static("no");
 /// Default limit of all plain answers in memory, in bytes.
 const ANSWERS_BYTES_MAX: u64 = 256 << 20;
 
-/// How long an answer waits for memory; its vendor waits meanwhile.
+/// The time for which an answer waits for memory; its vendor waits meanwhile.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A plain answer that declares its length, or exceeds this many bytes, gets its full memory at once: growing would
 /// copy it, and untouched memory costs nothing.
 const GROWN_BYTES_MAX: usize = 1 << 20;
 
-/// Meters answers.
+/// Meters the answers of vendors.
 #[derive(Clone, Debug)]
 pub struct PassthroughLayer {
     answer_bytes_max: Setting<usize>,
@@ -310,7 +310,7 @@ where
                 .map(|_| "no memory for the answer: all answers together reach their limit".into())
         };
         if let Some(why) = too_much {
-            // Charged: a caller could otherwise avoid payment by an answer's length.
+            // The call is charged: a caller could otherwise avoid payment by the length of the answer.
             let text = text::text_size(format, &pieces.joined());
             meter.update(|reading| {
                 reading.answered = true;

@@ -23,17 +23,17 @@ use crate::{
     vendor_usage::{VendorUsage, is_error, responses_usage, tier},
 };
 
-/// State of a stream so far.
+/// The state of a stream so far.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) usage: Option<VendorUsage>,
     /// Byte range of the usage in the data of the latest event that has one.
     pub(super) usage_at: Option<Range<usize>>,
-    /// The service tier reported so far.
+    /// The service tier that the vendor has reported so far.
     pub(super) tier: Label,
     pub(super) suspect: bool,
     pub(super) finished: bool,
-    /// Texts that were sent in pieces.
+    /// The texts that were sent in pieces.
     pieces: TextSize,
     /// Completed items. They repeat the pieces; some vendors send no pieces.
     items: TextSize,
@@ -46,15 +46,15 @@ pub(super) struct Told {
     items_open: u64,
     /// Whether the last completed item may be the answer's last.
     may_end: bool,
-    /// Completed calls of tools that the vendor runs.
+    /// The completed calls of tools that the vendor runs.
     tool_calls: ToolCalls,
     pub(super) progress: StreamProgress,
 }
 
-/// Kinds of events.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Announces an answer.
+    /// The event announces an answer.
     Announces,
     Piece,
     /// A piece of the arguments of a tool with a type of its own.
@@ -79,7 +79,7 @@ impl Kind {
             "response.completed" | "response.incomplete" => Self::Last,
             "response.failed" | "error" => Self::Failed,
             "" => Self::Unnamed,
-            // By far the most frequent event.
+            // This is by far the most frequent event.
             "response.output_text.delta" => Self::Piece,
             _ if name.ends_with(".delta") && name.contains("_call_") => match name {
                 "response.function_call_arguments.delta"
@@ -108,12 +108,12 @@ impl Told {
         larger(said, self.output)
     }
 
-    /// Whether the vendor ran tools, and has not reported usage.
+    /// Returns whether the vendor ran tools, and has not reported usage.
     pub(super) fn ran_uncounted(&self) -> bool {
         self.usage.is_none() && self.tool_calls.any()
     }
 
-    /// Whether the answer seems complete except for its usage.
+    /// Returns whether the answer seems complete except for its usage.
     pub(super) const fn usage_due(&self) -> bool {
         self.may_end && self.items_open == 0 && !self.finished
     }
@@ -252,7 +252,7 @@ impl Told {
     }
 }
 
-/// Text in the items of an answer. The rest of the answer repeats the request.
+/// The text in the items of an answer. The rest of the answer repeats the request.
 pub(super) fn output_size(answer: &str) -> TextSize {
     let mut size = TextSize::default();
     let Ok([Some(output)]) = members(answer, &["output"]) else {
@@ -268,7 +268,7 @@ pub(super) fn output_size(answer: &str) -> TextSize {
     size
 }
 
-/// Type of an item; empty if it has none.
+/// The type of an item; empty if it has none.
 pub(super) fn kind_of(item: &str) -> Cow<'_, str> {
     match members(item, &["type"]) {
         Ok([Some(kind)]) => {
@@ -332,13 +332,13 @@ pub(super) fn refused(answer: &str) -> Option<Error> {
         "\"failed\"" | "\"cancelled\"" => Some(Error::VendorUnavailable(
             format!("answered with the status {}", status?).into(),
         )),
-        // The caller would not fetch the rest.
+        // The caller would not fetch the rest later, so an unfinished answer is an error.
         "\"queued\"" | "\"in_progress\"" => Some(broken("an answer that has not ended")),
         _ => None,
     }
 }
 
-/// The error of an event, in any of its places: at the top, under `error`, or under `response.error`.
+/// Returns the error of an event, in any of its places: at the top, under `error`, or under `response.error`.
 fn failure(data: &[u8]) -> Error {
     let whole = String::from_utf8_lossy(data);
     let Ok([error, response]) = members(&whole, &["error", "response"]) else {
@@ -435,7 +435,7 @@ mod tests {
             (&[ADDED, DELTA, DONE, ITEM], 3),
             (&[DELTA, DONE, ITEM, last], 3),
             (&[last], 3),
-            // A vendor that sends arguments only in whole.
+            // This vendor sends arguments as a whole, without deltas.
             (&[ARGUMENTS, CALL], 7),
         ] {
             assert_eq!(told(events).0.text().bytes(), bytes, "{events:?}");
@@ -470,7 +470,7 @@ mod tests {
             (&[&*shell], 5),
             (&[&*patch], 5),
             (&[DELTA, ITEM, &*local, &*shell], 13),
-            // With pieces before it.
+            // Deltas of the arguments come before the whole.
             (&[piece, &*patch], 5),
             (&[&*local, piece], 9),
             (&[&*local, DELTA], 8),

@@ -7,15 +7,15 @@ use crate::{
     text_size::TextSize,
 };
 
-/// Maximum bytes of a chunk's beginning, up to its text, that are stored.
+/// The maximum bytes of a chunk's beginning, up to its text, that are stored.
 const HEAD_BYTES_MAX: usize = 512;
 
 /// Scans the chunks or events of one stream. Most have the same beginning up to their text as the one before; it is
 /// scanned once.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
-    /// Beginning of the last chunk that had a text and a new beginning: up to and including the quote that opens the
-    /// name of its first text. Findings before that quote do not depend on anything after it.
+    /// The beginning of the last chunk that had a text and a new beginning: up to and including the quote that opens
+    /// the name of its first text. Findings before that quote do not depend on anything after it.
     head: Vec<u8>,
     in_head: Strings,
 }
@@ -44,7 +44,7 @@ impl Chunks {
         if text.name < HEAD_BYTES_MAX {
             self.head.extend_from_slice(&json[..=text.name]);
             self.in_head = found;
-            // This flag belongs to the text after the beginning.
+            // The flag applies to text after the beginning.
             self.in_head.reasoned = false;
         }
         found.count(&text);
@@ -55,9 +55,9 @@ impl Chunks {
 /// Findings of one scan over the strings of a chunk, an event or a whole answer. The JSON is not validated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Strings {
-    /// Text, reasoning and tool arguments.
+    /// The bytes of text, reasoning and tool arguments.
     pub(super) text: TextSize,
-    /// Number of choices that have a `finish_reason`.
+    /// The number of choices that have a `finish_reason`.
     pub(super) finish_reasons: u32,
     /// Whether there is anywhere a `usage` that is not null, or a name that may be an escaped form of it.
     pub(super) usage: bool,
@@ -65,21 +65,21 @@ pub(super) struct Strings {
     pub(super) error: bool,
     /// Whether the current message has reasoning that was counted: some vendors repeat it in other fields.
     reasoned: bool,
-    /// Whether its `reasoning_details` have begun.
+    /// Whether the message's `reasoning_details` have begun.
     details: bool,
 }
 
-/// A text that was found.
+/// A text that was found in an event.
 struct Text<'a> {
-    /// Offset of the quote that opens its name.
+    /// The offset of the quote that opens the text's name.
     name: usize,
-    /// The text as written.
+    /// The text as it is written.
     written: &'a [u8],
-    /// Whether it contains escapes.
+    /// Whether the text contains escapes.
     escaped: bool,
     /// For content other than text: bytes of it that count as one byte of text.
     opaque: Option<u64>,
-    /// Offset after the text.
+    /// The offset after the text.
     end: usize,
 }
 
@@ -88,7 +88,7 @@ impl Strings {
         Self::default().and_from(0, format, json)
     }
 
-    /// Adds the findings from `at` on.
+    /// Adds the texts that are found from `at` on.
     fn and_from(mut self, mut at: usize, format: Format, json: &[u8]) -> Self {
         while let Some(text) = self.next_text(format, json, at) {
             self.count(&text);
@@ -107,7 +107,7 @@ impl Strings {
         }
     }
 
-    /// The first text from `at` on, not counted yet; records other findings up to it, or up to the end.
+    /// Returns the first text from `at` on, not counted yet; records other findings up to it, or up to the end.
     fn next_text<'a>(&mut self, format: Format, json: &'a [u8], mut at: usize) -> Option<Text<'a>> {
         loop {
             let name = string(json, at)?;
@@ -156,7 +156,7 @@ impl Strings {
 }
 
 impl Strings {
-    /// Whether a text is reasoning that another field of its message has already sent.
+    /// Returns whether a text is reasoning that another field of its message has already sent.
     fn is_repeated(&mut self, name: &[u8], text: &[u8]) -> bool {
         match name {
             b"reasoning" | b"reasoning_content" => {
@@ -175,7 +175,7 @@ pub(super) fn text_size(format: Format, json: &[u8]) -> TextSize {
     Strings::of(format, json).text
 }
 
-/// The same for one whose text continues `before`.
+/// Does the same for an event whose text continues `before`.
 pub(super) fn text_behind(before: &TextSize, format: Format, json: &[u8]) -> TextSize {
     let nothing = Strings {
         text: before.behind(),
@@ -211,8 +211,8 @@ fn is_text(format: Format, name: &[u8]) -> bool {
     }
 }
 
-/// Bytes of base64 sound that count as one byte of text: a second of what vendors stream (PCM of 16 bits, 24 kHz) has
-/// 64 000 bytes and costs 20 tokens.
+/// The bytes of base64 sound that count as one byte of text: a second of what vendors stream (PCM of 16 bits, 24 kHz)
+/// has 64 000 bytes and costs 20 tokens.
 const SOUND_BYTES: u64 = 800;
 
 /// For base64, which is not text for the model: bytes that count as one byte of text. In the messages format it is
@@ -225,14 +225,14 @@ fn opaque(format: Format, name: &[u8]) -> Option<u64> {
     }
 }
 
-/// Offset of the value of a name that ended at `end`. `None` if the string is not a name.
+/// The offset of the value of a name that ended at `end`. `None` if the string is not a name.
 fn value_of(json: &[u8], end: usize) -> Option<usize> {
     let colon = blanks(json, end);
     let value = blanks(json, (*json.get(colon)? == b':').then_some(colon + 1)?);
     (value < json.len()).then_some(value)
 }
 
-/// End of the blanks from `at` on.
+/// Returns the end of the blanks from `at` on.
 fn blanks(json: &[u8], mut at: usize) -> usize {
     while json.get(at).is_some_and(u8::is_ascii_whitespace) {
         at += 1;
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_counted_and_names_are_not() {
+    fn text_of_an_answer_is_counted_without_field_names() {
         for (format, json, bytes) in [
             (
                 Format::Chat,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn possible_usage_errors_and_ends_are_found() {
+    fn byte_scan_finds_every_usage_error_and_end() {
         for (json, finish_reason, usage, error) in [
             (
                 r#"{"usage":null,"error":null,"finish_reason":null}"#,
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_beginnings_are_scanned_once() {
+    fn repeated_event_prefix_is_scanned_once() {
         let chunk = |role: &str, text: &str, end: &str| {
             format!(
                 r#"{{"id":"1","usage":null,"choices":[{{"delta":{{{role}"content":"{text}"}},"finish_reason":{end}}}]}}"#
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(heads, [role, plain, plain, plain, plain, plain, 0, plain]);
     }
 
-    /// Pieces of JSON, and of other text.
+    /// Returns pieces of JSON and of other text.
     fn pieces() -> impl Strategy<Value = String> {
         const PIECES: &[&str] = &[
             "{",
@@ -434,7 +434,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_input_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             text_size(Format::Chat, &bytes);
             text_size(Format::Messages, &bytes);
         }

@@ -8,22 +8,22 @@ use crate::{json::members, vendor_usage::VendorUsage};
 
 use super::responses::kind_of;
 
-/// Calls of an answer so far.
+/// The calls of the vendor's tools in an answer so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ToolCalls {
-    /// Number of web searches, if the vendor reports it.
+    /// The number of web searches, if the vendor reports it.
     searches_told: Option<u64>,
-    /// Number of items that are searches.
+    /// The number of items that are searches.
     searches_seen: u64,
     /// Whether there are calls of a tool without a price here.
     unknown: bool,
 }
 
 impl ToolCalls {
-    /// Reads a whole answer, given as JSON.
+    /// Reads a complete answer, given as JSON.
     pub(super) fn of(answer: &str) -> Self {
         let mut calls = Self::default();
-        // Most answers have neither, and are not parsed.
+        // Most answers have neither counts of tools nor tool calls, and are not parsed.
         let has = |text: &str| memmem::find(answer.as_bytes(), text.as_bytes()).is_some();
         if !has("\"tool_usage\"") && !has("_call\"") {
             return calls;
@@ -61,12 +61,12 @@ impl ToolCalls {
         self
     }
 
-    /// Whether there was any call.
+    /// Returns whether there was any call.
     pub(super) fn any(self) -> bool {
         self.unknown || self.searches() > 0
     }
 
-    /// The usage with these calls added.
+    /// Returns the usage with these calls added.
     pub(super) fn within(self, usage: VendorUsage) -> VendorUsage {
         usage.with_calls(self.searches(), self.unknown)
     }
@@ -75,7 +75,7 @@ impl ToolCalls {
         self.searches_told.unwrap_or(self.searches_seen)
     }
 
-    /// Reads `tool_usage`: an object for each tool.
+    /// Reads `tool_usage`, which has an object for each tool.
     fn count(&mut self, told: Option<&str>) {
         let Some(told) = told.filter(|told| *told != "null") else {
             return;
@@ -92,7 +92,7 @@ impl ToolCalls {
     }
 }
 
-/// Whether it contains a number other than zero.
+/// Returns whether it contains a number other than zero.
 fn counts_something(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_f64() != Some(0.0),
@@ -102,7 +102,7 @@ fn counts_something(value: &Value) -> bool {
     }
 }
 
-/// Whether a search only opens a page that was found, or searches within it.
+/// Returns whether a search only opens a page that was found, or searches within it.
 fn is_of_a_page(item: &str) -> bool {
     let action = members(item, &["action"]).ok().and_then(|[action]| action);
     action.is_some_and(|action| matches!(&*kind_of(action), "open_page" | "find_in_page"))
@@ -121,7 +121,7 @@ mod tests {
         let searched = r#"{"type":"web_search_call","action":{"type":"search","query":"x"}}"#;
         let nothing = r#"{"image_gen":{"input_tokens":0,"input_tokens_details":{"text_tokens":0}},"web_search":{"num_requests":0}}"#;
         let told = |count: &str| format!(r#"{{"web_search":{{"num_requests":{count}}}}}"#);
-        // tool_usage, output, searches, unknown
+        // Columns: `tool_usage`, output, searches, whether the count is unknown.
         for (tools, output, searches, unknown) in [
             ("null", "", 0, false),
             (nothing, &*item("message"), 0, false),

@@ -10,10 +10,10 @@ use crate::{
     vendor_words::Words,
 };
 
-/// Time to wait for a vendor at its limit that states none.
+/// The time to wait for a vendor at its limit that states none.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum characters of an error that are logged.
+/// The largest number of characters of an error that are logged.
 const ERROR_CHARS_MAX: usize = 500;
 
 /// Translates an error, given as JSON. The text of most errors is only logged; if the caller can correct the request,
@@ -54,7 +54,7 @@ const REFUSALS: &[&str] = &[
     "413",
     "422",
     "451",
-    // Images.
+    // The following codes are about images.
     "invalid_image",
     "invalid_image_format",
     "invalid_base64_image",

@@ -198,8 +198,8 @@ mod tests {
         }
     }
 
-    /// Whether a request is admitted, and whether it reaches the service, if its two limits decide like this between
-    /// them.
+    /// Returns whether a request is admitted, and whether it reaches the service, if its two limits decide like this
+    /// between them.
     async fn answer(first: Result<(), Duration>, second: Result<(), Duration>) -> (bool, bool) {
         let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
         let ((tell_first, told_first), (tell_second, told_second)) =
@@ -211,7 +211,7 @@ mod tests {
             .layer(RateLimitLayer::new(Slow(told_first), everybody).early())
             .layer(RateLimitLayer::new(Slow(told_second), everybody).early())
             .map_request(move |req: Request<()>| {
-                // The request is here before either limit has decided.
+                // The request has arrived here, and neither limit has decided yet.
                 let (tell_first, tell_second) = passes.lock().unwrap().take().unwrap();
                 tell_second.send_replace(Some(second));
                 tell_first.send_replace(Some(first));

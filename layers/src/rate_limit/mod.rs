@@ -76,16 +76,16 @@ use crate::{
 /// A rate: `count` requests per `per`, with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Requests per `per`, at least 1.
+    /// The number of requests per `per`, at least 1.
     pub count: u32,
-    /// Length of the period.
+    /// The length of the period.
     pub per: Duration,
     /// Requests that may arrive at once, at least 1.
     pub burst: u32,
 }
 
 impl Quota {
-    /// `count` requests per second, burst `count`.
+    /// Creates a quota of `count` requests per second, with a burst of `count`.
     #[must_use]
     pub const fn per_second(count: u32) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Quota {
         }
     }
 
-    /// The same rate with another burst.
+    /// Returns the same rate with another burst.
     #[must_use]
     pub const fn with_burst(self, burst: u32) -> Self {
         Self { burst, ..self }
@@ -129,7 +129,7 @@ pub fn by_address<B>(
     }
 }
 
-/// Counts requests.
+/// Counts the requests of callers.
 pub trait Limiter<K>: Clone + Send + Sync + 'static {
     /// Admits a request of `id`, or returns how long it should wait.
     fn admit(&self, id: K, quota: Quota) -> impl Future<Output = Result<(), Duration>> + Send;
@@ -161,7 +161,7 @@ impl<L, F> RateLimitLayer<L, F> {
         }
     }
 
-    /// Names this limit in the refusal.
+    /// Sets the name of this limit for the refusal.
     #[must_use]
     pub fn named(self, limit: Limit) -> Self {
         Self { limit, ..self }
@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts what is logged.
+    /// Counts how often a problem was logged.
     struct Logged(Arc<AtomicU32>);
 
     impl tracing::Subscriber for Logged {
@@ -318,7 +318,7 @@ mod tests {
             let answered = service.oneshot(Request::new(())).await.map(|_| ());
             assert!(is_right(&answered), "{answered:?}");
         }
-        // As axum's routes have it.
+        // The layers accept a service whose error is `Infallible`, as that of axum's routes.
         let nobody = |_: &Request<()>| None::<((), Quota)>;
         let service = ServiceBuilder::new()
             .layer(RateLimitLayer::new(Gcra::new(1), nobody))

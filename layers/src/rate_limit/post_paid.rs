@@ -47,14 +47,14 @@ pub(super) const UNIT: Nanos = 1_000_000_000;
 
 pub(super) struct Bucket {
     pub(super) quota: Quota,
-    /// Taken and not refilled yet.
+    /// The tokens that were taken and are not refilled yet.
     pub(super) taken: Nanos,
-    /// Time for which `taken` is valid, in nanoseconds since `begin`.
+    /// The time for which `taken` is valid, in nanoseconds since `begin`.
     pub(super) at: u128,
 }
 
 impl<K: Eq + Hash + Clone> PostPaid<K> {
-    /// Keeps at most `callers_max` callers.
+    /// Creates limits for at most `callers_max` callers.
     #[must_use]
     pub fn new(callers_max: usize) -> Self {
         Self {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_bucket_fills_no_higher_than_it_was() {
+    async fn bucket_of_tokens_never_exceeds_its_capacity() {
         let tokens = PostPaid::new(100);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         tokio::time::advance(Duration::from_secs(3600)).await;

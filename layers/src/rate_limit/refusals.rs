@@ -130,9 +130,9 @@ pin_project! {
     pub struct RefusalFuture<A, L, F, C, K> {
         #[pin]
         call: A,
-        // The caller that a refusal counts for.
+        // The key under which a refusal is counted, and its quota.
         counted: Option<(K, Quota, Arc<RefusalLimitLayer<L, F, C>>)>,
-        // Present once the request was refused: few are, and the others need no box.
+        // Present once the request was refused. Refusals are rare, so other requests need no box.
         refusing: Option<Pin<Box<dyn Future<Output = Error> + Send>>>,
     }
 }

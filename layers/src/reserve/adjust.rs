@@ -64,7 +64,7 @@ impl Adjuster {
             && let Poll::Ready((adjustment, answer)) = running.as_mut().poll(cx)
         {
             self.running = None;
-            // Without an answer the hold may have been lowered or not; both cover the call.
+            // If no answer arrived, the hold may have been lowered or not; either amount covers the call.
             if let Ok(answer) = answer {
                 call.adjusted(&adjustment, answer);
             }
@@ -80,7 +80,7 @@ impl Adjuster {
         let (has_usage, has_text) = call
             .meter
             .look(|reading| (reading.usage.is_some(), reading.text_bytes > 0));
-        // A vendor that sends text before a count states it with the end.
+        // A vendor that sends text before its first count of usage counts only at the end.
         self.is_watching = !has_usage && !has_text;
         if !has_usage {
             return None;

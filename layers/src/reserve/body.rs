@@ -24,7 +24,7 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// How long a stream's usage is awaited if its client left after the last text.
+/// The time for which a stream's usage is awaited if its client left after the last text.
 const USAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The owner of a hold, from before it is made. Its drop settles or releases the hold, once.
@@ -63,12 +63,12 @@ impl<T: Bill> Guard<T> {
         self.told = told;
     }
 
-    /// The call whose hold this is.
+    /// The call that this hold pays for.
     pub(super) fn call(&self) -> &Granted<T> {
         &self.call
     }
 
-    /// The hold requested from the ledger.
+    /// The hold that was requested from the ledger.
     pub(super) fn hold(&self) -> &Hold {
         &self.call.hold
     }
@@ -129,7 +129,7 @@ impl<T: Bill> Guard<T> {
         })
     }
 
-    /// Whether the answer has ended.
+    /// Returns whether the answer has ended.
     fn is_finished(&self) -> bool {
         self.call
             .meter
@@ -142,7 +142,7 @@ impl<T: Bill> Guard<T> {
         self.end()
     }
 
-    /// Whether the answering vendor's stream is read to its end without the client.
+    /// Returns whether the answering vendor's stream is read to its end without the client.
     fn outlives_client(&self) -> bool {
         self.call.meter.look(|reading| reading.outlives_client)
     }
@@ -172,7 +172,7 @@ impl<T: Bill> Guard<T> {
     }
 }
 
-/// State of a call whose client leaves.
+/// The state of a call whose client has left.
 enum Left {
     Ended,
     UsageDue,
@@ -195,7 +195,7 @@ where
     A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
-    /// `None` only after the drop.
+    /// `None` only once the guard is dropped.
     inner: Option<A>,
     /// `None` after the drop, or if the hold ended before.
     held: Option<Held<T>>,
@@ -205,7 +205,7 @@ where
     polling: bool,
 }
 
-/// A hold that ends with the answer.
+/// A hold that ends when the answer ends.
 #[derive(Debug)]
 struct Held<T: Bill> {
     guard: Guard<T>,
@@ -217,7 +217,7 @@ struct Held<T: Bill> {
 
 impl<T: Bill> Held<T> {
     fn end(&mut self) -> Option<MicroRub> {
-        // The end of a hold replaces an adjustment that is still under way.
+        // Ending the hold replaces an adjustment that is still under way.
         self.adjuster = None;
         self.guard.end()
     }
@@ -257,7 +257,7 @@ where
         }
     }
 
-    /// Whether the call continues to its end when its client leaves.
+    /// Returns whether the call continues to its end when its client leaves.
     pub(super) fn finish_without_client(mut self, finish: bool) -> Self {
         if let Some(held) = &mut self.held {
             held.finish_without_client = finish;
@@ -307,7 +307,7 @@ where
             return Poll::Ready(Some(Err(Error::Draining)));
         }
         this.polling = true;
-        // Inspected in place, because a frame is large.
+        // Inspected in place, because moving a frame is expensive.
         let polled = Pin::new(&mut *inner).poll_frame(cx);
         this.polling = false;
         if let Some(held) = &mut this.held
@@ -340,7 +340,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match (self.tells_cost, &self.inner) {
             (None, Some(inner)) => inner.size_hint(),
-            // The comment adds to the length.
+            // The comment with the cost adds to the length.
             _ => SizeHint::default(),
         }
     }
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cost_precedes_the_last_event_and_nothing_follows_it() {
+    async fn cost_comment_precedes_the_last_event() {
         for (format, frames, before, last) in finished() {
             for (tells_cost, told) in [(true, TOLD), (false, "")] {
                 let (out, ends) = answer(format, tells_cost, frames.clone(), usize::MAX).await;

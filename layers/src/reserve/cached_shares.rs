@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use crate::{key::KeyId, price::Class, session::SessionId, usage::Usage};
 
-/// Number of entries. Conversations with the same index share an entry.
+/// The number of entries. Conversations with the same index share an entry.
 const PLACES: usize = 4096;
-/// Minimum lifetime of vendors' caches.
+/// The shortest lifetime of vendors' caches.
 const LIFETIME: Duration = Duration::from_secs(5 * 60);
 
 /// The cached share of each conversation's last call. Contains no text.
@@ -31,7 +31,7 @@ struct Last {
     conversation: Conversation,
     /// Tokens read from the cache, or written to it.
     cached: u64,
-    /// All input tokens.
+    /// The number of all input tokens.
     input: u64,
     at: Instant,
 }

@@ -9,10 +9,10 @@ use std::hash::{BuildHasher, RandomState};
 
 use quick_cache::sync::Cache;
 
-/// Maximum number of pairs of a vendor and a model. A pair that is forgotten must prove itself again.
+/// The maximum number of pairs of a vendor and a model. A pair that is forgotten must prove itself again.
 const PAIRS_MAX: usize = 4096;
 
-/// The vendors' record, by model.
+/// The record of how reliable first counts are, by vendor and model.
 #[derive(Debug)]
 pub(super) struct EarlyCounts {
     right: Cache<u64, bool>,
@@ -29,7 +29,7 @@ impl Default for EarlyCounts {
 }
 
 impl EarlyCounts {
-    /// Whether a first count can be relied on.
+    /// Returns whether a first count can be relied on.
     pub(super) fn are_final(&self, vendor: &str, model: &str) -> bool {
         self.right.get(&self.pair(vendor, model)) == Some(true)
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_counts_are_believed_once_proved_and_never_after_a_wrong_one() {
+    fn first_usage_counts_are_trusted_once_proved_and_never_after_a_wrong_one() {
         let counts = EarlyCounts::default();
         let believed = || counts.are_final("v", "m");
         assert!(!believed());

@@ -1,4 +1,5 @@
-//! Reserves the maximum cost of a call before it is made, and charges its actual cost, whatever happens in between.
+//! Reserves the maximum cost of a call before it is made, and charges its actual cost afterwards, even if the call
+//! fails or is dropped.
 //!
 //! The layer is generic over what is sold: a [`Tariff`] computes what a request can cost, and its [`Bill`] what it did
 //! cost. [`tokens::ByTokens`] is the tariff of model calls; the one below charges a fee for each page. [`Bill::charge`]
@@ -181,7 +182,7 @@ pub trait Tariff<B>: Send + Sync + 'static {
     /// Data kept from the request to compute its charge.
     type Bill: Bill;
 
-    /// The hold that the request needs.
+    /// Returns the hold that the request needs.
     ///
     /// # Errors
     /// If the request cannot be sold.
@@ -192,17 +193,17 @@ pub trait Tariff<B>: Send + Sync + 'static {
     fn granted(&self, req: &mut Request<B>, bill: &mut Self::Bill, held: MicroRub);
 }
 
-/// A request to hold money.
+/// The request for a hold.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Quote<T> {
-    /// Account that pays.
+    /// The account that pays.
     pub account: AccountId,
-    /// Key that the call is made with.
+    /// The key with which the call is made.
     pub key: KeyId,
-    /// Maximum cost of the request.
+    /// The highest possible cost of the request.
     pub want: MicroRub,
-    /// Smallest hold that is enough for the request.
+    /// The smallest hold that is enough for the request.
     pub least: MicroRub,
     /// Meter that the layers below write the usage into.
     pub meter: Meter,
@@ -213,7 +214,7 @@ pub struct Quote<T> {
     pub tells_cost: bool,
     /// Whether there is output, so that the caller can lower its maximum if the hold does not fit.
     pub has_output: bool,
-    /// Data kept to compute the charge.
+    /// The data from which the charge is computed later.
     pub bill: T,
 }
 

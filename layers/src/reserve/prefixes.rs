@@ -19,7 +19,7 @@ use crate::{
     key::KeyId,
 };
 
-/// Default number of remembered conversations: about 3 MB.
+/// The default number of remembered conversations, which need about 3 MB.
 pub(super) const PREFIXES_MAX: usize = 32_768;
 
 /// A mark for the vendor's cache. Clients move marks from turn to turn; they are not part of the input.
@@ -27,7 +27,7 @@ const MARK: &[u8] = b"\"cache_control\"";
 /// A longer value of [`MARK`] is hashed: it is none, or not as clients write it.
 const MARK_BYTES_MAX: usize = 96;
 
-/// The counted conversations of all keys.
+/// The conversations of all keys that vendors have counted.
 pub(super) struct Prefixes {
     counts: Cache<u64, Counted>,
     /// Random for each process, like `shared_seed`: nobody can choose two conversations with the same hash.
@@ -39,13 +39,13 @@ pub(super) struct Prefixes {
 /// A conversation that a vendor counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
-    /// Bytes that were hashed.
+    /// The number of bytes that were hashed.
     bytes: u64,
-    /// Input tokens, by the vendor's count.
+    /// The number of input tokens, by the vendor's count.
     tokens: u64,
 }
 
-/// The whole conversation of a call.
+/// The complete conversation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     hash: u64,
@@ -55,16 +55,16 @@ pub(super) struct Prefix {
 /// The beginning of a call's conversation that is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Input tokens, by the vendor's count.
+    /// The number of input tokens, by the vendor's count.
     pub(super) tokens: u64,
-    /// Bytes of text that the count may not include: those after the known turns, and marks for the cache.
+    /// The bytes of text that the count may not include: those after the known turns, and marks for the cache.
     pub(super) text_bytes: u64,
-    /// Turns after the known ones.
+    /// The turns after the known ones.
     pub(super) turns: u64,
 }
 
 impl Prefixes {
-    /// Remembers at most `count` conversations; `None` for 0.
+    /// Remembers at most `count` conversations; returns `None` for 0.
     pub(super) fn new(count: usize) -> Option<Self> {
         (count > 0).then(|| Self {
             counts: Cache::new(count),
@@ -160,10 +160,10 @@ struct Hashing<'a> {
     mark_bytes: u64,
 }
 
-/// The state after a turn.
+/// Returns the hash state after a turn.
 struct TurnEnd {
     prefix: Prefix,
-    /// Bytes of marks so far, which were not hashed.
+    /// The bytes of marks so far, which were not hashed.
     mark_bytes: u64,
 }
 
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn conversation_that_continues_is_known_whatever_marks_it_has() {
+    fn continued_conversation_is_recognised_despite_new_cache_marks() {
         let first = [turn("user", "Hello", true)];
         let next = [
             turn("user", "Hello", false),
@@ -291,14 +291,14 @@ mod tests {
             turns: 2,
         };
         assert_eq!(known, Some(longer));
-        // The longest known beginning counts.
+        // The longest known beginning of the conversation counts.
         prefixes.remember(prefix, 5_100);
         let (_, known) = read(&prefixes, "k", &body(&next));
         assert_eq!(known.map(|known| known.tokens), Some(5_100));
     }
 
     #[test]
-    fn other_keys_models_fields_and_turns_are_not_known() {
+    fn prefix_of_another_key_model_field_or_turn_is_not_recognised() {
         let turns = [turn("user", "Hello", false), turn("user", "Why?", false)];
         let prefixes = Prefixes::new(10).unwrap();
         let (prefix, _) = read(&prefixes, "k", &body(&turns[..1]));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_look_like_a_mark_are_counted_or_hashed() {
+    fn bytes_that_resemble_a_cache_mark_still_change_the_hash() {
         let arguments = |value: &Value| {
             json!({ "role": "assistant", "content": [
                 { "type": "tool_use", "id": "t", "name": "f", "input": { "a": 1, "cache_control": value } },
@@ -343,7 +343,7 @@ mod tests {
         let prefixes = Prefixes::new(10).unwrap();
         let short = body(&[arguments(&json!({ "type": "x" }))]);
         prefixes.remember(read(&prefixes, "k", &short).0, 5_000);
-        // value, whether it is known
+        // Columns: value, whether its beginning is known.
         for (value, is_known) in [
             (json!({ "type": "y" }), true),
             (json!({ "type": "y".repeat(50) }), true),

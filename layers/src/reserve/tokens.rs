@@ -47,7 +47,7 @@ const SEARCH_TOKENS: u64 = 15_000;
 
 /// Tokens held for an image of full size, by default.
 const IMAGE_TOKENS: u64 = 5_000;
-/// Tokens held for a document, by default.
+/// The number of tokens that are held for a document by default.
 const DOCUMENT_TOKENS: u64 = 50_000;
 
 /// Holds by the size of the input and the maximum output; charges by the usage.

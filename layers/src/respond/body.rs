@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plain_answer_that_fails_is_cut() {
+    async fn failed_plain_answer_is_cut_off() {
         assert!(broken(None).collect().await.is_err());
     }
 }

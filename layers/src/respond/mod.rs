@@ -105,19 +105,19 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Header that the messages SDK shows as the request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// The language of texts for callers.
+/// The language of the texts for callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Language {
-    /// Texts in Russian, the default.
+    /// The texts are in Russian, which is the default.
     #[default]
     Ru,
-    /// Texts in English.
+    /// The texts are in English.
     En,
 }
 
-/// Answers every error of the services below.
+/// Answers the request for every error of the services below.
 #[derive(Clone, Copy)]
 pub struct RespondLayer<P = UsualShape> {
     language: Language,
@@ -126,7 +126,7 @@ pub struct RespondLayer<P = UsualShape> {
 }
 
 impl RespondLayer {
-    /// Answers in `language` and in the [`UsualShape`].
+    /// Creates a layer that answers in `language` and in the [`UsualShape`].
     #[must_use]
     pub const fn new(language: Language) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl RespondLayer {
 }
 
 impl<P> RespondLayer<P> {
-    /// Answers in a shape of your own.
+    /// Answers in the error format `shape`.
     #[must_use]
     pub fn shaped_by<Q: Shape>(self, shape: Q) -> RespondLayer<Q> {
         RespondLayer {
@@ -166,7 +166,7 @@ impl<P> fmt::Debug for RespondLayer<P> {
 
 /// The form of an error's answer. A closure from [`Refused`] to the answer is a shape.
 ///
-/// The error and its cause were logged before.
+/// When the shape is called, the error and its cause are already logged.
 pub trait Shape: Clone + Send + Sync + 'static {
     /// The complete answer to a request that was refused.
     fn answer(&self, refused: &Refused<'_>) -> Response<Bytes>;
@@ -181,7 +181,7 @@ pub trait Shape: Clone + Send + Sync + 'static {
         headers.insert(REQUEST_ID, number);
     }
 
-    /// The last event of a stream that failed, with the blank lines around it.
+    /// Returns the last event of a stream that failed, with the blank lines around it.
     fn event(&self, refused: &Refused<'_>, format: Format) -> Bytes {
         refused.usual_event(format)
     }
@@ -231,7 +231,7 @@ pub struct Respond<S, P = UsualShape> {
     shape: P,
 }
 
-/// A clone has its own readiness.
+/// Each clone becomes ready on its own.
 impl<S: Clone, P: Clone> Clone for Respond<S, P> {
     fn clone(&self) -> Self {
         Self {
@@ -264,7 +264,7 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         if self.unready.is_none() {
-            // The refusal is returned by the call, which has a number.
+            // The error is kept for the next call, which has a number to report with it.
             self.unready = ready!(self.inner.poll_ready(cx))
                 .map_err(Error::from_below)
                 .err();
@@ -302,7 +302,7 @@ pin_project! {
     pub struct ResponseFuture<F, P = UsualShape> {
         #[pin]
         inner: Inner<F>,
-        // Data for a refusal; taken when the answer is ready.
+        // Kept in case of a refusal; taken when the answer is ready.
         answering: Option<Answering<P>>,
     }
 }
@@ -311,7 +311,7 @@ pin_project! {
     #[project = Projected]
     enum Inner<F> {
         Called { #[pin] call: F },
-        // There until it is answered.
+        // `Some` until the refusal is answered.
         Refused { error: Option<Error> },
     }
 }
@@ -430,7 +430,7 @@ mod tests {
         )
     }
 
-    /// Never ready, and must not be called.
+    /// A service that is never ready and must not be called.
     #[derive(Clone)]
     struct Full;
 
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusals_name_the_ceiling_or_the_limit() {
+    async fn refusal_names_the_ceiling_or_limit_that_was_reached() {
         let day = || Error::CeilingUsedUp(Ceiling::of_day(20_512));
         let month = || Error::DoesNotFit {
             needs: MicroRub::rubles(3),

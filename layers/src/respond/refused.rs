@@ -34,7 +34,7 @@ pub struct Refused<'a> {
 }
 
 impl<'a> Refused<'a> {
-    /// The answer to `error`, in `language`.
+    /// Returns the answer to `error`, in `language`.
     #[must_use]
     pub fn new(error: &'a Error, number: RequestNumber, language: Language) -> Self {
         Self {
@@ -46,20 +46,20 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// The same in the middle of a stream of the responses format.
+    /// Returns the same in the middle of a stream of the responses format.
     #[must_use]
     pub const fn within(mut self, progress: Option<&'a StreamProgress>) -> Self {
         self.progress = progress;
         self
     }
 
-    /// The error. Its [`std::fmt::Display`] and its source are for the log, not for callers.
+    /// Returns the error. Its [`std::fmt::Display`] and its source are for the log, not for callers.
     #[must_use]
     pub const fn error(&self) -> &'a Error {
         self.error
     }
 
-    /// The status of the usual answer.
+    /// The status of the answer.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.class.status
@@ -71,13 +71,13 @@ impl<'a> Refused<'a> {
         self.class.kind
     }
 
-    /// A stable word for programs, or empty: `error.code` of the usual body.
+    /// Returns a stable word for programs, or empty: `error.code` of the usual body.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.class.code
     }
 
-    /// How urgent the refusal is for an operator.
+    /// Returns the urgency of the refusal for an operator.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self.error {
@@ -89,37 +89,37 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// Progress of the stream that the refusal ends.
+    /// The progress of the stream that the refusal ends.
     pub(super) const fn progress(&self) -> Option<&'a StreamProgress> {
         self.progress
     }
 
-    /// The request's number; [`super::Shape::stamp`] puts it into the headers of every answer.
+    /// Returns the request's number; [`super::Shape::stamp`] puts it into the headers of every answer.
     #[must_use]
     pub const fn number(&self) -> RequestNumber {
         self.number
     }
 
-    /// Language of the answer.
+    /// The language of the answer.
     #[must_use]
     pub const fn language(&self) -> Language {
         self.language
     }
 
-    /// The text for people, in their language, without the cause and without the number.
+    /// Returns the text for people, in their language, without the cause and without the number.
     #[must_use]
     pub fn text(&self) -> String {
         text::caller(self.error, self.language)
     }
 
-    /// The text followed by the request's number in parentheses: `error.message` of the usual body.
+    /// Returns the text followed by the request's number in parentheses: `error.message` of the usual body.
     #[must_use]
     pub fn message(&self) -> String {
         format!("{} ({})", self.text(), self.number)
     }
 
-    /// How long to wait before a retry, in whole seconds from 1 to 60; `None` if the client decides, or if a retry is
-    /// useless.
+    /// Returns how long to wait before a retry, in whole seconds from 1 to 60; `None` if the client decides, or if a
+    /// retry is useless.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match retry(self.error) {
@@ -154,7 +154,7 @@ impl<'a> Refused<'a> {
         res
     }
 
-    /// The usual last event, or events, of a stream that failed; no `[DONE]` and no `message_stop` follows.
+    /// Returns the usual last event, or events, of a stream that failed; no `[DONE]` and no `message_stop` follows.
     #[must_use]
     pub fn usual_event(&self, format: Format) -> Bytes {
         let object = self.object();
@@ -178,24 +178,24 @@ impl<'a> Refused<'a> {
             ..
         } = self.error
         {
-            // Makes the messages SDK send the whole conversation again.
+            // This header makes the messages SDK send the whole conversation again.
             object["details"] =
                 json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
         }
         if let Error::VendorRefused { text, .. } = self.error {
-            // For clients that recognise a refusal by its complete text.
+            // Some clients recognise a refusal by its complete text.
             object["vendor"] = json!({ "message": text });
         }
         object
     }
 }
 
-/// How urgent a refusal is for an operator.
+/// The urgency of a refusal for an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The caller can correct it.
+    /// The caller can correct the request.
     Info,
-    /// A fault that may pass by itself.
+    /// A fault that may disappear by itself.
     Warn,
     /// The fault persists until the operator acts.
     Error,
@@ -208,7 +208,7 @@ struct Class {
     code: &'static str,
 }
 
-/// The complete status table.
+/// Returns the complete status table.
 fn class(error: &Error) -> Class {
     use StatusCode as S;
     const INVALID: &str = "invalid_request_error";
@@ -291,9 +291,9 @@ fn class(error: &Error) -> Class {
 }
 
 enum Retry {
-    /// Sends `retry-after`.
+    /// A retry may help: the answer has `retry-after`.
     After(Duration),
-    /// Sends `x-should-retry: false`.
+    /// A retry is useless: the answer has `x-should-retry: false`.
     Never,
     /// Sends neither: the client applies its own rule for the status.
     AsTheyLike,
@@ -306,7 +306,7 @@ fn retry(error: &Error) -> Retry {
         | Error::IdempotencyKeyInUse { retry_after }
         | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
         Error::ModelUnknown { .. } | Error::AnswerTooLong(_) => Retry::Never,
-        // Running calls may return money.
+        // Running calls may end and return money.
         Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
         Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
         Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),

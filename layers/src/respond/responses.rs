@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn r87_a_stream_ends_in_the_words_of_sdks_and_of_coding_tools() {
+    fn r87_failed_stream_ends_with_events_that_sdks_and_coding_tools_read() {
         let progress = StreamProgress::default();
         progress.created(Created {
             id: "resp_v".into(),

@@ -31,7 +31,7 @@ enum OtherWay {
 impl OtherWay {
     fn new(held: MicroRub, ceiling: Option<&Ceiling>) -> Self {
         match ceiling {
-            // If no call runs, waiting does not help.
+            // Waiting helps only if a call is running that may return money.
             _ if held > MicroRub::ZERO => Self::Wait,
             Some(ceiling) if ceiling.resets_on().is_some() => Self::Renewal,
             Some(_) => Self::HigherCeiling,
@@ -59,7 +59,7 @@ fn rubles(amount: MicroRub, language: Language) -> String {
     format!("{shown}{point}{fraction}{unit}")
 }
 
-/// Whether the problem is in a header, not in a field of the body.
+/// Returns whether the problem is in a header, not in a field of the body.
 fn is_header(field: &str, problem: &Problem) -> bool {
     matches!(
         problem,
@@ -82,7 +82,7 @@ pub(super) fn whole_seconds(wait: Duration) -> u64 {
     u64::try_from(seconds).unwrap_or(u64::MAX)
 }
 
-/// A client's text for use in ours: short, and without control characters.
+/// Returns a client's text for use in ours: short, and without control characters.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(80).collect();
     if shown.len() < text.len() {

@@ -10,13 +10,13 @@ const NULL: &str = "null";
 /// Tracks arguments until they contain more than blanks or `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lead {
-    /// Number of letters of `null` received.
+    /// The number of letters of `null` that have been received.
     letters: usize,
     begun: bool,
 }
 
 impl Lead {
-    /// Whether the arguments have begun: they contain more than blanks or `null`.
+    /// Returns whether the arguments have begun: they contain more than blanks or `null`.
     pub(super) const fn begun(self) -> bool {
         self.begun
     }
@@ -49,7 +49,7 @@ impl Lead {
         }
     }
 
-    /// Whether there are no arguments: only blanks, or `null`.
+    /// Returns whether there are no arguments: only blanks, or `null`.
     pub(super) const fn is_none(self) -> bool {
         !self.begun && matches!(self.letters, 0 | 4)
     }
@@ -114,12 +114,12 @@ mod tests {
             (&[" nu", "ll\\t"], "{}"),
             (&["n", "u", "l", "l"], "{}"),
             (&["\\u006eu", "l\\u006c"], "{}"),
-            // A placeholder for an object.
+            // This `null` is a placeholder for the object that follows.
             (&["null", " {\\\"a\\\":", "1}"], "{\\\"a\\\":1}"),
             (&["nul", "l{}"], "{}"),
             (&["{\\\"a\\\":[1,", "null", "]}"], "{\\\"a\\\":[1,null]}"),
             (&["[", "null", "]"], "[null]"),
-            // Truncated, or another word: the pieces are forwarded unchanged.
+            // The pieces are a cut `null`, or another word: they are forwarded unchanged.
             (&["nu"], "nu"),
             (&["nu", "m"], "num"),
             (&["nu", " ll"], "nu ll"),

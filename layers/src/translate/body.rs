@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_cannot_be_translated_ends_by_the_vendors_fault() {
+    async fn untranslatable_stream_counts_as_the_vendors_failure() {
         let (finish, done) = (
             "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
             "data: [DONE]\n\n",

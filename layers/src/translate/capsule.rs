@@ -34,8 +34,8 @@ pub(super) fn open(sealed: &str, vendor: &str) -> Option<String> {
     String::from_utf8(decode(json)?).ok()
 }
 
-/// Whether every JSON reader takes the object for one of these types. Callers can forge capsules, and readers differ on
-/// a field that occurs twice or in another case: some take the first, some the last.
+/// Returns whether every JSON reader takes the object for one of these types. Callers can forge capsules, and readers
+/// differ on a field that occurs twice or in another case: some take the first, some the last.
 pub(super) fn is_of(json: &str, kinds: &[&str]) -> bool {
     let kind = serde_json::from_str::<Kind>(json);
     kind.is_ok_and(|Kind(kind)| kinds.contains(&&*kind))
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capsule_opens_only_for_its_vendor() {
+    fn reasoning_capsule_opens_only_for_its_vendor() {
         let json = r#"[{"type":"thinking","thinking":"ж","signature":"a+/="}]"#;
         let sealed = seal("anthropic", json);
         assert!(sealed.starts_with("tg1.YW50aHJvcGlj."), "{sealed}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_readers_can_understand_differently_has_no_type() {
+    fn ambiguous_object_has_no_type() {
         for json in [
             r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"x"}"#,
             r#" {"summary":[{"type":"summary_text","text":"t"}],"type" : "reasoning"}"#,
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sealed_capsule_opens_to_the_same_json(vendor in ".{0,12}", json in ".{0,40}") {
+        fn reasoning_capsule_round_trips(vendor in ".{0,12}", json in ".{0,40}") {
             let sealed = seal(&vendor, &json);
             prop_assert!(sealed.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)));
             prop_assert_eq!(open(&sealed, &vendor), Some(json));

@@ -25,7 +25,7 @@ pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)>
     Some((place(body, messages), left.into()))
 }
 
-/// The message without capsules; `None` if nothing else is in it, since vendors reject an empty message.
+/// Returns the message without capsules; `None` if nothing else is in it, since vendors reject an empty message.
 fn message(message: &str) -> Option<Cow<'_, str>> {
     let blocks = |content| serde_json::from_str::<Vec<&RawValue>>(content).ok();
     let content = members(message, &["content"]).ok().and_then(|[it]| it);
@@ -61,7 +61,7 @@ fn is_capsule(block: &str) -> bool {
     text.is_some_and(|text| text.starts_with(capsule::PREFIX))
 }
 
-/// Byte range of a part within its text.
+/// Returns the byte range of a part within its text.
 fn place(text: &str, part: &str) -> Range<usize> {
     let start = part.as_ptr() as usize - text.as_ptr() as usize;
     start..start + part.len()
@@ -102,7 +102,7 @@ mod tests {
                 ),
                 format!("[{user},{}]", assistant(&format!("{signed},{call}"))),
             ),
-            // A message of capsules alone is removed.
+            // A message that has only capsules is removed.
             (
                 format!(
                     "[{user},{},{user}]",

@@ -17,9 +17,9 @@ use super::{
     wire::{Fields, compact},
 };
 
-/// Largest state of one capsule, in bytes before encoding. Of a larger state only the field's name is kept.
+/// The largest state of one capsule, in bytes before encoding. Of a larger state only the field's name is kept.
 const STATE_BYTES_MAX: usize = 256 << 10;
-/// Type of the object in a capsule.
+/// The type of the object in a capsule.
 const KIND: &str = "chat_state";
 
 /// The field of a message that holds the text of its reasoning.
@@ -29,11 +29,11 @@ pub(super) enum Field {
     /// The name that most vendors use; also used for thinking without a capsule.
     #[default]
     ReasoningContent,
-    /// The name that some vendors use.
+    /// The name that some vendors use for the reasoning.
     Reasoning,
 }
 
-/// State of an answer that is not in a capsule yet.
+/// The state of an answer that is not in a capsule yet.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     field: Option<Field>,
@@ -84,18 +84,19 @@ impl Kept {
         self.bytes <= STATE_BYTES_MAX
     }
 
-    /// Whether there is more than a visible text under the usual field name.
+    /// Returns whether there is more than a visible text under the usual field name.
     pub(super) fn is_more_than_text(&self) -> bool {
         self.needs_block() || self.field == Some(Field::Reasoning)
     }
 
-    /// Whether there is state that needs a block of its own.
+    /// Returns whether there is state that needs a block of its own.
     pub(super) fn needs_block(&self) -> bool {
         let some = !self.hidden.is_empty() || !self.signed.is_empty() || self.keeps_details();
         some && self.fits()
     }
 
-    /// Whether the details are needed. Unsigned details only repeat the text of the message's field, if it has one.
+    /// Returns whether the details are needed. Unsigned details only repeat the text of the message's field, if it has
+    /// one.
     fn keeps_details(&self) -> bool {
         let proves = |detail: &Map<String, Json>| {
             ["signature", "data"].iter().any(|name| {
@@ -183,7 +184,7 @@ fn merge(details: &mut Vec<Map<String, Json>>, piece: Map<String, Json>) {
 #[derive(Debug, Default)]
 pub(super) struct Returned<'a> {
     reasoning: Reasoning<'a>,
-    /// Signatures of calls, by call id.
+    /// The signatures of tool calls, by the calls' ids.
     signed: HashMap<String, Box<RawValue>>,
 }
 
@@ -191,11 +192,11 @@ pub(super) struct Returned<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Reasoning<'a> {
     texts: [Vec<Literal<'a>>; 2],
-    /// Elements of `reasoning_details`.
+    /// The elements of `reasoning_details`.
     pub(super) details: Vec<Box<RawValue>>,
 }
 
-/// Content of a capsule.
+/// The content of a capsule.
 #[derive(Deserialize)]
 struct State<'a> {
     field: Option<Field>,
@@ -260,7 +261,7 @@ impl<'a> Reasoning<'a> {
         self.details.append(&mut more.details);
     }
 
-    /// Value of a field with the reasoning's text; `None` if the message has no such field.
+    /// The value of a field with the reasoning's text; `None` if the message has no such field.
     pub(super) fn text(&self, field: Field) -> Option<Literal<'a>> {
         let pieces: Vec<&str> = self.texts[field as usize]
             .iter()
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn state_returns_under_its_vendors_names_and_only_to_it() {
+    fn reasoning_state_returns_only_to_its_vendor_under_its_field_names() {
         let signature = json!({"google": {"thought_signature": "a+/="}});
         let mut kept = Kept::default();
         kept.fields(Some(Field::Reasoning), None);

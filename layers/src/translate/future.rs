@@ -29,7 +29,7 @@ pin_project! {
 }
 
 impl<F, A> ResponseFuture<F, A> {
-    /// A call whose caller and vendor use the same format.
+    /// Creates a call whose caller and vendor use the same format.
     pub(super) const fn same(call: F) -> Self {
         Self {
             inner: Inner::Same { call },

@@ -27,7 +27,7 @@ impl Origin {
         }
     }
 
-    /// The caller's name of a tool; both are as written between quotes.
+    /// Returns the caller's name of a tool; both are as written between quotes.
     pub(super) fn name<'n>(&'n self, name: &'n str) -> &'n str {
         self.names.get(name).map_or(name, String::as_str)
     }

@@ -43,7 +43,7 @@ impl Pair {
         }
     }
 
-    /// The request for the vendor.
+    /// Translates the request for the vendor.
     pub(super) fn request(
         self,
         body: &Bytes,
@@ -61,7 +61,7 @@ impl Pair {
     }
 }
 
-/// Context for translating the answer.
+/// Returns the context for translating the answer.
 #[derive(Clone, Debug)]
 pub(super) enum Answering {
     ChatToMessages(AnswerCx),
@@ -109,7 +109,7 @@ impl Answering {
         }))
     }
 
-    /// The caller's format.
+    /// Returns the format of the caller.
     pub(super) const fn caller(&self) -> Format {
         match self {
             Self::ChatToMessages(_) | Self::ChatToResponses(..) => Format::Chat,
@@ -118,7 +118,7 @@ impl Answering {
         }
     }
 
-    /// The answer for the caller.
+    /// Translates the answer for the caller.
     pub(super) fn whole(self, body: &Bytes) -> Result<Bytes, Error> {
         match self {
             Self::ChatToMessages(cx) => chat::answer(body, &cx),
@@ -160,7 +160,7 @@ impl Answering {
     }
 }
 
-/// Translates the vendor's events to the caller's.
+/// Translates the vendor's events to those of the caller's format.
 #[derive(Debug)]
 pub(super) enum Translator {
     ChatToMessages(chat::Events),

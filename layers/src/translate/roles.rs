@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::{call::Format, json::members, model::SystemRole};
 
-/// Edits of the roles that must be renamed.
+/// Returns the edits that rename roles for the vendor.
 pub(super) fn renamed(
     format: Format,
     body: &[u8],
@@ -20,7 +20,7 @@ pub(super) fn renamed(
     let list = match format {
         Format::Chat => "messages",
         Format::Responses => "input",
-        // Instructions have a field of their own.
+        // Instructions are in a field of their own, not in a turn.
         Format::Messages => return Vec::new(),
     };
     if memmem::find(body, other.as_bytes()).is_none() {

@@ -12,10 +12,10 @@ use crate::{
     model::{ModelKind, OutputField, Route},
 };
 
-/// Smallest body that is not copied. A smaller one is cheaper to copy than to send in segments.
+/// The smallest body that is not copied. A smaller one is cheaper to copy than to send in segments.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// The body for a vendor of the client's own format. A large body shares the client's memory.
+/// Returns the body for a vendor of the client's own format. A large body shares the client's memory.
 #[must_use]
 pub fn body(priced: &Priced, route: &Route) -> Segments {
     let call = &*priced.call;
@@ -85,15 +85,15 @@ fn usage_wish(call: &Call) -> Option<Edit<'static>> {
 fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
-    // An integer has only one spelling.
+    // The bytes can be compared, because an integer has only one spelling.
     let differs = |value: &Range<usize>| {
         let written = std::str::from_utf8(&call.body[value.clone()]).ok();
         written.and_then(|written| written.parse::<u64>().ok()) != Some(tokens)
     };
     let field = match call.format {
-        // Embeddings have no output limit.
+        // Embeddings have no output to limit.
         _ if call.kind == ModelKind::Embedding => return,
-        // The request is only counted.
+        // The request is only counted, so it needs no limit.
         Format::Messages if spans.max_tokens.is_none() => return,
         Format::Messages => OutputField::MaxTokens,
         Format::Responses => return output_ceiling(call, tokens, edits),
@@ -144,7 +144,7 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     }
 }
 
-/// The same for the responses format, which has one name for the limit.
+/// Writes the limit of output into a request of the responses format, which has one name for it.
 fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
     let start = call.spans.start;
     match &call.spans.max_tokens {
@@ -184,8 +184,8 @@ fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut 
     edits.extend(spans.cut.iter().map(|cut| (cut.clone(), "".into())));
 }
 
-/// Offset of the quote that begins the name of the member whose value begins at `value`. The names read here contain no
-/// quotes.
+/// The offset of the quote that begins the name of the member whose value begins at `value`. The names read here
+/// contain no quotes.
 fn name_before(body: &[u8], value: usize) -> usize {
     let end = memchr::memrchr(b'"', &body[..value]).unwrap_or(0);
     memchr::memrchr(b'"', &body[..end]).unwrap_or(end)
@@ -204,7 +204,7 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     }
 }
 
-/// The edited body in a new buffer.
+/// Returns the edited body in a new buffer.
 fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     let grown: usize = edits.iter().map(|(_, text)| text.len()).sum();
     let gone: usize = edits.iter().map(|(span, _)| span.len()).sum();
@@ -219,7 +219,7 @@ fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     spliced.into()
 }
 
-/// The edited body in segments: only the replacements are in new memory.
+/// Returns the edited body in segments: only the replacements are in new memory.
 fn shared(body: &Bytes, edits: &[Edit<'_>]) -> Segments {
     let mut spliced = Segments::default();
     let mut at = 0;
@@ -241,7 +241,7 @@ mod tests {
     #[cfg(feature = "parse")]
     use crate::model::Dialect;
 
-    /// A call of the model `m` with a text of this length.
+    /// Returns a call of the model `m` with a text of this length.
     fn call(text_bytes: usize) -> Call {
         let text = "x".repeat(text_bytes);
         Call {
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(body.iter().count(), 1);
     }
 
-    /// The body sent to a vendor of the caller's own format.
+    /// Returns the body sent to a vendor of the caller's own format.
     #[cfg(feature = "parse")]
     fn sent(operation: crate::call::Operation, body: &'static str, dialect: Dialect) -> Bytes {
         use std::sync::Arc;
@@ -361,7 +361,7 @@ mod tests {
     proptest! {
         /// Unchanged text, removed text and replacement, repeated; any of them may be empty, also at either end.
         #[test]
-        fn a_body_is_the_same_copied_and_shared(
+        fn body_has_the_same_bytes_copied_and_shared(
             parts in vec((".{0,9}", ".{0,9}", ".{0,9}"), 0..5),
             end in ".{0,9}",
         ) {

@@ -31,7 +31,7 @@ async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Erro
         meter: meter.clone(),
     };
     let vendor = move |req: Request<Outbound>| {
-        // As the meter would read it from the vendor's bytes.
+        // Usage as the meter would read it from the vendor's bytes.
         req.body().meter.update(|reading| {
             reading.dispatched = true;
             reading.usage = usage;
@@ -53,7 +53,7 @@ async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Erro
 }
 
 #[tokio::test]
-async fn too_many_tool_calls_are_charged_and_an_invalid_answer_if_it_was_counted() {
+async fn answer_with_too_many_tool_calls_is_charged() {
     let usage = Some(Usage {
         input: 9,
         output: 5,

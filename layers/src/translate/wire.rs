@@ -19,20 +19,20 @@ use crate::{
     path::Path,
 };
 
-/// Context for translating a request.
+/// The context for translating a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestCx<'a> {
-    /// The vendor's name of the model.
+    /// The name that the vendor gives the model.
     pub model: &'a str,
-    /// Limit of output tokens, per choice, for which the hold pays.
+    /// The limit of output tokens, per choice, for which the hold pays.
     pub output_tokens: u64,
     /// Features of the vendor's format that the model supports.
     pub dialect: &'a Dialect,
-    /// Settings for the vendor's cache.
+    /// The settings for the vendor's cache.
     pub cache: CacheCx<'a>,
 }
 
-/// Settings of a request for the vendor's cache.
+/// A request's settings for the vendor's cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CacheCx<'a> {
     /// Equal for all calls of one key in one session. `None`: the caller named no session.
@@ -42,7 +42,7 @@ pub struct CacheCx<'a> {
 }
 
 impl RequestCx<'_> {
-    /// The limit of output tokens, if `field` is the name that the vendor's chat requests use.
+    /// Returns the limit of output tokens, if `field` is the name that the vendor's chat requests use.
     pub(super) fn ceiling(&self, field: OutputField) -> Option<u64> {
         (self.dialect.output_field == field).then_some(self.output_tokens)
     }
@@ -94,23 +94,23 @@ impl StreamOptions {
     }
 }
 
-/// Context for translating an answer.
+/// The context for translating an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerCx {
-    /// Current time in Unix seconds.
+    /// The current time in Unix seconds.
     pub created: u64,
     /// Chat callers: whether a stream's usage was requested (`stream_options.include_usage`).
     pub usage_asked: bool,
-    /// Messages callers: whether thinking blocks are requested.
+    /// For messages callers: whether thinking blocks are requested.
     pub thinking_asked: bool,
 }
 
-/// A vendor's answer that violates its format: a 502.
+/// Returns a vendor's answer that violates its format: a 502.
 pub(super) fn broken(why: impl Into<BoxError>) -> Error {
     Error::VendorBroken(why.into())
 }
 
-/// An answer that exceeds a memory limit: a 502 that is charged.
+/// Returns an answer that exceeds a memory limit: a 502 that is charged.
 pub(super) fn too_much(why: String) -> Error {
     Error::AnswerTooLong(why.into())
 }
@@ -121,7 +121,7 @@ pub(super) fn write_json(out: &mut BytesMut, value: &impl Serialize) {
         .expect("writing to memory does not fail, and keys are strings");
 }
 
-/// A value's JSON without blanks between its tokens; the tokens stay as written.
+/// Returns a value's JSON without blanks between its tokens; the tokens stay as written.
 pub(super) fn compact(value: &RawValue) -> Cow<'_, str> {
     let json = value.get();
     // Blanks within strings only make this miss the fast path.
@@ -149,12 +149,12 @@ pub(super) struct Value<'a, 'p> {
 }
 
 impl<'a, 'p> Value<'a, 'p> {
-    /// A 400 that names this value.
+    /// Creates a 400 that names this value.
     pub(super) fn refuse(&self, problem: Problem) -> Error {
         self.path.refuse(problem)
     }
 
-    /// The decoded text.
+    /// Returns the decoded text.
     pub(super) fn string(&self) -> Result<Cow<'a, str>, Error> {
         match serde_json::from_str(self.raw.get()) {
             Ok(Text(text)) => Ok(text),
@@ -162,7 +162,7 @@ impl<'a, 'p> Value<'a, 'p> {
         }
     }
 
-    /// The value as a boolean.
+    /// Returns the value as a boolean.
     pub(super) fn flag(&self) -> Result<bool, Error> {
         match self.raw.get() {
             "true" => Ok(true),
@@ -171,7 +171,7 @@ impl<'a, 'p> Value<'a, 'p> {
         }
     }
 
-    /// The value as an unsigned integer.
+    /// Returns the value as an unsigned integer.
     pub(super) fn count(&self) -> Result<u64, Error> {
         self.raw
             .get()
@@ -179,12 +179,12 @@ impl<'a, 'p> Value<'a, 'p> {
             .map_err(|_| self.wrong_type("integer"))
     }
 
-    /// The value as a number of any kind.
+    /// Returns the value as a number of any kind.
     pub(super) fn number(&self) -> Result<f64, Error> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("number"))
     }
 
-    /// The object's fields.
+    /// Returns the fields of the object.
     pub(super) fn object(self) -> Result<Object<'a, 'p>, Error> {
         match serde_json::from_str(self.raw.get()) {
             Ok(fields) => Ok(Object {
@@ -195,12 +195,12 @@ impl<'a, 'p> Value<'a, 'p> {
         }
     }
 
-    /// The elements of the array, each an object.
+    /// Returns the elements of the array, each of which is an object.
     pub(super) fn objects(&self) -> Result<Vec<Fields<'a>>, Error> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("array of objects"))
     }
 
-    /// The elements of the array.
+    /// Returns the elements of the array.
     pub(super) fn array(&self) -> Result<Vec<&'a RawValue>, Error> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("array"))
     }
@@ -223,7 +223,7 @@ pub(super) struct Object<'a, 'p> {
 }
 
 impl<'a> Object<'a, '_> {
-    /// The value of a field; null counts as absent.
+    /// Returns the value of a field; null counts as absent.
     pub(super) fn get<'o>(&'o self, name: &'o str) -> Result<Option<Value<'a, 'o>>, Error> {
         let path = Path::Key(&self.path, name);
         let mut found = self.fields.0.iter().filter(|(key, _)| *key == name);
@@ -236,13 +236,13 @@ impl<'a> Object<'a, '_> {
             .map(|(_, raw)| Value { path, raw }))
     }
 
-    /// The value of a required field.
+    /// Returns the value of a required field.
     pub(super) fn need<'o>(&'o self, name: &'o str) -> Result<Value<'a, 'o>, Error> {
         self.get(name)?
             .ok_or_else(|| self.refuse(name, Problem::Missing))
     }
 
-    /// A 400 that names a field of this object.
+    /// Returns a 400 that names a field of this object.
     pub(super) fn refuse(&self, name: &str, problem: Problem) -> Error {
         Path::Key(&self.path, name).refuse(problem)
     }
@@ -287,7 +287,7 @@ pub(super) fn mended(json: &[u8]) -> Option<Bytes> {
     }
 }
 
-/// Offsets of the escapes of unpaired surrogates.
+/// Returns the offsets of the escapes of unpaired surrogates.
 fn lone_halves(json: &[u8]) -> Vec<usize> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(skipped) = json.get(at..).and_then(|rest| memchr(b'\\', rest)) {
@@ -304,7 +304,7 @@ fn lone_halves(json: &[u8]) -> Vec<usize> {
     found
 }
 
-/// The surrogate escaped at this offset.
+/// Returns the surrogate that is escaped at this offset.
 fn half(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..)?.strip_prefix(b"\\u")?.get(..4)?;
     let unit = u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;

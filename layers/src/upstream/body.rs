@@ -17,14 +17,14 @@ use crate::error::{BoxError, Error};
 /// The clock is read once per this many frames.
 const FRAMES_A_LOOK: u8 = 64;
 
-/// Timeouts of a body.
+/// The timeouts of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// Deadline for its first byte.
+    /// The deadline for the body's first byte.
     pub(super) first: Option<Instant>,
-    /// Maximum time between two frames.
+    /// The longest time between two frames.
     pub(super) idle: Duration,
-    /// Deadline for its end.
+    /// The deadline for the body's end.
     pub(super) deadline: Instant,
 }
 
@@ -66,17 +66,17 @@ impl Body for ResponseBody {
     }
 }
 
-/// A body from a connection.
+/// A body that arrives on a connection.
 #[derive(Debug)]
 pub(super) enum VendorBody {
     /// The task that reads the body drives its connection.
     Driven(DrivenBody),
-    /// A separate task drives the connection.
+    /// The connection is driven by a separate task.
     Shared(Incoming, Alarm),
 }
 
 impl VendorBody {
-    /// Timer of the task that reads the body.
+    /// The timer of the task that reads the body.
     fn alarm(&mut self) -> &mut Alarm {
         match self {
             Self::Driven(inner) => inner.alarm(),
@@ -114,13 +114,13 @@ impl Body for VendorBody {
     }
 }
 
-/// State of waiting for successive frames.
+/// The state of waiting for one frame after another.
 #[derive(Debug)]
 struct Wait {
     patience: Patience,
     /// Start of the wait for a frame. The clock is not read for frames that are ready.
     since: Option<Instant>,
-    /// Number of frames received, modulo 256.
+    /// The number of frames received, modulo 256.
     frames: u8,
 }
 
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A body whose bytes arrive after this many seconds each; 0: at once.
+    /// Returns a body whose bytes arrive after this many seconds each; 0: at once.
     fn body(
         waits: Vec<u64>,
         patience: Patience,

@@ -1,4 +1,4 @@
-//! Connection pools, one per [`Egress`].
+//! The connection pools, one per [`Egress`].
 
 use std::{
     collections::HashMap,
@@ -29,20 +29,20 @@ use crate::{
     model::{Egress, Protocol},
 };
 
-/// Maximum number of clients kept; one that is no longer configured is dropped long before.
+/// The maximum number of clients kept; one that is no longer configured is dropped long before.
 const CLIENTS_MAX: usize = 1024;
 /// HTTP/2 window of a stream, read ahead of its reader. An event of a model's stream has some hundred bytes.
 const HTTP2_STREAM_BYTES: u32 = 64 * 1024;
 /// HTTP/2 window of a connection: a few hundred streams may be stalled while the others continue.
 const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
-/// Interval of HTTP/2 pings while a call uses the connection.
+/// The interval of HTTP/2 pings while a call uses the connection.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends requests by one egress.
+/// A client that sends requests by one egress.
 #[derive(Clone)]
 pub(super) enum VendorClient {
-    /// One call at a time on a connection.
+    /// HTTP/1.1: one call at a time on a connection.
     Http1(Arc<Http1Client>),
     /// HTTP/2 is allowed: many calls on one connection.
     Shared(Arc<Client<Connector, RequestBody>>),

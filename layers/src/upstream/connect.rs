@@ -53,7 +53,7 @@ enum Way {
     Socks(HttpsConnector<SocksV5<HttpConnector>>),
 }
 
-/// No connection within the timeout.
+/// No connection was made within the timeout.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
 pub(super) struct TooSlow(Duration);
@@ -158,7 +158,7 @@ fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
     }))
 }
 
-/// Parses a proxy's address.
+/// Parses the address of a proxy.
 fn intercept(proxy: &Proxy) -> Option<Intercept> {
     let anywhere = Uri::from_static("https://vendor.example");
     Matcher::builder()
@@ -226,7 +226,7 @@ fn age_max() -> Duration {
     AGE_MAX + AGE_MAX * u32::try_from(chance).unwrap_or_default() / 2000
 }
 
-/// When a connection accepts no further call. Each answer from it has this as an extension.
+/// The time at which a connection accepts no further call. Each answer from it has this as an extension.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retires(pub(super) Instant);
 
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_a_proxy_is_parsed() {
+    fn proxy_address_is_parsed() {
         let of = |address: &str| intercept(&Proxy::new(address.to_owned())).unwrap();
         let http = of("http://Aladdin:open%40sesame@p:8080");
         assert_eq!(http.uri().to_string(), "http://p:8080/");

@@ -94,7 +94,7 @@ const TOLLGATE: HeaderValue =
 /// Version for callers who send none, like those of the chat format.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
-/// Maximum number of header lines sent to a vendor, with `host` and `content-length`.
+/// The maximum number of header lines sent to a vendor, with `host` and `content-length`.
 const HEADERS: usize = 9;
 
 /// The innermost service: `Request<Outbound>` → the vendor's answer, or an error that describes why there is none.
@@ -160,7 +160,7 @@ struct Sending {
     req: BoxRequest,
     meter: Meter,
     began: Instant,
-    /// Deadline for the head of the answer.
+    /// The deadline for the head of the answer.
     head: Instant,
     patience: Patience,
 }

@@ -14,10 +14,10 @@ use crate::{
     vendor_words::Words,
 };
 
-/// Maximum length of an error's text; a longer one is ignored.
+/// The maximum length of an error's text; a longer one is ignored.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Timeout for an error's text. If it is late, the status alone decides.
+/// The timeout for an error's text. If it is late, the status alone decides.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Converts an answer other than 200 to an error. Its text is awaited at most until `until`.
@@ -72,7 +72,7 @@ fn refused(status: StatusCode, words: &Words) -> Error {
     }
 }
 
-/// The vendor's words, or those of its status.
+/// Returns the vendor's words, or those of its status.
 fn text(status: StatusCode, words: &Words) -> String {
     match words.text() {
         "" => status.to_string(),
@@ -159,7 +159,7 @@ mod tests {
                 "max_tokens: 99 > 64",
             ),
             ("<html>", "400 Bad Request"),
-            // An empty text is replaced.
+            // An empty text is replaced by the status's name.
             (r#"{"error":{"message":""}}"#, "400 Bad Request"),
         ] {
             match classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes()) {
@@ -255,7 +255,7 @@ mod tests {
         assert!(matches!(error, Error::VendorKeyRefused { .. }), "{error:?}");
         for words in [
             "Invalid value: 'Incorrect API key provided: x'.",
-            // The name of the caller's field comes first.
+            // The text begins with the name of a field of the caller's, so it is not about the operator's account.
             "your credit balance is too low: Extra inputs are not permitted",
         ] {
             let body = serde_json::json!({ "error": { "message": words } }).to_string();

@@ -10,7 +10,7 @@ fn chat(usage: &Value) -> VendorUsage {
     chat_usage(&usage.to_string()).unwrap_or_else(|| panic!("{usage}"))
 }
 
-/// Applies one event after the other.
+/// Applies the events one after the other.
 fn messages(events: &[Value]) -> VendorUsage {
     let mut all = MessagesUsage::default();
     for event in events {
@@ -81,7 +81,7 @@ fn the_chat_format_has_every_class_inside_its_totals() {
             [70, 0, 10, 50],
             vec![(Class::CacheWrite12h, 20)],
         ),
-        // Without the total, and with a total above both.
+        // The total is missing, or is above both parts.
         (
             json!({ "cache_write_tokens_details": { "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 } }),
             Value::Null,
@@ -123,7 +123,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
             [5, 7, 10, 9],
             hour(20),
         ),
-        // The same total again, a higher one, null.
+        // The total comes again: the same, a higher one, null.
         (
             vec![
                 start(30, 10, 20),
@@ -158,7 +158,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
             [5, 7, 10, 9],
             hour(40),
         ),
-        // Searches are reported at the end.
+        // The vendor reports searches at the end.
         (
             vec![
                 start(0, 0, 0),
@@ -237,7 +237,7 @@ fn calls_of_an_unknown_tool_are_reported_as_unknown() {
 }
 
 #[test]
-fn other_names_of_a_vendor_are_counted_alike() {
+fn vendors_other_field_names_are_counted_equally() {
     for (tools, searches, unknown) in [
         (json!(null), 0, false),
         (
@@ -280,9 +280,9 @@ fn invalid_counts_of_classes_are_suspect() {
 }
 
 proptest! {
-    /// Each token of a total is in exactly one class, whatever the split: total − 5 minutes − 1 hour is never free.
+    /// Each token of a total is in exactly one class, with any split: total − 5 minutes − 1 hour is never free.
     #[test]
-    fn no_token_is_counted_twice_or_not_at_all(
+    fn every_token_is_counted_exactly_once(
         parts in prop::array::uniform4(0u64..1000), beyond in 0u64..100, prompt in 0u64..5000, completion in 0u64..500,
         details in prop::array::uniform8(0u64..1500),
     ) {
@@ -482,9 +482,10 @@ fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
     const REASONING: usize = 5;
     const TOP: usize = 6;
     const SEARCHES: usize = 7;
-    // prompt, completion, total; others; input, cached, written, output by each reading; suspect
+    // Columns: prompt, completion, total; other fields; input, cached, written and output tokens by each reading;
+    // whether the usage is suspect.
     for (counts, more, readings, suspect) in [
-        // The cache outside the prompt, with and without a total.
+        // The vendor counts the cache in addition to the prompt, with and without a total.
         (
             [479, 373, 14_164],
             &[(CACHED, 13_312)][..],
@@ -515,14 +516,15 @@ fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
             vec![[10, 300, 4012, 5], [0, 10, 0, 5]],
             true,
         ),
-        // The cache within the prompt, as the format defines it.
+        // The vendor counts the cache as a part of the prompt, as the format defines it.
         (
             [1000, 10, 1010],
             &[(CACHED, 400)],
             vec![[600, 400, 0, 10]],
             false,
         ),
-        // Reasoning outside the completion, in either field. The total shows it, or reasoning exceeds the completion.
+        // The vendor counts reasoning in addition to the completion, in either field. The total shows it, or reasoning
+        // exceeds the completion.
         (
             [18, 30, 363],
             &[(REASONING, 315)],
@@ -543,7 +545,7 @@ fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
             vec![[43, 0, 0, 10]],
             false,
         ),
-        // Both.
+        // The vendor counts both the cache and reasoning in addition.
         (
             [100, 10, 730],
             &[(CACHED, 500), (REASONING, 120)],

@@ -31,7 +31,7 @@ pub(super) struct ChatUsage {
 }
 
 impl ChatUsage {
-    /// The chat format's names of the counts.
+    /// The names of the counts in the chat format.
     pub(super) const CHAT: [&str; 11] = [
         "prompt_tokens",
         "completion_tokens",
@@ -46,7 +46,7 @@ impl ChatUsage {
         "num_search_queries",
     ];
 
-    /// The responses format's names of the same counts.
+    /// The names of the same counts in the responses format.
     pub(super) const RESPONSES: [&str; 11] = [
         "input_tokens",
         "output_tokens",
@@ -223,8 +223,8 @@ impl ChatUsage {
         }
     }
 
-    /// The usage by class in this reading, with each token counted once; and whether a part of the input exceeds the
-    /// input.
+    /// Returns the usage by class in this reading, with each token counted once; and whether a part of the input
+    /// exceeds the input.
     fn split(&self, beside: Beside) -> (Usage, bool) {
         let cached = self.cached_tokens.tokens.unwrap_or(0);
         let (written, [hour, half_day]) = self.written();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{MessagesUsage, chat_usage, embeddings_usage, responses_usage};
 use crate::price::{Class, Condition, Price, PriceList, Rate};
 
-/// Values by class.
+/// Values by rate class.
 type Numbers<T> = BTreeMap<String, T>;
 
 #[derive(Deserialize)]
@@ -17,7 +17,7 @@ type Numbers<T> = BTreeMap<String, T>;
 struct Published {
     /// Where the prices are published, and where they were read.
     source: String,
-    /// Whether the prices are invented.
+    /// Whether the prices are invented for the test.
     #[serde(default)]
     made: bool,
     #[serde(default, rename = "notes")]
@@ -43,7 +43,7 @@ struct Row {
     service_tier: Option<String>,
     /// The counts as a bookkeeper would read them.
     counts: Numbers<u64>,
-    /// The condition that applies.
+    /// The price condition that applies.
     #[serde(default)]
     rule: String,
     exchange_rate: String,
@@ -63,7 +63,7 @@ fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// A decimal number in billionths.
+/// Parses a decimal number to billionths.
 fn billionths(text: &str) -> i128 {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     assert!(fraction.len() <= 9, "{text}");
@@ -79,7 +79,7 @@ fn rate(row: &Row, usd: &str) -> i128 {
     (product + 999_999_999_999_999) / 1_000_000_000_000_000
 }
 
-/// Micro-rubles, rounded up once.
+/// Returns micro-rubles, rounded up once.
 fn reckoned(row: &Row, rates: &Numbers<String>) -> i128 {
     let mut sum = 0;
     for (class, count) in &row.counts {
@@ -133,7 +133,7 @@ fn said(row: &Row) -> super::VendorUsage {
         "responses" => responses_usage(last).unwrap().served_as(tier.as_deref()),
         "chat" => chat_usage(last).unwrap().served_as(tier.as_deref()),
         "embeddings" => embeddings_usage(last).unwrap(),
-        other => panic!("no such format: {other}"),
+        other => panic!("unknown format: {other}"),
     }
 }
 

@@ -63,7 +63,7 @@ impl Keys {
         self.secrets.get(&(account.to_string(), name.to_owned()))
     }
 
-    /// The key of this name: from an earlier run, or a new one. It is on the disk before it is returned.
+    /// Returns the key of this name: from an earlier run, or a new one. It is on the disk before it is returned.
     pub(super) fn secret(&mut self, account: &AccountId, name: &str) -> Result<SecretKey, Failure> {
         if let Some(secret) = self.known(account, name) {
             return Ok(secret.clone());

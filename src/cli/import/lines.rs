@@ -11,10 +11,10 @@ use crate::{
     text::similar::hint,
 };
 
-/// The payment's id if the file has none.
+/// The id of the payment if the file has none.
 const TOPUP_ID: &str = "import";
 
-/// The columns of a key's limits, named as the API's fields, with their readers.
+/// Returns the columns of a key's limits, named as the API's fields, with their readers.
 fn limits() -> impl Iterator<Item = (&'static str, ReadCell)> {
     let read: ReadCell = |text, _| checked(text, fields::ceiling);
     let ceilings = ceilings::fields().map(move |field| (field, read));
@@ -50,7 +50,7 @@ const COLUMNS: &[&str] = &[
     "key_prefix",
 ];
 
-/// One line, valid by itself.
+/// A line of the file, valid by itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) line: u64,
@@ -75,10 +75,10 @@ pub(super) struct Key {
     pub(super) limits: Map<String, Value>,
 }
 
-/// A line and what is wrong with it.
+/// A mistake, and the line that has it.
 pub(super) type Mistake = (u64, String);
 
-/// All lines, or every mistake in them.
+/// Parses all lines of the file, or returns all mistakes in them.
 pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     let records = csv::records(text).map_err(|(line, problem)| vec![(line, problem.to_owned())])?;
     let mut records = records.into_iter();
@@ -118,7 +118,7 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     }
 }
 
-/// The mistake in the header line.
+/// Returns the mistake in the header line.
 fn wrong_columns(head: &csv::Record) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     let known = || {
@@ -157,7 +157,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The row that the line describes. `None` if it has no valid account.
+    /// Returns the row that the line describes. `None` if it has no valid account.
     fn row(&mut self, line: u64, now_ms: u64) -> Option<Row> {
         let name = self.text("name", |cell| checked(cell, fields::line));
         let payment = self.payment();
@@ -276,7 +276,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Contents of earlier lines, with the line's number.
+/// The contents of earlier lines, with the line's number.
 #[derive(Debug, Default)]
 struct Before {
     names: HashMap<AccountId, String>,
@@ -323,7 +323,7 @@ impl Before {
     }
 }
 
-/// A cell that `read` accepts, as a JSON string.
+/// Returns a cell that `read` accepts, as a JSON string.
 fn checked<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
     let value = Value::from(text);
     read(&value).map(|_| value)
@@ -336,7 +336,7 @@ fn number<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<V
     read(&number).map(|_| number)
 }
 
-/// Words separated by spaces, each checked by `read`.
+/// Parses words that are separated by spaces, each with `read`.
 fn list<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
     let words = text
         .split_whitespace()
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_columns_are_checked_first() {
+    fn columns_of_an_import_are_checked_before_its_lines() {
         for (text, says) in [
             ("", "no line with the columns' names"),
             ("name\nx\n", "there is no column account"),

@@ -56,7 +56,7 @@ Examples:
   tollgate import customers.csv --dry-run
   tollgate import customers.csv --keys-out made.csv";
 
-/// The columns of the file, and examples.
+/// Returns the columns of the file, with examples.
 pub(super) fn help() -> String {
     let ceilings = CEILINGS.iter().map(|ceiling| {
         let (field, help) = (ceiling.field(), ceiling.import_help);
@@ -83,11 +83,11 @@ pub(super) struct ImportArgs {
     keys_out: Option<PathBuf>,
 }
 
-/// Largest file that is read, in bytes.
+/// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// At most this many mistakes are listed; the rest are counted.
 const MISTAKES_MAX: usize = 100;
-/// The step for a line.
+/// The step that a line requires.
 #[derive(Debug)]
 struct Step {
     row: Row,
@@ -98,7 +98,7 @@ struct Step {
 #[derive(Debug, PartialEq, Eq)]
 enum Todo {
     Nothing,
-    /// The key exists already.
+    /// The key already exists.
     There,
     /// The caller already has the secret; only its digest is sent.
     TakeOver,
@@ -106,7 +106,7 @@ enum Todo {
     Make,
 }
 
-/// When a payment was booked.
+/// The time at which a payment was booked.
 #[derive(Clone, Copy, Debug)]
 enum Paid {
     Now,
@@ -114,7 +114,7 @@ enum Paid {
     Before,
 }
 
-/// The steps done for an account.
+/// The steps that were done for an account.
 #[derive(Debug, Default)]
 struct Done {
     opened: bool,
@@ -312,7 +312,7 @@ async fn plan(
     })
 }
 
-/// The step for a key.
+/// Returns the step for a key.
 async fn todo(
     client: &Client,
     account: &AccountId,
@@ -365,7 +365,7 @@ async fn todo(
     Ok(Ok(if there { Todo::There } else { Todo::Make }))
 }
 
-/// The names of an account's keys, without the deleted ones.
+/// Returns the names of an account's keys, without the deleted ones.
 async fn key_names(client: &Client, account: &AccountId) -> Result<HashSet<String>, Failure> {
     let path = format!("/admin/v1/accounts/{account}/keys");
     let listed = client.call(Method::GET, &path, None).await?;

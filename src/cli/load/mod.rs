@@ -129,7 +129,7 @@ impl Operation {
     }
 }
 
-/// How many calls may fail.
+/// The failures that the command tolerates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FailedMax {
     Calls(u64),
@@ -236,7 +236,7 @@ async fn show_progress(record: &Record, calls_max: u64) {
     }
 }
 
-/// The bodies in a file: one JSON object, or one on each line.
+/// Returns the bodies in a file: one JSON object, or one on each line.
 fn requests(file: &std::path::Path) -> Result<Vec<String>, Failure> {
     let text = fs::read_to_string(file)
         .map_err(|error| Failure::Io(format!("cannot read {}: {error}", file.display())))?;
@@ -276,7 +276,7 @@ async fn model(args: &LoadArgs, endpoint: &Endpoint) -> Result<String, Failure> 
     first.ok_or_else(|| Failure::Refused("the key may call no model: name one with --model".into()))
 }
 
-/// The address of a gateway.
+/// The address of the gateway to load.
 struct Endpoint {
     origin: Origin,
     url: Uri,
@@ -310,7 +310,7 @@ impl Endpoint {
             .map_err(|error| Failure::Usage(format!("--url or --key: {error}")))
     }
 
-    /// Sends a call whose failure ends the command.
+    /// Sends a call; a failure ends the command.
     async fn send(&self, call: &Prepared, each: impl FnMut(&Bytes)) -> Result<(), Failure> {
         let sent = async { Connection::open(&self.origin).await?.send(call, each).await };
         sent.await.map_err(|error| {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_file_is_one_object_or_one_a_line() {
+    fn request_file_has_one_json_object_or_one_per_line() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("requests");
         for (text, found) in [

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::load::{Histogram, Results};
 
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
-/// Letters of the plot's longest bar.
+/// The number of letters of the plot's longest bar.
 const BAR_MAX: u64 = 40;
-/// Lines of the plot, at most.
+/// The largest number of lines of the plot.
 const LINES_MAX: usize = 24;
 
 pub(super) fn text(results: &Results, elapsed: Duration) -> String {
@@ -50,7 +50,7 @@ pub(super) fn text(results: &Results, elapsed: Duration) -> String {
     text
 }
 
-/// A bar for each part of the range of latencies; each bound is 1, 2 or 5 times a power of ten.
+/// Returns a bar for each part of the range of latencies; each bound is 1, 2 or 5 times a power of ten.
 fn plot(durations: &Histogram) -> String {
     let lines = buckets(durations);
     let highest = lines.iter().map(|(.., count)| *count).max().unwrap_or(0);
@@ -59,7 +59,7 @@ fn plot(durations: &Histogram) -> String {
         text.push_str("\nwhole call, ms\n");
     }
     for (from, to, count) in lines {
-        // A bar for whatever is not 0, however few.
+        // Every number above 0 gets a bar, however small it is.
         let letters = (count * BAR_MAX).div_ceil(highest) as usize;
         let bar = "█".repeat(letters);
         let _ = writeln!(text, "{:>8} – {:<8} {bar} {count}", ms(from), ms(to));

@@ -19,12 +19,12 @@ impl NanoUsd {
         self.0
     }
 
-    /// A cost from a sum over calls of nano-dollars per million tokens × tokens.
+    /// Creates a cost from a sum over calls of nano-dollars per million tokens × tokens.
     pub(super) const fn of_nano_per_mtok(sum: i128) -> Self {
         Self((sum + 500_000).div_euclid(1_000_000))
     }
 
-    /// A hundredth, rounded: converts an amount that was parsed as dollars and is in cents.
+    /// Returns a hundredth, rounded: converts an amount that was parsed as dollars and is in cents.
     pub(super) const fn hundredth(self) -> Self {
         Self((self.0 + 50).div_euclid(100))
     }
@@ -62,7 +62,7 @@ impl AddAssign for NanoUsd {
     }
 }
 
-/// Two to nine digits after the point.
+/// Parses two to nine digits after the decimal point.
 impl fmt::Display for NanoUsd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_dollar = u128::from(Self::PER_DOLLAR.unsigned_abs());
@@ -82,7 +82,7 @@ impl Tolerance {
     const PER_PERCENT: u32 = 10_000;
     const WHOLE: u128 = 1_000_000;
 
-    /// Whether the difference exceeds the tolerance.
+    /// Returns whether the difference exceeds the tolerance.
     pub(super) fn is_exceeded(self, ours: i128, vendors: i128) -> bool {
         let apart = ours.abs_diff(vendors);
         apart.saturating_mul(Self::WHOLE) > vendors.unsigned_abs().saturating_mul(self.0.into())
@@ -110,14 +110,14 @@ impl FromStr for Tolerance {
     }
 }
 
-/// Shown in percent.
+/// Writes the tolerance in percent.
 impl fmt::Display for Tolerance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Decimal::new(self.0.into(), 4).normalize().fmt(f)
     }
 }
 
-/// The difference in percent of the vendor's number; `None` if the vendor's is zero.
+/// Returns the difference in percent of the vendor's number; `None` if the vendor's is zero.
 pub(super) fn percent_apart(ours: i128, vendors: i128) -> Option<String> {
     let hundredths = ours
         .abs_diff(vendors)
@@ -134,7 +134,7 @@ mod tests {
     fn amounts_are_read_as_vendors_write_them() {
         for (text, nano, shown) in [
             ("0.06", 60_000_000, "0.06"),
-            // OpenAI, `amount.value` as text.
+            // OpenAI writes `amount.value` as text.
             ("0.8958740000000000", 895_874_000, "0.895874"),
             ("1e-7", 100, "0.0000001"),
             ("1.5E2", 150_000_000_000, "150.00"),
@@ -151,7 +151,7 @@ mod tests {
         for text in ["", "1,5", "$1", "1_000", "NaN", "--1"] {
             assert_eq!(text.parse::<NanoUsd>(), Err(()), "{text}");
         }
-        // Anthropic: "38.2799", in cents.
+        // Anthropic writes cents: "38.2799".
         let cents: NanoUsd = "38.2799".parse().unwrap();
         assert_eq!(cents.hundredth().to_string(), "0.382799");
     }

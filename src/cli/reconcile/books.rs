@@ -53,9 +53,9 @@ pub(super) enum Reason {
     Estimated,
     /// The vendor's counts were cut to what the hold covered.
     Bounded,
-    /// The vendor's answer broke off.
+    /// The call's answer broke off at the vendor.
     VendorCut,
-    /// The vendor sent an error inside its answer.
+    /// The vendor sent an error inside the call's answer.
     VendorError,
     /// The client left; what the vendor generated after that is unknown.
     ClientLeft,
@@ -79,7 +79,7 @@ impl Reason {
         Self::OverMidnight,
     ];
 
-    /// The reason's name on receipts.
+    /// Returns the name that the reason has on receipts.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Estimated => "estimated",
@@ -122,7 +122,7 @@ pub(super) struct DayBooks {
     pub(super) suspects: Suspects,
 }
 
-/// Sum of the vendor costs that receipts record.
+/// The sum of the vendor costs that receipts record.
 #[derive(Debug, Default)]
 struct Told {
     calls: u64,
@@ -136,18 +136,18 @@ impl DayBooks {
     }
 }
 
-/// Usage of one class.
+/// The usage of one class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassBooks {
     pub(super) count: u64,
-    /// Sum of nano-USDT per million tokens × tokens.
+    /// The sum of nano-USDT per million tokens × tokens.
     nano_per_mtok: i128,
-    /// Some of the usage has no known cost.
+    /// Whether some of the usage has no known cost.
     unpriced: bool,
 }
 
 impl ClassBooks {
-    /// The sum of both.
+    /// Returns the sum of both.
     pub(super) const fn plus(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
@@ -156,7 +156,7 @@ impl ClassBooks {
         }
     }
 
-    /// The vendor's price for it; `None` if part of the usage has no known cost.
+    /// Returns the vendor's price for it; `None` if part of the usage has no known cost.
     pub(super) fn cost(&self) -> Option<NanoUsd> {
         (!self.unpriced).then(|| NanoUsd::of_nano_per_mtok(self.nano_per_mtok))
     }
@@ -166,9 +166,9 @@ impl ClassBooks {
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     pub(super) calls: u64,
-    /// How many receipts have each of [`Reason::ALL`].
+    /// The number of receipts with each of [`Reason::ALL`].
     pub(super) by_reason: [u64; Reason::ALL.len()],
-    /// The largest of them, largest first.
+    /// The largest receipts among them, largest first.
     pub(super) largest: Vec<Suspect>,
 }
 
@@ -211,9 +211,9 @@ pub(super) struct Books<'a> {
     names: &'a Names,
     time: Range<u64>,
     pub(super) days: BTreeMap<(u64, String), DayBooks>,
-    /// Receipts of these vendors in this time.
+    /// The receipts of these vendors in this time.
     pub(super) calls: u64,
-    /// All vendors that receipts name.
+    /// All vendors that the receipts name.
     pub(super) vendors_seen: BTreeSet<String>,
     /// Accounts whose journals were cut and do not begin with the account.
     pub(super) journals_cut: u64,
@@ -245,7 +245,7 @@ enum Line {
 }
 
 impl<'a> Books<'a> {
-    /// The books of these vendors within `time`, in Unix milliseconds.
+    /// Creates the books of these vendors within `time`, in Unix milliseconds.
     pub(super) fn new(vendors: &'a BTreeSet<String>, names: &'a Names, time: Range<u64>) -> Self {
         Self {
             vendors,
@@ -260,7 +260,7 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// How many lines have been read.
+    /// The number of lines that have been read.
     pub(super) const fn lines(&self) -> u64 {
         self.lines.number
     }
@@ -282,7 +282,7 @@ impl<'a> Books<'a> {
         Ok(())
     }
 
-    /// Whether the export was complete.
+    /// Returns whether the export was complete.
     pub(super) fn is_whole(&self) -> bool {
         self.stage == Stage::End && self.lines.is_empty()
     }
@@ -439,7 +439,7 @@ impl Lines {
         Ok(())
     }
 
-    /// The complete line.
+    /// Returns the complete line.
     fn end(&mut self) -> Vec<u8> {
         self.number += 1;
         std::mem::take(&mut self.coming)
@@ -527,7 +527,7 @@ mod tests {
             call(2, |call| call["usage"]["output"] = json!(5)),
             call(3, |call| call["vendor"] = json!("other")),
             call(4, |call| call["booked"] = json!("stale")),
-            // On the day before and on the day after.
+            // These calls were booked on the day before and on the day after.
             call(5, |call| call["at_ms"] = json!(MS - 1)),
             call(6, |call| call["at_ms"] = json!(MS + 86_400_000)),
         ];

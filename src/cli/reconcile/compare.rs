@@ -34,7 +34,7 @@ pub(super) struct Row {
     /// The vendor's name of the model, or all names that receipts cannot distinguish.
     pub(super) model: String,
     pub(super) class: &'static str,
-    /// `None` for the total, which has no count.
+    /// The count; `None` for the total, which has no count.
     pub(super) ours: Option<u64>,
     /// `None` if the vendor's files have no counts, or none for this row.
     pub(super) vendors: Option<u64>,
@@ -42,11 +42,11 @@ pub(super) struct Row {
     pub(super) our_cost: Option<NanoUsd>,
     /// `None` if the vendor's files have no costs, or none for this row.
     pub(super) vendors_cost: Option<NanoUsd>,
-    /// The difference exceeds the tolerance.
+    /// Whether the difference exceeds the tolerance.
     pub(super) is_drift: bool,
 }
 
-/// All rows, by day, model and class.
+/// Returns all compared rows, by day, model and class.
 pub(super) fn compare(
     books: &Books<'_>,
     vendor: &VendorUsage,
@@ -77,7 +77,7 @@ pub(super) fn compare(
         rows.extend(row_of_total(ours, &theirs, vendor, &empty));
     }
     for row in &mut rows {
-        // The number of calls is never drift: nobody is billed by it, and vendors count failed calls too.
+        // A different number of calls is never drift: nobody is billed by it, and vendors count failed calls too.
         row.is_drift = row.class != CALLS && row.drifts(tolerance);
     }
     rows
@@ -100,7 +100,7 @@ impl Theirs {
         cost: Some(NanoUsd::ZERO),
     };
 
-    /// The sum; unknown if either part is unknown.
+    /// Returns the sum, which is unknown if either part is unknown.
     fn plus(self, other: Self) -> Self {
         let costs = self.cost.zip(other.cost);
         Self {
@@ -155,7 +155,7 @@ fn rows_of_classes(
         if counted.is_none() && costed.is_none() && billed.is_none() {
             return None;
         }
-        // The vendor counts the cost of this class in another one.
+        // The vendor includes the cost of this class in another one.
         let elsewhere = costed.is_none() && ours.classes.contains_key(class);
         let cost = costed.map_or(Some(NanoUsd::ZERO), ClassBooks::cost);
         let billed = billed.unwrap_or(Theirs::NONE);
@@ -179,7 +179,7 @@ fn row_of_total(
     empty: &Row,
 ) -> Option<Row> {
     let told = ours.told_cost()?;
-    // The number of calls has no cost.
+    // A number of calls has no cost.
     let classes = theirs.iter().filter(|(class, _)| **class != CALLS);
     let billed = classes
         .fold(Theirs::NONE, |sum, (_, it)| sum.plus(*it))
@@ -224,8 +224,8 @@ fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
     }
 }
 
-/// Whether the classes' costs by the configuration add up to the costs on the receipts. If not, prices have changed
-/// since, and the cost per class is unknown.
+/// Returns whether the classes' costs by the configuration add up to the costs on the receipts. If not, prices have
+/// changed since, and the cost per class is unknown.
 fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
     let mut sum = NanoUsd::ZERO;
     for class in ours.classes.values() {
@@ -234,15 +234,15 @@ fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
         };
         sum += cost;
     }
-    // Each receipt is rounded up to a micro-ruble.
+    // The tolerance: each receipt is rounded up by at most a micro-ruble.
     let apart = sum.nano().abs_diff(told.nano());
     apart <= NanoUsd::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO_USD
 }
 
-/// Upper bound of a micro-ruble's worth, in nano-dollars.
+/// The upper bound of the value of a micro-ruble, in nano-dollars.
 const ROUNDED_NANO_USD: u128 = 100;
 
-/// Whether the model's costs include what is billed per call. Anthropic bills searches on lines of their own.
+/// Returns whether the model's costs include what is billed per call. Anthropic bills searches on lines of their own.
 fn calls_are_billed_here(ours: &DayBooks, theirs: &Classes) -> bool {
     let calls = Class::ALL.iter().filter(|class| class.kind() == Kind::Call);
     calls.map(|class| class.name()).all(|class| {
@@ -298,7 +298,7 @@ mod tests {
         *,
     };
 
-    /// 2026-11-20.
+    /// The day 2026-11-20, in days since 1970.
     const DAY: u64 = 20_777;
     const MS: u64 = DAY * 86_400_000;
 
@@ -313,7 +313,7 @@ mod tests {
         rows_of(CONFIG, &format!("\"price\":null,{usage}"), file, tolerance)
     }
 
-    /// The same with another configuration, and with `more` on the receipt.
+    /// Returns the same with another configuration, and with `more` on the receipt.
     fn rows_of(config: &str, more: &str, file: &str, tolerance: &str) -> Vec<Row> {
         let vendors = BTreeSet::from(["v".to_owned()]);
         let names = Routes::read(config).unwrap().names(&vendors, &[]);
@@ -334,7 +334,7 @@ mod tests {
         compare(&books, &vendor, &names, &time, tolerance.parse().unwrap())
     }
 
-    /// Each row as text: model, class, our count, the vendor's, both costs, and whether it is drift.
+    /// Returns each row as text: model, class, our count, the vendor's, both costs, and whether it is drift.
     fn shown(rows: &[Row]) -> Vec<String> {
         let cost = |cost: Option<NanoUsd>| cost.map_or("-".into(), |cost| cost.to_string());
         rows.iter()
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_agree_or_drift() {
+    fn compared_counts_are_marked_ok_or_drift() {
         let file = "day,model,class,count\n\
                     2026-11-20,gpt-mini,calls,2\n\
                     2026-11-20,gpt-mini,input,900000\n\
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_compared_where_both_are_known() {
+    fn costs_are_compared_if_both_sides_have_them() {
         let file = "day,model,class,cost\n\
                     2026-11-20,gpt-mini,input,2.01\n\
                     2026-11-20,gpt-mini,output,8.02\n\
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(
             shown(&rows(file, "0")),
             [
-                // A cent does not count as drift.
+                // A difference of one cent is not drift.
                 "gpt-mini-2026-01-01 input 1000000 - 2.00 2.01 ok",
                 "gpt-mini-2026-01-01 cache_write 1000 - - 77.00 ok",
                 "gpt-mini-2026-01-01 output 1000000 - 8.00 8.02 drift",
@@ -482,7 +482,7 @@ mod tests {
             + &line("output", "6")
             + &line("cache_write", "40.4");
         let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
-        // 2 + 6 + 0.004, and ten million tokens of a one-hour write at 6, by the rule for long calls.
+        // The cost is 2 + 6 + 0.004, and ten million tokens of a one-hour write at 6, by the rule for long calls.
         assert_eq!(
             shown(&rows_of(&config, &told("6800.40", 10_000_000), &file, "0")),
             [
@@ -529,7 +529,8 @@ mod tests {
                 format!("{model} output 1000000 1000000 6.00 - ok"),
             ]
         );
-        // Costs without counts, in the same line or on a line of their own; and a count of which one line has no cost.
+        // The vendor's costs have no counts, in the same line or in a line of their own; and one line of a count has
+        // no cost.
         assert_eq!(
             of(&[
                 ("input", "1000000,"),

@@ -54,7 +54,7 @@ Examples:
 
 /// Largest file of a vendor that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Read size for an export, in bytes.
+/// The size in which an export is read, in bytes.
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// The vendor, its files, and how to compare them with the books.
@@ -175,7 +175,7 @@ fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(File::open(path)?))
 }
 
-/// The vendors to compare, and their names for models.
+/// Returns the vendors to compare, and their names for models.
 fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failure> {
     let Some(path) = &args.config else {
         let vendors: BTreeSet<String> = args.vendors.iter().cloned().collect();
@@ -195,7 +195,7 @@ fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failur
     Ok((vendors, names))
 }
 
-/// The time to compare, in Unix milliseconds.
+/// The time range that is compared, in Unix milliseconds.
 fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failure> {
     let (since, until) = (args.since.map(day_begins_ms), args.until.map(day_begins_ms));
     let (start, end) = match (&vendor.covered, since, until) {
@@ -265,7 +265,7 @@ async fn ask(reach: &AdminArgs, books: &mut Books<'_>) -> Result<(), Failure> {
 fn warn(vendor: &VendorUsage, books: &Books<'_>, vendors: &BTreeSet<String>) {
     for field in &vendor.unknown {
         eprintln!(
-            "warning: {field}: this count of the vendor's is not known here and not compared"
+            "warning: {field}: this count of the vendor is unknown to this version and not compared"
         );
     }
     if books.journals_cut > 0 {

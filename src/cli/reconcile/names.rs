@@ -44,7 +44,7 @@ struct Route {
     cost_rules: Vec<Rule>,
 }
 
-/// Prices under a condition.
+/// The prices under a condition.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Rule {
@@ -79,9 +79,9 @@ impl Costs {
 /// one catalog name, or an alias and its dated version, under which the vendor counts it.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// Names by vendor, then by catalog name.
+    /// The names by vendor, then by catalog name.
     known: BTreeMap<String, BTreeMap<String, Known>>,
-    /// Groups of names that receipts cannot distinguish.
+    /// Groups of vendor names that receipts cannot distinguish.
     groups: Vec<BTreeSet<String>>,
 }
 
@@ -89,13 +89,13 @@ pub(super) struct Names {
 struct Known {
     /// The vendor's name for it, or one of them.
     called: String,
-    /// The name under which it is compared.
+    /// Returns the name under which it is compared.
     compared_as: String,
     costs: Costs,
 }
 
 impl Routes {
-    /// Reads a configuration.
+    /// Reads the names of a configuration.
     ///
     /// # Errors
     /// If the text is not a valid configuration: the parser's message.
@@ -103,8 +103,8 @@ impl Routes {
         toml::from_str(text).map_err(|error| error.to_string().trim_end().replace('\n', "; "))
     }
 
-    /// The vendors that a name means: the vendor of that name, or else, for `openai` and `anthropic`, all at that
-    /// company's address.
+    /// Returns the vendors that a name means: the vendor of that name, or else, for `openai` and `anthropic`, all at
+    /// that company's address.
     ///
     /// # Errors
     /// If there is no such vendor; the text lists the existing ones.
@@ -138,7 +138,8 @@ impl Routes {
         Ok(there)
     }
 
-    /// The names that these vendors have for models; `also` adds names that are no longer in the configuration.
+    /// Returns the names that these vendors have for models; `also` adds names that are no longer in the
+    /// configuration.
     pub(super) fn names(&self, vendors: &BTreeSet<String>, also: &[(String, String)]) -> Names {
         let mut names = Names::default();
         for model in &self.model {
@@ -224,7 +225,7 @@ impl Names {
         )
     }
 
-    /// A vendor's charge for a model of the catalog.
+    /// Returns a vendor's charge for a model of the catalog.
     pub(super) fn costs(&self, vendor: &str, catalog: &str) -> Option<&Costs> {
         Some(&self.known(vendor, catalog)?.costs)
     }
@@ -278,7 +279,7 @@ impl Names {
     }
 }
 
-/// The name without its date (`-2025-08-07`, `-20250514`, `@20250514`); `None` if it has no date.
+/// Returns the name without its date (`-2025-08-07`, `-20250514`, `@20250514`); `None` if it has no date.
 fn undated(name: &str) -> Option<&str> {
     let date = |tail: &str, dashes: bool| {
         tail.bytes()
@@ -362,16 +363,16 @@ mod tests {
         let names = routes.names(&set(&["openai-eu", "openai-us"]), &also);
         for (vendor, catalog, called) in [
             ("openai-eu", "mini", "gpt-5-mini-2025-08-07"),
-            // The alias of a known version, and the other way round.
+            // Here the vendor's file has the alias of the configured version; then the other way round.
             ("openai-eu", "mini", "gpt-5-mini"),
             ("openai-us", "gpt-4o", "gpt-4o-2024-08-06"),
-            // Two models behind one catalog name.
+            // Two models are sold under one catalog name.
             ("openai-us", "gpt-4o", "gpt-4o-mini-2024-07-18"),
-            // An alias at one vendor, its version at the other.
+            // One vendor has the alias, the other has its version.
             ("openai-us", "alias", "gpt-6-2026-03-01"),
             ("openai-eu", "alias", "gpt-6-2026-05-01"),
             ("openai-us", "old", "gpt-3-20230101"),
-            // Unknown, and the same on both sides.
+            // The name is unknown, but both sides have it.
             ("openai-us", "whisper", "whisper"),
         ] {
             assert_eq!(
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_the_routes_or_else_the_models() {
+    fn vendor_rates_come_from_the_route_or_else_the_model() {
         let routes = Routes::read(CONFIG).unwrap();
         let names = routes.names(&set(&["openai-eu", "reseller"]), &[]);
         let flex = Served {

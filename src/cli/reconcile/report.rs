@@ -35,11 +35,11 @@ const COST_COLUMNS: &[Cell] = &[
 ];
 const VERDICT: Cell = Cell::text("", "/verdict").or("");
 
-/// The parts compared, and how.
+/// The two sides that were compared, and how.
 #[derive(Debug)]
 pub(super) struct Compared<'a> {
     pub(super) vendors: Vec<&'a str>,
-    /// Unix milliseconds.
+    /// The compared time range, in Unix milliseconds.
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
     pub(super) tolerance: Tolerance,
@@ -47,12 +47,12 @@ pub(super) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// How many rows exceed the tolerance.
+    /// Returns the number of rows that exceed the tolerance.
     pub(super) fn drifts(&self) -> usize {
         self.rows.iter().filter(|row| row.is_drift).count()
     }
 
-    /// The result for programs.
+    /// Returns the result for programs, as JSON.
     pub(super) fn as_json(&self, books: &Books<'_>) -> Value {
         let mut drifted: BTreeMap<(u64, &str), Vec<&str>> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.is_drift) {
@@ -137,20 +137,20 @@ fn explained(of_day: u64, model: &str, classes: &[&str], suspects: &Suspects) ->
     })
 }
 
-/// A day (UTC), as a date.
+/// Writes a day (UTC) as a date.
 fn day(day: u64) -> String {
     let mut text = rfc3339(tollgate_layers::calendar::day_begins_ms(day));
     text.truncate("2026-01-31".len());
     text
 }
 
-/// The result for people.
+/// Returns the result for people, as text.
 pub(super) fn text(answer: &Value) -> String {
     let rows = list(answer, "rows");
     let tolerance = answer["tolerance_percent"].as_str().unwrap_or_default();
     let drifts = answer["drifts"].as_u64().unwrap_or_default();
     if rows.is_empty() {
-        return "neither side has anything in that time\n".into();
+        return "neither side has usage in that time\n".into();
     }
     let mut columns = COLUMNS.to_vec();
     if rows.iter().any(|row| !row["vendors_cost_usd"].is_null()) {

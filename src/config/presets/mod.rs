@@ -9,14 +9,14 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use serde::{Deserialize, de::IgnoredAny};
 use tollgate_ledger::calendar::{DAY_MS, day_of_date};
 
-/// A vendor that the binary carries.
+/// A vendor whose settings are included in the binary.
 #[derive(Debug)]
 pub struct Preset {
-    /// Name in `[[vendor]] preset`.
+    /// The name that `[[vendor]] preset` uses.
     pub name: &'static str,
-    /// Text of the file, in TOML.
+    /// The text of the file, in TOML.
     pub text: &'static str,
-    /// The keys that describe it.
+    /// The keys of the file that describe the preset.
     pub about: About,
 }
 
@@ -28,7 +28,7 @@ pub struct About {
     pub title: String,
     /// Day on which facts and prices were taken, like 2026-11-29.
     pub date: String,
-    /// Page with the vendor's prices.
+    /// The address of the page with the vendor's prices.
     pub source: String,
     /// Environment variable that holds the key at the vendor.
     pub key_env: String,
@@ -36,20 +36,20 @@ pub struct About {
     pub key_page: Option<String>,
     /// Advice for operators, in Markdown.
     pub notes: Vec<String>,
-    /// Models by name.
+    /// The models of the preset, by name.
     #[serde(default, rename = "model")]
     pub models: BTreeMap<String, ModelAbout>,
     #[serde(rename = "vendor")]
     _vendor: IgnoredAny,
-    /// Fields of every model.
+    /// The fields that every model has.
     #[serde(rename = "every_model")]
     _every_model: Option<IgnoredAny>,
 }
 
-/// Description of a preset's model.
+/// The description of a model of the preset.
 #[derive(Debug, Deserialize)]
 pub struct ModelAbout {
-    /// Page with the model's prices; absent: the preset's.
+    /// The page with the model's prices; if absent, the preset's.
     pub source: Option<String>,
     /// Day on which the vendor withdraws the model, if it has announced one.
     pub retires: Option<String>,
@@ -91,14 +91,14 @@ static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     .collect()
 });
 
-/// Every preset.
+/// Returns all presets.
 #[must_use]
 pub fn presets() -> &'static [Preset] {
     &ALL
 }
 
 impl Preset {
-    /// The preset with this name.
+    /// Returns the preset with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         presets().iter().find(|preset| preset.name == name)
@@ -122,7 +122,7 @@ impl Preset {
         }
     }
 
-    /// Days between the preset's date and `now_ms`.
+    /// Returns the days between the preset's date and `now_ms`.
     #[must_use]
     pub fn age_days(&self, now_ms: u64) -> u64 {
         let today = now_ms / DAY_MS;
@@ -143,7 +143,7 @@ impl Preset {
     }
 }
 
-/// Days since 1970 of a date like 2026-11-29.
+/// Parses a date like 2026-11-29 to days since 1970.
 pub(crate) fn day_number(date: &str) -> Option<u64> {
     let mut parts = date.splitn(3, '-').map(str::parse::<i64>);
     let mut next = || parts.next()?.ok();

@@ -43,7 +43,7 @@ fn every_preset_is_a_valid_vendor_with_valid_models() {
 }
 
 #[test]
-fn written_fields_replace_those_of_the_preset() {
+fn configured_fields_replace_those_of_the_preset() {
     let text = HEAD.to_owned()
         + "[[vendor]]\npreset = \"anthropic\"\nname = \"claude\"\nconnect_seconds = 7\n\
            [[model]]\npreset = \"claude-haiku-4-5\"\nid = \"haiku\"\noutput_tokens_max = 1000\n\
@@ -54,11 +54,13 @@ fn written_fields_replace_those_of_the_preset() {
         (model.id.as_str(), model.output_tokens_max),
         ("haiku", 1000)
     );
-    // A class that is not written is the preset's, and the rules that belonged to the other price are not taken.
+    // A class that the configuration does not set has the preset's price. The preset's price rules are dropped,
+    // because they belong to its other price.
     assert_eq!(model.usdt_mtok.output.to_string(), "9");
     assert_eq!(model.usdt_mtok.input.to_string(), "1");
     assert!(model.price_rules.is_empty());
-    // The route leads to the vendor that has the preset, by the vendor's name of the model, and costs what it takes.
+    // The route leads to the vendor that has the preset, uses the vendor's name of the model, and has the vendor's
+    // cost.
     let route = &model.routes[0];
     assert_eq!(
         (&*route.vendor.name, &*route.model),
@@ -90,7 +92,7 @@ fn route_takes_the_vendors_costs_from_a_preset() {
 }
 
 #[test]
-fn mistakes_around_presets_are_named() {
+fn mistakes_in_the_use_of_presets_are_named() {
     let vendor = "[[vendor]]\npreset = \"openai\"\n";
     for (text, path, problem) in [
         (

@@ -35,7 +35,7 @@ fn times(multiplier: &str) -> String {
     format!("sell_rate_multiplier = \"{multiplier}\"")
 }
 
-/// Name of the rule that decides for an account.
+/// Returns the name of the rule that decides for an account.
 fn decides<'a>(lists: &'a PriceLists, account: &str, model: usize) -> Option<&'a str> {
     let row = lists.accounts.get(&account.parse::<AccountId>().unwrap());
     let rule = row.unwrap_or(&lists.others)[model]?;
@@ -90,7 +90,7 @@ fn example_of_the_docs_is_accepted_and_decides_as_documented() {
         .unwrap_or_else(|errors| panic!("{errors}"))
         .live
         .price_lists;
-    // `m`, `gpt-5` and `gpt-5-mini`.
+    // The models are `m`, `gpt-5` and `gpt-5-mini`.
     for (account, rules) in [
         (
             "acme",
@@ -206,7 +206,7 @@ fn mistakes_of_rules_are_named() {
 
 /// A price agreed on with a customer is not changed by a general offer for one model.
 #[test]
-fn the_account_decides_before_the_model() {
+fn rule_for_an_account_precedes_a_rule_for_a_model() {
     let all = |models: &str, name: &str| rule(name, "accounts = [\"*\"]", models, &times("1"));
     let partners =
         |models: &str, name: &str| rule(name, "groups = [\"partners\"]", models, &times("1"));
@@ -221,7 +221,7 @@ fn the_account_decides_before_the_model() {
         acme("\"gpt-5-mini\"", "account, id"),
     ];
     let lists = parse(&with(&rules.concat())).unwrap().live.price_lists;
-    // `m`, `gpt-5` and `gpt-5-mini`.
+    // The models are `m`, `gpt-5` and `gpt-5-mini`.
     for (account, rules) in [
         ("acme", ["account, any", "account, any", "account, id"]),
         (
@@ -290,7 +290,7 @@ fn explicit_rates_also_price_conditional_sales() {
 }
 
 #[test]
-fn a_class_that_the_model_sells_and_the_rule_does_not_is_named() {
+fn rule_that_lacks_a_class_of_the_model_names_it() {
     let usual =
         r#"{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }"#;
     let more = usual.replace(" }", ", input_audio = \"1\" }");
@@ -333,7 +333,7 @@ fn rule_for_embeddings_has_only_a_price_of_input() {
     let (usual, rules) = config.live.price_lists.rules[0].base.as_ref().unwrap();
     assert_eq!(usual.input.to_string(), "0.005");
     assert_eq!(rules[0].1.input.to_string(), "0.01");
-    // The single class is sold below cost.
+    // The model has a single class, and the rule sells it below cost.
     let warnings = config.warnings.iter().map(ToString::to_string);
     let below: Vec<_> = warnings.filter(|it| it.contains("below cost")).collect();
     assert_eq!(below.len(), 1, "{below:?}");
@@ -413,7 +413,7 @@ fn likely_mistakes_in_rules_are_warned_of() {
                 "below 1",
             ],
         ),
-        // No route of the model has a known cost.
+        // The cost is not known for any route of the model.
         (
             rule("r", acme, "\"gpt-5-mini\"", &times("0.95")),
             &["below 1"],
@@ -440,7 +440,7 @@ fn likely_mistakes_in_rules_are_warned_of() {
             assert!(told.contains(word), "{rules}: {told}");
         }
     }
-    // The vendor's cost under a condition.
+    // The vendor's cost is higher under a condition.
     let dear = r#"cache_write = "1" }, cost_rules = [{ above_input_tokens = 1000, usdt_mtok = { input = "1.06", cached_input = "0.1", output = "4", cache_write = "1" } }] }"#;
     let text = with(&rule("r", acme, "\"gpt-5\"", &times("1.05")));
     let told = parse(&text.replacen(r#"cache_write = "1" } }"#, dear, 1))
@@ -501,7 +501,7 @@ proptest! {
     /// The deciding rule is more specific about the account than every other rule, or equally specific and more
     /// specific about the model; if there is no such rule, the two equally specific rules are reported.
     #[test]
-    fn one_rule_decides_or_two_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
+    fn two_equally_specific_rules_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
         let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
         let beats = |one: usize, other: usize| {
             let (one, other) = (said[one], said[other]);

@@ -14,11 +14,11 @@ mod tests;
 
 /// Effect of changing a setting in the file of a running gateway.
 enum OnReload {
-    /// The change applies at once.
+    /// A reload applies the change at once.
     Taken,
     /// The change applies at the next start. The function compares both configurations, so that a reload can report it.
     Restart(fn(started: &Config, next: &Config) -> bool),
-    /// The setting is only used at the start.
+    /// The setting is only read at the start.
     Start,
 }
 

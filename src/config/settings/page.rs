@@ -23,21 +23,21 @@ shows how settings work together, with examples. Editors complete and check the 
 This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-features config::settings` writes it.
 "#;
 
-/// A setting of the page.
+/// A setting, as a row of the page.
 pub(super) struct Setting {
-    /// Header of its table, like `[[model.routes]]`; empty at the top level.
+    /// The header of its table, like `[[model.routes]]`; empty at the top level.
     table: String,
-    /// Full path, like `model.routes.weight`.
+    /// The full path, like `model.routes.weight`.
     pub(super) path: String,
-    /// Type in words.
+    /// The type of the setting, in words.
     kind: &'static str,
     /// Default value, if it is a value and not words.
     pub(super) default: Option<Value>,
-    /// Description without the default.
+    /// The description, without the default.
     sentence: String,
 }
 
-/// All settings, in the schema's order.
+/// Returns all settings, in the schema's order.
 pub(super) fn settings() -> Vec<Setting> {
     let mut found = Vec::new();
     of_table(&schema(), "", "", &mut found);
@@ -56,7 +56,7 @@ fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
         if kind(field).is_none() {
             continue;
         }
-        // A row of the page is one line; a doc comment may have several.
+        // A row of the page is one line, but a doc comment may have several.
         let described = field["description"].as_str().unwrap_or_default();
         let (sentence, default) = sentence_and_default(&described.replace('\n', " "));
         found.push(Setting {
@@ -77,7 +77,7 @@ fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
     }
 }
 
-/// `None` for a table of settings.
+/// Returns `None` for a table of settings.
 fn kind(field: &Value) -> Option<&'static str> {
     let of_tables = !field["properties"].is_null() || !field["items"]["properties"].is_null();
     match field["type"].as_str() {
@@ -93,7 +93,7 @@ fn kind(field: &Value) -> Option<&'static str> {
     }
 }
 
-/// Text after the last semicolon is the default if it is a value; otherwise it belongs to the description.
+/// The text after the last semicolon is the default if it is a value; otherwise it belongs to the description.
 fn sentence_and_default(described: &str) -> (String, Option<Value>) {
     let described = described.trim_end_matches('.');
     let parts = described.rsplit_once("; ");
@@ -116,8 +116,8 @@ pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     })
 }
 
-/// Settings of `base()` that need not be given in every case: the end of the path, and the exception as the page shows
-/// it.
+/// The settings of `base()` that need not be given in every case: the end of the path, and the exception as the page
+/// shows it.
 const UNLESS: &[(&str, &str)] = &[
     ("rate.source.select", "with `url`"),
     ("vendor.format", "or `formats`"),
@@ -128,7 +128,7 @@ const UNLESS: &[(&str, &str)] = &[
     ("usdt_mtok.cache_write", "except for embeddings"),
 ];
 
-/// A file with a value for every required setting and at least one entry of each table.
+/// Returns a file with a value for every required setting and at least one entry of each table.
 pub(super) fn base() -> Value {
     let prices = json!({
         "input": "1", "cached_input": "0.1", "output": "2", "cache_write": "1", "cache_write_1h": "2",
@@ -182,7 +182,7 @@ pub(super) fn base() -> Value {
     })
 }
 
-/// The table that contains a setting, and the setting's name in it. For a list of tables, the first one.
+/// Returns the table that contains a setting, and the setting's name in it. For a list of tables, the first one.
 pub(super) fn place<'a>(file: &'a mut Value, path: &'a str) -> (&'a mut Value, &'a str) {
     let (tables, name) = path.rsplit_once('.').unwrap_or(("", path));
     let mut at = file;
@@ -195,7 +195,7 @@ pub(super) fn place<'a>(file: &'a mut Value, path: &'a str) -> (&'a mut Value, &
     (at, name)
 }
 
-/// `base()` with one value set.
+/// Returns `base()` with one value set.
 pub(super) fn given(path: &str, value: Value) -> Value {
     let mut file = base();
     let (table, name) = place(&mut file, path);
@@ -203,13 +203,13 @@ pub(super) fn given(path: &str, value: Value) -> Value {
     file
 }
 
-/// `base()` with one value removed.
+/// Returns `base()` with one value removed.
 pub(super) fn without(path: &str) -> Value {
     let mut file = base();
     let (table, name) = place(&mut file, path);
     match table.as_object_mut() {
         Some(table) => table.remove(name),
-        // The table is not in the file.
+        // The file does not contain the table.
         None => return base(),
     };
     file
@@ -234,7 +234,7 @@ pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     Some((least.parse().ok()?, most.parse().ok()?))
 }
 
-/// Whether a missing value is a mistake when its table is present.
+/// Returns whether a missing value is a mistake when its table is present.
 fn is_required(path: &str) -> bool {
     let mut file = base();
     match place(&mut file, path) {
@@ -244,7 +244,7 @@ fn is_required(path: &str) -> bool {
     mistake(file, path).is_some_and(|mistake| mistake.problem.starts_with("missing"))
 }
 
-/// The page's text for a setting without a default.
+/// Returns the page's text for a setting without a default.
 pub(super) fn need(path: &str) -> String {
     if !is_required(path) {
         return "–".to_owned();

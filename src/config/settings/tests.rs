@@ -172,7 +172,7 @@ fn others(path: &str, others: &Value) -> Vec<Value> {
     }
 }
 
-/// Compares everything that [`Gateway::reload`](crate::node::Gateway::reload) and its caller apply.
+/// Compares all values that [`Gateway::reload`](crate::node::Gateway::reload) and its caller apply.
 fn is_taken(one: &Config, other: &Config) -> bool {
     let shown = |config: &Config| {
         let limits = LiveLimits::new(config);

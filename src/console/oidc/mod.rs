@@ -24,13 +24,13 @@ use super::{
 use crate::{config::OidcConfig, operators::Role, text::percent::encoded};
 
 const COOKIE: &str = "tollgate_console_oidc";
-/// How long a sign-in at the provider may take.
+/// The time for which a sign-in at the provider may take.
 const AGE_SECONDS: u64 = 600;
 /// Requests to the provider at the same time, at most.
 const ASKED_AT_ONCE_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 200;
 
-/// The provider and its configuration.
+/// The OpenID provider and its configuration.
 pub(super) struct Oidc {
     config: OidcConfig,
     provider: Provider,
@@ -44,7 +44,7 @@ pub(super) struct Known {
     pub(super) role: Role,
 }
 
-/// Why a sign-in is refused, as shown to the person. The log has the details.
+/// The reason why a sign-in is refused, as shown to the person. The log has the details.
 pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) text: String,
@@ -61,7 +61,7 @@ impl Oidc {
         }
     }
 
-    /// Redirects a browser to the provider.
+    /// Redirects a browser to the OpenID provider.
     pub(super) async fn start(&self, head: &Parts) -> Answer {
         let Ok(_permit) = self.asked.try_acquire() else {
             return busy().page();
@@ -149,7 +149,7 @@ impl Oidc {
         self.known(&claims)
     }
 
-    /// The operator and role that the claims give.
+    /// Returns the operator and the role that the claims give.
     fn known(&self, claims: &Map<String, Value>) -> Result<Known, Refused> {
         let OidcConfig {
             name_claim,
@@ -283,7 +283,7 @@ impl Way {
         }
     }
 
-    /// The code challenge for this verifier (S256; RFC 7636, 4.2).
+    /// Returns the code challenge for this verifier (S256; RFC 7636, 4.2).
     fn challenge(&self) -> String {
         URL_SAFE_NO_PAD.encode(digest(self.verifier.as_bytes()))
     }
@@ -298,7 +298,7 @@ fn with_query(url: &str, fields: &[(&str, &str)]) -> String {
     format!("{url}{sign}{fields}")
 }
 
-/// The random word of a sign-in under way: 64 hexadecimal digits.
+/// Returns the random word of a sign-in under way: 64 hexadecimal digits.
 fn cookie(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut words = cookies
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(one.state, Way::of("a").state);
         assert_ne!(one.state, other.state);
         assert!(one.state != one.nonce && one.nonce != one.verifier);
-        // RFC 7636, 4.1: 43 characters at least.
+        // RFC 7636, section 4.1, requires at least 43 characters.
         assert_eq!((one.verifier.len(), one.challenge().len()), (43, 43));
     }
 

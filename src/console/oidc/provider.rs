@@ -23,13 +23,13 @@ use crate::{
     text::percent::encoded,
 };
 
-/// Time limit for a whole answer.
+/// The time limit for a whole answer of the provider.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
-/// How long the discovered endpoints and keys are cached.
+/// The time for which the discovered endpoints and keys are cached.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 
-/// The client, with the cached discovery.
+/// The client, with the cached discovery document.
 pub(super) struct Provider {
     client: HttpsClient,
     known: Mutex<Option<Known>>,
@@ -54,7 +54,7 @@ pub(super) struct Ends {
     token_endpoint_auth_methods_supported: Vec<String>,
 }
 
-/// Why a sign-in failed, for the log. Each text names the setting to check.
+/// The reason why a sign-in failed, for the log. Each text names the setting to check.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProviderError {
     #[error("admin.oidc.issuer: no answer from {url}: {source}")]
@@ -79,7 +79,7 @@ pub(super) enum ProviderError {
     Token(#[from] TokenError),
 }
 
-/// An error answer: RFC 6749, 5.2.
+/// The provider's error answer: RFC 6749, 5.2.
 #[derive(Default, Deserialize)]
 struct Said {
     #[serde(default)]
@@ -93,7 +93,7 @@ impl Said {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
-    /// The error as text for the log, shortened.
+    /// Returns the error as text for the log, shortened.
     fn text(&self) -> String {
         let parts = [&self.error, &self.error_description];
         let parts = parts.map(|part| part.chars().filter(|c| !c.is_control()).take(200));
@@ -119,12 +119,12 @@ impl Provider {
         }
     }
 
-    /// The provider's endpoints.
+    /// Returns the provider's endpoints.
     pub(super) async fn ends(&self, config: &OidcConfig) -> Result<Arc<Ends>, ProviderError> {
         Ok(self.known(config, true).await?.ends)
     }
 
-    /// The provider's endpoints and keys; cached ones if `remembered` allows that and they are fresh.
+    /// Returns the provider's endpoints and keys; cached ones if `remembered` allows that and they are fresh.
     async fn known(&self, config: &OidcConfig, remembered: bool) -> Result<Known, ProviderError> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = |known: &Known| remembered && known.since.elapsed() < KNOWN_FOR;
@@ -151,7 +151,7 @@ impl Provider {
         Ok(known)
     }
 
-    /// The verified claims about the person for whom the provider issued this code.
+    /// Returns the verified claims about the person for whom the provider issued this code.
     pub(super) async fn claims(
         &self,
         config: &OidcConfig,

@@ -29,7 +29,7 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::EdDSA,
 ];
 
-/// Required contents of a token.
+/// The contents that a token must have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
@@ -37,7 +37,7 @@ pub(super) struct Expected<'a> {
     pub(super) nonce: &'a str,
 }
 
-/// Why a token is rejected.
+/// The reason why a token is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
     /// The cached keys of the provider have no such key.
@@ -92,7 +92,7 @@ pub(super) fn claims(
     Ok(claims)
 }
 
-/// The key with this id; without an id, the signing key if there is only one.
+/// Returns the key with this id; without an id, the signing key if there is only one.
 fn key_of<'a>(keys: &'a JwkSet, id: Option<&str>) -> Option<&'a Jwk> {
     let mut signing = keys.keys.iter().filter(|key| {
         let usage = key.common.public_key_use.as_ref();

@@ -60,7 +60,7 @@ impl ToolCall {
         }
     }
 
-    /// The prefix of the item's id, the item's type, the prefix of its events, and the field of its arguments.
+    /// Returns the prefix of the item's id, the item's type, the prefix of its events, and the field of its arguments.
     const fn words(&self) -> [&'static str; 4] {
         match self.is_free {
             true => [
@@ -91,7 +91,7 @@ impl Answer {
         }
     }
 
-    /// The response object with these items and this status.
+    /// Returns the response object with these items and this status.
     fn response(&self, status: &str, output: &[Value], usage: &Value) -> Value {
         let cut = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         json!({ "id": ID, "object": "response", "created_at": CREATED, "status": status, "error": null,
@@ -161,7 +161,7 @@ fn call_item(index: usize, call: &ToolCall, arguments: &str, status: &str) -> Va
     item
 }
 
-/// Events with their sequence numbers.
+/// Writes events with their sequence numbers.
 #[derive(Default)]
 struct Events {
     written: Vec<String>,

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 
-/// The socket's address, unless the peer is a trusted proxy: then the rightmost entry of `x-forwarded-for` that is not
-/// a trusted proxy.
+/// Returns the socket's address, unless the peer is a trusted proxy: then the rightmost entry of `x-forwarded-for`
+/// that is not a trusted proxy.
 #[must_use]
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
@@ -26,7 +26,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
         .rev()
         .flat_map(|line| line.rsplit(|byte| *byte == b','));
     for entry in entries {
-        // Everything to the left of an invalid entry is untrusted.
+        // Entries to the left of an invalid one are not trusted.
         let text = std::str::from_utf8(entry).unwrap_or_default();
         let Some(address) = parse_address(text.trim()) else {
             return nearest;
@@ -39,7 +39,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
     nearest
 }
 
-/// An address, with an optional port.
+/// Parses an address that may have a port.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse().ok().or_else(|| {

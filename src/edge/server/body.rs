@@ -1,4 +1,4 @@
-//! The body of a request.
+//! The body of a request, as the server receives it.
 
 use std::{
     pin::Pin,

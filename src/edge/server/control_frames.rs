@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::time::Instant;
 
-/// The client's connection preface (RFC 9113, section 3.4).
+/// The connection preface of HTTP/2 clients (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD_BYTES: usize = 9;
 const PRIORITY: u8 = 2;
@@ -17,19 +17,19 @@ const FRAMES_FREE: u64 = 10_000;
 const FRAMES_PER_SECOND: u64 = 100;
 const BYTES_PER_FRAME: u64 = 32;
 
-/// Counts frames in the client's byte stream.
+/// Counts control frames in the client's byte stream.
 #[derive(Debug)]
 pub(super) struct ControlFrames {
     state: State,
     began: Instant,
     count: u64,
-    /// Bytes of answers sent.
+    /// The bytes of answers that were sent.
     written: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// This many bytes of the preface have arrived.
+    /// The number of bytes of the preface that have arrived.
     Preface(usize),
     /// This many bytes of a frame's head have arrived.
     Head([u8; HEAD_BYTES], usize),
@@ -49,12 +49,12 @@ impl ControlFrames {
         }
     }
 
-    /// Counts sent bytes of answers.
+    /// Counts the bytes of answers that are sent.
     pub(super) const fn wrote(&mut self, bytes: usize) {
         self.written = self.written.saturating_add(bytes as u64);
     }
 
-    /// Reads received bytes.
+    /// Reads bytes that were received.
     ///
     /// # Errors
     /// If the client sends too many control frames.

@@ -12,29 +12,29 @@ use memchr::memchr;
 
 use crate::edge::head::FramingFault;
 
-/// Maximum bytes of a line that are kept. No legitimate line that matters here is longer.
+/// The maximum bytes of a line that are kept. No legitimate line that matters here is longer.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Index of a connection's first ambiguous request, and the reason. Clones share it.
+/// The index of a connection's first ambiguous request, and the reason. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AmbiguousFraming(Arc<OnceLock<(usize, FramingFault)>>);
 
 impl AmbiguousFraming {
-    /// The fault of the `nth` request, counted from 1: its own, or that of an earlier one.
+    /// Returns the fault of the `nth` request, counted from 1: its own, or that of an earlier one.
     pub(super) fn of(&self, nth: usize) -> Option<FramingFault> {
         let (first, fault) = self.0.get()?;
         (*first <= nth).then_some(*fault)
     }
 }
 
-/// Parses the byte stream of a connection.
+/// Follows the framing of the requests on a connection.
 #[derive(Debug)]
 pub(super) struct Framing {
     doubt: AmbiguousFraming,
     state: State,
     /// The incomplete line at the end of the input.
     line: Vec<u8>,
-    /// Number of complete heads.
+    /// The number of complete heads.
     heads: usize,
 }
 
@@ -72,7 +72,7 @@ impl Framing {
         }
     }
 
-    /// Parses received bytes.
+    /// Parses bytes that were received.
     pub(super) fn saw(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
@@ -103,7 +103,7 @@ impl Framing {
                         return;
                     };
                     bytes = &bytes[end + 1..];
-                    // Most lines arrive complete.
+                    // Most lines arrive in one piece, and need no copy.
                     if self.line.is_empty() {
                         self.end_of_line(part);
                         continue;
@@ -118,7 +118,7 @@ impl Framing {
         }
     }
 
-    /// Whether the input so far is complete HTTP/1 requests, none of them ambiguous.
+    /// Returns whether the input so far is complete HTTP/1 requests, none of them ambiguous.
     pub(super) fn is_between_requests(&self) -> bool {
         matches!(self.state, State::Head(head) if !head.begun) && self.line.is_empty()
     }
@@ -130,7 +130,7 @@ impl Framing {
             State::ChunkSize => match chunk_size(line) {
                 None => State::Off,
                 Some(0) => State::Trailers,
-                // Includes the line end of the chunk.
+                // The length includes the line end after the chunk.
                 Some(bytes) => State::Body {
                     bytes: bytes.saturating_add(2),
                     chunked: true,
@@ -178,7 +178,7 @@ impl Framing {
             _ => None,
         };
         if let Some(fault) = fault {
-            // Parsing stops here, so this is the first fault.
+            // Parsing stops at the first fault, so no other is reported.
             let _ = self.doubt.0.set((self.heads, fault));
             return State::Off;
         }

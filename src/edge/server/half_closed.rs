@@ -23,24 +23,24 @@ const FIRST_CHECK: Duration = Duration::from_millis(250);
 /// Delay between the first and the second probe; doubled each time. A proxy in between may only notice at a second
 /// write that the client is gone.
 const CHECK_MIN: Duration = Duration::from_millis(100);
-/// Maximum delay between two probes: a client that still reads may disconnect later.
+/// The maximum delay between two probes: a client that still reads may disconnect later.
 const CHECK_MAX: Duration = Duration::from_secs(10);
 
 /// Sent before an answer: a client that does not expect it ignores it (RFC 9110, section 15.2).
 const BEFORE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Sent between two chunks: a leading zero of the next chunk's size (RFC 9112, section 7.1).
 const BETWEEN: &[u8] = b"0";
-/// Maximum leading zeros per chunk size: with eight more digits that makes sixteen, which every client accepts.
+/// The maximum leading zeros per chunk size: with eight more digits that makes sixteen, which every client accepts.
 const BETWEEN_MAX: usize = 8;
 
-/// Probes a half-closed client.
+/// Probes whether a half-closed client is still there.
 #[derive(Debug)]
 pub(super) struct HalfClosed {
     next_check: Pin<Box<Sleep>>,
     wait: Duration,
     /// Whether a part of the answer was written since the last check, which is as good as a probe.
     written: bool,
-    /// Number of probes since the last write.
+    /// The number of probes since the last write.
     asked: usize,
     /// Task that waits for input, which is only the end of the stream once the answer is sent.
     reader: Option<Waker>,
@@ -109,7 +109,7 @@ impl HalfClosed {
 fn ask(cx: &mut Context<'_>, client: &mut Transport, bytes: &[u8]) -> io::Result<()> {
     match Pin::new(&mut *client).poll_write(cx, bytes) {
         Poll::Ready(Ok(count)) if count == bytes.len() => {}
-        // A partial probe would corrupt the next chunk.
+        // A probe that is written in part would corrupt the next chunk.
         Poll::Ready(Ok(_)) => return Err(io::ErrorKind::WriteZero.into()),
         Poll::Ready(Err(error)) => return Err(error),
         Poll::Pending => return Ok(()),

@@ -8,9 +8,9 @@ use listenfd::ListenFd;
 /// Listening sockets that existed before this process and stay open after it.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
-    /// Socket for callers.
+    /// The socket for callers.
     pub public: Option<TcpListener>,
-    /// Socket for operators.
+    /// The socket for operators.
     pub admin: Option<TcpListener>,
 }
 
@@ -43,7 +43,7 @@ enum Role {
     Admin,
 }
 
-/// The purpose of each socket.
+/// Returns the purpose of each socket.
 fn roles(count: usize, names: &str) -> anyhow::Result<Vec<Role>> {
     let names: Vec<&str> = names.split(':').collect();
     if count == 1 && names != ["admin"] {

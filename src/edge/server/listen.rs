@@ -1,4 +1,4 @@
-//! Listening sockets.
+//! Opens and closes listening sockets.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// Maximum number of connections waiting to be accepted.
+/// The largest number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// A listening socket.
@@ -50,7 +50,7 @@ impl Listener {
         })
     }
 
-    /// Address of the socket.
+    /// Returns the address of the socket.
     ///
     /// # Errors
     /// If the kernel does not return it.
@@ -118,7 +118,7 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
         drop(waiting);
         for mut client in clients {
-            // Closed with FIN, not reset.
+            // The connection is closed with FIN, not reset.
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         }
     }

@@ -66,7 +66,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Extensions with room for everything that the gateway inserts, so that their table does not grow later.
 static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
     let mut extensions = Extensions::new();
-    // The initial table has room for three entries.
+    // Allocates the map's table, which then has room for three entries.
     extensions.insert(1_u8);
     extensions.insert(2_u16);
     extensions.insert(3_u32);
@@ -75,16 +75,16 @@ static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
     extensions
 });
 
-/// Settings of a server besides its listener and service. Changes apply to new connections.
+/// The settings of a server besides its listener and service. Changes apply to new connections.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// Networks whose `x-forwarded-for` header is trusted.
+    /// The networks whose `x-forwarded-for` header is trusted.
     pub trusted_proxies: Setting<Arc<[IpNet]>>,
-    /// Limits and timeouts of connections.
+    /// The limits and timeouts of connections.
     pub connections: Setting<ConnectionLimits>,
     /// Counts open connections.
     pub open: OpenConnections,
-    /// Treatment of a connection if no place is free.
+    /// The treatment of a connection if no place is free.
     pub when_full: WhenFull,
     /// TLS, if configured; then plain HTTP is not served.
     pub tls: Option<Tls>,
@@ -118,7 +118,7 @@ enum Admission {
     Seats(Seats),
 }
 
-/// A connection's place, which is freed when dropped.
+/// The place of a connection, which is freed when dropped.
 enum AdmissionPermit {
     Counted(
         #[expect(dead_code, reason = "dropping it frees the connection's slot")] ConnectionPermit,
@@ -155,45 +155,45 @@ impl AdmissionPermit {
     }
 }
 
-/// Limits and timeouts of connections.
+/// The limits and timeouts of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Maximum number of connections.
+    /// The largest number of connections.
     pub max: usize,
-    /// Maximum number of connections per address block; does not apply to trusted proxies.
+    /// The maximum number of connections per address block; does not apply to trusted proxies.
     pub per_address_max: usize,
-    /// Timeout for the first byte.
+    /// The timeout for the first byte.
     pub first_byte_timeout: Duration,
-    /// Timeout for receiving a request's head.
+    /// The timeout for receiving a request's head.
     pub head_timeout: Duration,
-    /// Maximum time without a request.
+    /// The longest time without a request.
     pub idle_timeout: Duration,
-    /// Age at which a connection is closed once its running answers have ended; up to a tenth is added.
+    /// The age at which a connection is closed once its running answers have ended; up to a tenth is added.
     pub age_max: Duration,
-    /// Maximum time for a request and its whole answer.
+    /// The maximum time for a request and its whole answer.
     pub request_timeout: Duration,
-    /// How long the client may accept no data.
+    /// The time for which the client may accept no data.
     pub write_timeout: Duration,
-    /// Maximum number of header lines.
+    /// The largest number of header lines.
     pub headers_max: usize,
-    /// Maximum bytes of a request's head. The server reads at most twice as many, or 128 KB if that is more.
+    /// The maximum bytes of a request's head. The server reads at most twice as many, or 128 KB if that is more.
     pub head_bytes_max: usize,
-    /// Limits of HTTP/2.
+    /// The limits of HTTP/2.
     pub h2: H2Limits,
 }
 
-/// Limits of an HTTP/2 connection.
+/// The limits of an HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct H2Limits {
-    /// Maximum number of concurrent requests.
+    /// The largest number of concurrent requests.
     pub streams_max: u32,
-    /// Flow-control window per stream, in bytes.
+    /// The flow-control window per stream, in bytes.
     pub stream_window_bytes: u32,
-    /// Flow-control window per connection, in bytes.
+    /// The flow-control window per connection, in bytes.
     pub connection_window_bytes: u32,
-    /// Interval between the gateway's pings.
+    /// The interval between the gateway's pings.
     pub ping_interval: Duration,
-    /// Timeout for the answer to a ping.
+    /// The timeout for the answer to a ping.
     pub ping_timeout: Duration,
 }
 
@@ -209,11 +209,11 @@ impl Default for H2Limits {
     }
 }
 
-/// Maximum number of streams that a client has opened and reset before the gateway handled them; beyond it the
+/// The maximum number of streams that a client has opened and reset before the gateway handled them; beyond it the
 /// connection is closed (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 20;
-/// Maximum number of streams that the gateway had to reset because of the client's errors; beyond it the connection is
-/// closed.
+/// The maximum number of streams that the gateway had to reset because of the client's errors; beyond it the
+/// connection is closed.
 const LOCAL_RESETS_MAX: usize = 1024;
 
 impl Default for ConnectionLimits {
@@ -301,7 +301,7 @@ pub async fn serve<S, A>(
 }
 
 async fn drain_begins(mut draining: watch::Receiver<bool>) {
-    // If the sender is gone, the server drains.
+    // An error means that the sender is gone: then the server drains, too.
     drop(draining.wait_for(|draining| *draining).await);
 }
 

@@ -5,12 +5,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Counts connections. Clones share the count.
+/// The count of open connections. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct OpenConnections(Arc<AtomicUsize>);
 
 impl OpenConnections {
-    /// Number of open connections.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -23,7 +23,7 @@ impl OpenConnections {
     }
 }
 
-/// An open connection.
+/// An open connection, which counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct Open(OpenConnections);
 

@@ -13,7 +13,7 @@ use tollgate_layers::{facts::ClientAddr, setting::Setting};
 
 use super::ConnectionLimits;
 
-/// Interval between two warnings that no place is free.
+/// The interval between two warnings that no place is free.
 const WARN_EVERY: Duration = Duration::from_secs(1);
 
 /// Counts connections. The table has a row per block with a connection, so the total limit bounds it.
@@ -23,7 +23,7 @@ pub(super) struct Peers(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// A proxy carries the connections of many clients.
+    /// Trusted proxies: they carry the connections of many clients, so they have no limit.
     unlimited: Setting<Arc<[IpNet]>>,
     counts: Mutex<Counts>,
 }
@@ -31,12 +31,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// When the last warning that no place is free was logged.
+    /// The time at which the last warning that no place is free was logged.
     warned: Option<Instant>,
     by_block: HashMap<IpAddr, usize>,
 }
 
-/// A connection's place, which is freed when dropped.
+/// The place of a connection, which is freed when dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     peers: Peers,

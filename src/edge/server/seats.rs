@@ -22,14 +22,14 @@ use super::ConnectionLimits;
 /// share.
 const PARTS: usize = 4;
 
-/// The seats of a listener. Clones share them.
+/// The places for connections of a listener. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Seats(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// A proxy carries the connections of many clients.
+    /// Trusted proxies: they carry the connections of many clients, so they have no limit.
     unlimited: Setting<Arc<[IpNet]>>,
     /// Counts requests and connections: later ones have higher numbers.
     clock: Arc<AtomicU64>,
@@ -42,14 +42,14 @@ pub struct Seat {
     block: IpAddr,
     is_limited: bool,
     clock: Arc<AtomicU64>,
-    /// Clock value of its last request.
+    /// The clock value of the connection's last request.
     used: AtomicU64,
     has_signed_in: AtomicBool,
     replaced: Notify,
 }
 
 impl Seat {
-    /// Records a request.
+    /// Records that the connection has sent a request.
     pub(super) fn touch(&self) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         self.used.store(now, Ordering::Relaxed);
@@ -60,19 +60,19 @@ impl Seat {
         self.has_signed_in.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the connection has signed in.
+    /// Returns whether the connection has signed in.
     #[must_use]
     pub fn has_signed_in(&self) -> bool {
         self.has_signed_in.load(Ordering::Relaxed)
     }
 
-    /// Resolves when a new connection takes the seat.
+    /// Resolves when a new connection takes this place.
     pub(super) async fn replaced(&self) {
         self.replaced.notified().await;
     }
 }
 
-/// Holds a seat, which is freed when dropped.
+/// A place for a connection, which is freed when dropped.
 #[derive(Debug)]
 pub(super) struct SeatPermit {
     seats: Seats,
@@ -111,7 +111,7 @@ impl Seats {
                 stranger.replaced.notify_one();
             }
             Replace::NobodyCan => {
-                // All connections have signed in; strangers cannot cause this line.
+                // This happens only if every connection has signed in, so strangers cannot cause this line.
                 tracing::warn!(
                     max = taken.len(),
                     "connection refused: admin.connections_max"
@@ -135,8 +135,8 @@ enum Replace {
     NobodyCan,
 }
 
-/// The seat that a new connection takes: in its own block if that has its share, otherwise in the block with the most
-/// seats.
+/// Returns the seat that a new connection takes: in its own block if that has its share, otherwise in the block with
+/// the most seats.
 fn to_replace(taken: &[Arc<Seat>], newcomer: &Seat, max: usize) -> Replace {
     let share = (max / PARTS).max(1);
     let strangers = || {

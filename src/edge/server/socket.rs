@@ -31,7 +31,7 @@ pub(super) struct Socket {
     framing: Framing,
     /// Whether the HTTP version has been determined.
     is_told: bool,
-    /// Present if the connection may be HTTP/2.
+    /// The counter of control frames, if the connection may be HTTP/2.
     control_frames: Option<Box<ControlFrames>>,
     /// Present once the end of the input has arrived and is withheld.
     half_closed: Option<Box<HalfClosed>>,
@@ -57,7 +57,7 @@ impl Socket {
         }
     }
 
-    /// Whether a part of an answer is still to be produced or written.
+    /// Returns whether a part of an answer is still to be produced or written.
     fn is_answering(&self) -> bool {
         self.stalled || self.activity.is_running()
     }
@@ -86,7 +86,7 @@ impl Socket {
         }
     }
 
-    /// Result of a write; an error if it has stalled for too long.
+    /// The result of a write; an error if it has stalled for too long.
     fn within_time<T>(
         &mut self,
         cx: &mut Context<'_>,

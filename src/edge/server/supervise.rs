@@ -31,20 +31,20 @@ use tollgate_layers::{error::BoxError, self_wake::SelfWake};
 
 use super::{ConnectionLimits, socket::Socket, transport::PREFACE, unread::Unread};
 
-/// How long a connection without running answers may stay open after a graceful close was requested.
+/// The time for which a connection without running answers may stay open after a graceful close was requested.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// In a drain, how long a connection without a request may take to send one: it may have been accepted just before, and
 /// its client would take the close for a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Maximum bytes of an answer passed to h2 at once. As soon as one byte fits into the client's window, h2 takes
+/// The maximum bytes of an answer passed to h2 at once. As soon as one byte fits into the client's window, h2 takes
 /// everything it is given and buffers the rest: whole answers, for a client that opens one byte.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum bytes of an answer passed to HTTP/1 at once, because hyper copies them.
+/// The maximum bytes of an answer passed to HTTP/1 at once, because hyper copies them.
 const HTTP1_PIECE_BYTES_MAX: usize = 256 * 1024;
 
-/// Activity on a connection. Clones share it.
+/// The activity on a connection. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Activity(Arc<Inner>);
 
@@ -54,14 +54,14 @@ struct Inner {
     read: AtomicBool,
     /// Whether the input begins like HTTP/2.
     http2: AtomicBool,
-    /// Notified at the first request.
+    /// Notified when the first request begins.
     first: Notify,
-    /// [`Stage`] of the running answer on HTTP/1.
+    /// The [`Stage`] of the running answer on HTTP/1.
     stage: AtomicU8,
     requests: Mutex<Requests>,
     /// Bodies that are no longer wanted; on HTTP/1 at most one.
     unread: Mutex<Vec<Unread<Incoming>>>,
-    /// Task that discards them.
+    /// The task that discards the rests of bodies.
     discards: AtomicWaker,
 }
 
@@ -78,13 +78,13 @@ pub(super) enum Stage {
 
 #[derive(Debug)]
 struct Requests {
-    /// When each running request began.
+    /// The times at which the running requests began.
     running: Vec<Instant>,
-    /// Total number of requests.
+    /// The total number of requests.
     begun: usize,
-    /// Deliveries of the running answers on HTTP/2.
+    /// The deliveries of the running answers on HTTP/2.
     hands: Vec<Weak<Delivery>>,
-    /// When the last request ended.
+    /// The time at which the last request ended.
     idle_since: Instant,
 }
 
@@ -109,7 +109,7 @@ impl Activity {
         }))
     }
 
-    /// Records received bytes.
+    /// Records that bytes were received.
     pub(super) fn has_read(&self, bytes: &[u8]) {
         if !self.0.read.load(Ordering::Relaxed) {
             let http2 = bytes.starts_with(PREFACE);
@@ -151,7 +151,7 @@ impl Activity {
         self.0.discards.wake();
     }
 
-    /// Discards the rests of bodies.
+    /// Discards the unread rests of bodies.
     fn poll_discards(&self, cx: &mut Context<'_>) -> Poll<Infallible> {
         self.0.discards.register(cx.waker());
         self.unread()
@@ -181,18 +181,18 @@ impl Activity {
         }
     }
 
-    /// Whether an answer is in progress.
+    /// Returns whether an answer is in progress.
     pub(super) fn is_running(&self) -> bool {
         !self.lock().running.is_empty()
     }
 
-    /// When the oldest running request began.
+    /// Returns when the oldest running request began.
     fn oldest(&self) -> Option<Instant> {
         self.lock().running.iter().min().copied()
     }
 
-    /// Whether a part of an answer has been offered for this long without a request for more. An h2 client that opens
-    /// no window accepts nothing over a healthy socket; on HTTP/1 the socket itself stalls.
+    /// Returns whether a part of an answer has been offered for this long without a request for more. An h2 client
+    /// that opens no window accepts nothing over a healthy socket; on HTTP/1 the socket itself stalls.
     fn holds_out(&self, patience: Duration) -> bool {
         let now = self.now_ms();
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
@@ -203,7 +203,7 @@ impl Activity {
         })
     }
 
-    /// Milliseconds since the connection began; never zero.
+    /// Returns the milliseconds since the connection began; never zero.
     fn now_ms(&self) -> u64 {
         u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
@@ -215,18 +215,18 @@ impl Activity {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether only a part of the first HTTP/1 head has arrived.
+    /// Returns whether only a part of the first HTTP/1 head has arrived.
     fn has_no_head(&self) -> bool {
         !self.has_begun() && !self.0.http2.load(Ordering::Relaxed)
     }
 
-    /// Whether there has been a request.
+    /// Returns whether there has been a request.
     fn has_begun(&self) -> bool {
         self.lock().begun > 0
     }
 
-    /// How long the connection may stay without a running answer, given that a drain began at `drained`; `None` while
-    /// an answer runs.
+    /// Returns how long the connection may stay without a running answer, given that a drain began at `drained`;
+    /// `None` while an answer runs.
     fn idle(&self, limits: &ConnectionLimits, drained: Option<Instant>) -> Option<Idle> {
         let requests = self.lock();
         if !requests.running.is_empty() {
@@ -245,7 +245,7 @@ impl Activity {
     }
 }
 
-/// A connection without a running answer.
+/// A connection on which no answer is running.
 struct Idle {
     since: Instant,
     until: Instant,
@@ -258,7 +258,7 @@ struct Delivery {
     given_ms: AtomicU64,
 }
 
-/// A running request.
+/// A request that is running.
 #[derive(Debug)]
 pub(super) struct Running {
     activity: Activity,
@@ -308,7 +308,7 @@ pin_project! {
     pub(super) struct TrackedBody<A> {
         #[pin]
         inner: A,
-        // The rest of a frame that is passed on in pieces.
+        // The remainder of a frame that is passed on in pieces.
         rest: Bytes,
         running: Running,
     }
@@ -380,7 +380,7 @@ fn first_piece(data: Bytes, is_last: bool, rest: &mut Bytes) -> Bytes {
     data
 }
 
-/// The first `bytes_max` of `data`; `rest` is the remainder.
+/// Returns the first `bytes_max` of `data`; `rest` is the remainder.
 fn first_of(mut data: Bytes, bytes_max: usize, rest: &mut Bytes) -> Bytes {
     if data.len() > bytes_max {
         *rest = data.split_off(bytes_max);
@@ -410,7 +410,7 @@ where
     let mut drained: Option<Instant> = None;
     loop {
         let look_again = match (ending, activity.idle(limits, drained)) {
-            // Checked from time to time whether the running answers have ended.
+            // Checks from time to time whether the running answers have ended.
             (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
             (Some(asked), Some(idle)) => asked.max(idle.since) + farewell,
             (None, Some(idle)) => old.min(idle.until),
@@ -488,7 +488,7 @@ where
     }
 }
 
-/// Events of a connection.
+/// The events that a connection waits for.
 enum Event {
     /// The connection has ended.
     Served(Result<(), BoxError>),

@@ -23,8 +23,8 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Whether the connection speaks HTTP/1: negotiated by TLS, or the first bytes cannot be HTTP/2 (RFC 9113, section
-    /// 3.4). Consumes no bytes. `false` if it is not known yet.
+    /// Returns whether the connection speaks HTTP/1: negotiated by TLS, or the first bytes cannot be HTTP/2 (RFC 9113,
+    /// section 3.4). Consumes no bytes. `false` if it is not known yet.
     pub(super) fn poll_is_http1(&self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(match self {
             Self::Plain(socket) => {
@@ -37,7 +37,7 @@ impl Transport {
         }))
     }
 
-    /// Error of the socket since the last call.
+    /// Returns the socket's error since the last call.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         match self {
             Self::Plain(socket) => socket.take_error(),

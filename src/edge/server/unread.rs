@@ -13,17 +13,17 @@ use bytes::Buf;
 use http_body::Body;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Maximum bytes discarded: twice the default limit of a body, so that a client whose body is refused for its size gets
-/// the answer.
+/// The maximum bytes discarded: twice the default limit of a body, so that a client whose body is refused for its size
+/// gets the answer.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Maximum time for discarding. An idle connection may stay open longer, so sending slowly gains nothing.
+/// The maximum time for discarding. An idle connection may stay open longer, so sending slowly gains nothing.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Maximum time between two pieces.
+/// The longest time between two pieces.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// A body this short that nobody has begun to read arrives soon, and its connection can be reused.
 const SHORT_BYTES_MAX: u64 = 256 * 1024;
 
-/// The rest of a body.
+/// The unread rest of a body.
 #[derive(Debug)]
 pub(super) struct Unread<B> {
     body: B,
@@ -49,7 +49,7 @@ impl<B: Body + Unpin> Unread<B> {
         }
     }
 
-    /// Whether the connection must be closed; the answer then contains `connection: close`.
+    /// Returns whether the connection must be closed; the answer then contains `connection: close`.
     pub(super) const fn ends_connection(&self) -> bool {
         self.ends_connection
     }
@@ -96,7 +96,7 @@ mod tests {
         }))
     }
 
-    /// Elapsed time, and number of bytes discarded.
+    /// Returns the elapsed time, and the number of bytes discarded.
     async fn discarded<B: Body + Unpin>(body: B) -> (Duration, u64) {
         let begun = Instant::now();
         let mut unread = Unread::new(body, true);

@@ -29,7 +29,7 @@ use crate::{
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Files of the page: name, type and content.
+/// The files of the page: name, type and content.
 const FILES: [(&str, &str, &str); 2] = [
     (
         "page.js",
@@ -76,7 +76,7 @@ fn for_its_reader(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
     res
 }
 
-/// The page in both languages.
+/// Renders the page in both languages.
 pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
     let page = |language| {
         let page = UsageHtml {
@@ -98,7 +98,7 @@ pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
 struct UsageHtml<'a> {
     language: Language,
     service: &'a str,
-    /// Base URL of the key's own endpoints.
+    /// The base URL of the key's own endpoints.
     own_url: String,
     /// Whether the page has a button for payments.
     pays: bool,
@@ -121,7 +121,7 @@ impl UsageHtml<'_> {
     }
 }
 
-/// The language that the browser prefers (RFC 9110, 12.5.4); the first one if two are equal.
+/// Returns the language that the browser prefers (RFC 9110, 12.5.4); the first one if two are equal.
 fn asked_for(headers: &HeaderMap) -> Option<Language> {
     let lists = headers.get_all(ACCEPT_LANGUAGE).iter();
     let ranges = lists
@@ -146,7 +146,7 @@ fn asked_for(headers: &HeaderMap) -> Option<Language> {
     best.map(|(_, language)| language)
 }
 
-/// A weight like `0.85` in thousandths; 0 if it is invalid.
+/// Returns a weight like `0.85` in thousandths; 0 if it is invalid.
 fn thousandths(weight: &str) -> u16 {
     let (whole, fraction) = weight.split_once('.').unwrap_or((weight, ""));
     let digits = format!("{fraction:0<3}");

@@ -25,22 +25,23 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::json::Stamp;
 use crate::observe::record;
 
-/// Size in bytes at which lines are written without waiting for more. Also the maximum size of other lines between two
-/// checks for audit lines.
+/// The size in bytes at which lines are written without waiting for more. Also the maximum size of other lines between
+/// two checks for audit lines.
 const GATHERED_BYTES_ENOUGH: usize = 64 << 10;
 
-/// How long the end of the process waits for a standard error that nobody reads.
+/// The time for which the end of the process waits for a standard error that nobody reads.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long lines may wait, and how many of them.
+/// The time for which lines may wait, and how many of them.
 #[derive(Clone, Copy)]
 struct Bounds {
-    /// Maximum time that a line waits to be written with others.
+    /// The maximum time that a line waits to be written with others.
     gather: Duration,
-    /// Maximum bytes of each queue. The same number of bytes of other lines may be in the process of being written.
+    /// The maximum bytes of each queue. The same number of bytes of other lines may be in the process of being
+    /// written.
     bytes_max: usize,
-    /// Maximum time that an audit line or a charge waits for room in its queue: a log that nobody reads must not stop
-    /// the gateway. Other lines are dropped immediately.
+    /// The maximum time that an audit line or a charge waits for room in its queue: a log that nobody reads must not
+    /// stop the gateway. Other lines are dropped immediately.
     room: Duration,
 }
 
@@ -50,14 +51,14 @@ const USUAL: Bounds = Bounds {
     room: Duration::from_secs(1),
 };
 
-/// Queue of a line.
+/// The queue in which a line waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
-    /// Changes by operators and owners.
+    /// The queue of changes by operators and owners.
     Audit,
-    /// Charges of calls.
+    /// The queue of charges of calls.
     Charges,
-    /// All other lines, whose number anybody can drive up.
+    /// All other lines, whose number any client can increase.
     Others,
 }
 
@@ -73,7 +74,7 @@ impl Queue {
     }
 }
 
-/// The queues. Clones share them.
+/// The queues of the log. Clones share them.
 #[derive(Clone)]
 pub(super) struct Lines(Arc<Shared>);
 
@@ -178,11 +179,11 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queues: [Vec<u8>; Queue::COUNT],
-    /// Whether a line must be written immediately.
+    /// Returns whether a line must be written immediately.
     urgent: bool,
-    /// Whether a line has waited for room in vain; then no other line waits until there is room.
+    /// Whether a line has waited in vain for space; then no other line waits until there is space.
     stuck: bool,
-    /// Number of lines dropped since the last report.
+    /// The number of lines dropped since the last report.
     lost: usize,
     closed: bool,
     ended: bool,
@@ -417,7 +418,7 @@ mod tests {
             self.lines.0.push(line.as_bytes(), Queue::Charges, false);
         }
 
-        /// The next write.
+        /// Returns the lines of the next write.
         fn next(&self) -> String {
             let bytes = self.written.recv_timeout(PATIENCE).unwrap();
             String::from_utf8(bytes).unwrap()
@@ -608,7 +609,7 @@ mod tests {
             let places = places.filter(|(_, line)| line.contains(message));
             places.map(|(place, _)| place).collect::<Vec<_>>()
         };
-        // Nothing else is written before them.
+        // No other lines are written before these.
         assert_eq!(at("\"changed\""), (0..KEPT).collect::<Vec<_>>());
         assert_eq!(at("\"charged\""), (KEPT..2 * KEPT).collect::<Vec<_>>());
         let notice = lines
@@ -679,7 +680,7 @@ mod tests {
         let (third, notice) = tried.split_once('\n').unwrap();
         assert_eq!(third, "third");
         assert_eq!(lost(notice), 2);
-        // The write is retried.
+        // The write that failed is retried.
         assert_eq!(log.end(), [tried]);
     }
 }

@@ -22,7 +22,7 @@ use tracing_subscriber::{
 
 use crate::text::time::rfc3339;
 
-/// Writes one object per event.
+/// Writes one JSON object per event.
 pub(super) struct JsonLines(Format<format::Json>);
 
 impl Default for JsonLines {
@@ -96,7 +96,7 @@ impl Scratch {
 #[derive(Default)]
 pub(super) struct Stamp {
     second: u64,
-    /// The formatted second, up to the fraction.
+    /// The formatted time up to the fraction of the second.
     text: String,
 }
 
@@ -121,7 +121,7 @@ impl Stamp {
 struct Fields<'a>(&'a mut String);
 
 impl Fields<'_> {
-    /// A value in quotes.
+    /// Writes a value in quotes.
     fn text(&mut self, field: &Field, write: impl FnOnce(&mut String)) {
         // A name from source code needs no escaping.
         self.0.push_str(field.name());
@@ -130,7 +130,7 @@ impl Fields<'_> {
         self.0.push_str("\",\"");
     }
 
-    /// A value without quotes.
+    /// Writes a value without quotes.
     fn bare(&mut self, field: &Field, write: impl FnOnce(&mut String)) {
         self.0.push_str(field.name());
         self.0.push_str("\":");
@@ -185,7 +185,7 @@ fn thousandths(value: f64) -> Option<u64> {
     (same && count < 1_000_000_000_000_000).then_some(count)
 }
 
-/// As `serde_json` writes it: at least one decimal.
+/// Writes a number as `serde_json` does: with at least one decimal.
 fn push_thousandths(line: &mut String, count: u64) {
     let (whole, fraction) = (count / 1000, count % 1000);
     let mut buffer = itoa::Buffer::new();
@@ -223,7 +223,7 @@ fn escape(line: &mut String, text: &str) {
     }
 }
 
-/// Separate and not inlined: few texts need escaping.
+/// A separate function that is not inlined, because few texts need escaping.
 #[cold]
 fn escape_each(line: &mut String, mut rest: &str) {
     while let Some(at) = rest.bytes().position(is_escaped) {
@@ -291,12 +291,12 @@ mod tests {
 
     use super::*;
 
-    /// Collects what was written.
+    /// Collects the bytes that are written.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
     impl Written {
-        /// The single line from its level on; the time is checked and removed.
+        /// Returns the single line from its level on; the time is checked and removed.
         fn line(&self) -> String {
             let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
             assert!(
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The line of an event, which must equal that of `tracing_subscriber`.
+    /// Returns the line of an event, which must equal that of `tracing_subscriber`.
     fn line(log_it: impl Fn()) -> String {
         let (ours, theirs) = (Written::default(), Written::default());
         let out = ours.clone();
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_its_microseconds_whatever_was_written_before() {
+    fn log_time_has_microseconds_after_any_earlier_time() {
         let mut stamp = Stamp::default();
         for (seconds, nanos, expected) in [
             (0, 0, "1970-01-01T00:00:00.000000Z"),

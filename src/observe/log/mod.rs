@@ -77,7 +77,7 @@ pub fn to(out: impl Write + Send + 'static) -> Flush {
     flush
 }
 
-/// Where each call is logged.
+/// The target under which each call is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// The gateway's log has a line for each call.
@@ -131,7 +131,7 @@ where
     }
 }
 
-/// The fields of a call's line.
+/// The fields of the line of a call.
 #[derive(Default)]
 struct Fields(Vec<(&'static str, String)>);
 

@@ -22,7 +22,7 @@ struct Label {
     result: &'static str,
 }
 
-/// Outcome of an attempt, or of an event.
+/// The outcome of an attempt, or of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Delivered,
@@ -61,7 +61,7 @@ impl Deliveries {
         deliveries
     }
 
-    /// The counters of one receiver.
+    /// Returns the counters of one receiver.
     pub(crate) fn of(&self, receiver: &str) -> Outgoing {
         let receiver: Arc<str> = receiver.into();
         let counter = |(_, result)| {
@@ -78,10 +78,10 @@ impl Deliveries {
     }
 }
 
-/// The counters of a receiver.
+/// The counters of one receiver.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
-    /// In the order of [`Outcome::ALL`].
+    /// The counters, in the order of [`Outcome::ALL`].
     results: [Counter; Outcome::ALL.len()],
     lag: Gauge<f64, AtomicU64>,
 }

@@ -1,4 +1,4 @@
-//! Families of histograms.
+//! Families of histograms for metrics.
 
 use std::hash::Hash;
 

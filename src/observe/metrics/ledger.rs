@@ -25,7 +25,7 @@ const SECONDS: [f64; 14] = [
     1.0,
 ];
 
-/// Operations of a call on the ledger.
+/// The operations of a call on the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     FindKey,
@@ -75,7 +75,7 @@ struct Label {
 /// Counters of the ledger's operations.
 #[derive(Debug)]
 pub(crate) struct LedgerTimes {
-    /// In the order of [`Operation::ALL`].
+    /// The counters, in the order of [`Operation::ALL`].
     operations: [(Histogram, Counter); Operation::ALL.len()],
     refused_by_holds: Counter,
 }
@@ -124,7 +124,7 @@ impl LedgerTimes {
     }
 }
 
-/// A ledger whose operations are timed.
+/// A ledger that measures the time of its operations.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured<L> {
     ledger: L,
@@ -145,7 +145,7 @@ impl<L> Measured<L> {
     }
 }
 
-/// An operation in progress.
+/// An operation that is in progress.
 struct Asked<'a> {
     times: &'a LedgerTimes,
     operation: Operation,
@@ -167,7 +167,7 @@ impl Asked<'_> {
     }
 }
 
-/// Whether the ledger failed; a refusal is an answer.
+/// Returns whether the ledger failed; a refusal is an answer.
 const fn is_away(error: &LedgerError) -> bool {
     !matches!(error, LedgerError::Refused(_))
 }

@@ -53,7 +53,7 @@ pub struct Metrics {
     pub(crate) events: Deliveries,
     pub(crate) payments: Payments,
     pub(crate) idempotency: Idempotency,
-    /// Traced calls whose spans were dropped.
+    /// The number of traced calls whose spans were dropped.
     pub(crate) traces_dropped: Counter,
     reloads: Family<ReloadResult, Counter>,
     loaded: Gauge,
@@ -153,7 +153,7 @@ impl Metrics {
         scraped.0.certificate_expires(unix_seconds);
     }
 
-    /// All metrics as text. Waits only for another scrape.
+    /// Returns all metrics as text. Waits only for another scrape.
     pub(crate) fn text(&self, now: Readings, format: Format) -> Result<String, fmt::Error> {
         let mut text = String::new();
         {

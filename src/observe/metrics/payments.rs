@@ -6,7 +6,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Outcomes of payments. Clones share the counters.
+/// Counts the outcomes of payments. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Payments(Family<Came, Counter>);
 
@@ -15,7 +15,7 @@ struct Came {
     result: &'static str,
 }
 
-/// Outcome of a payment.
+/// The outcome of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The money was booked.

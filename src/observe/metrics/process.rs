@@ -85,7 +85,7 @@ fn open_files() -> Option<i64> {
     let folder = Path::new("/proc/self/fd");
     // Since Linux 6.2 the directory's size is the count, which avoids reading a long list.
     let count = match fs::metadata(folder).ok()?.len() {
-        // The list itself is also open.
+        // One of the open files is the directory that is read here.
         0 => fs::read_dir(folder).ok()?.count().saturating_sub(1) as u64,
         count => count,
     };

@@ -123,7 +123,7 @@ struct By {
 #[derive(Debug)]
 pub(crate) struct Requests {
     routes: Routes,
-    /// Indexed by the route.
+    /// The counters, indexed by the route.
     paths: [PathCounts; Route::ALL.len()],
     others: PathCounts,
     requests: Family<PathStatus, Counter>,
@@ -132,7 +132,7 @@ pub(crate) struct Requests {
     answer: Family<Path, Histogram>,
     refusals: Family<Code, Counter>,
     limited: Family<By, Counter>,
-    /// 503 because no permit was free.
+    /// The number of 503s because no permit was free.
     pub(crate) shed: Counter,
     pub(crate) in_flight: Gauge,
 }
@@ -237,12 +237,12 @@ impl Requests {
         );
     }
 
-    /// The label of a request's path.
+    /// Returns the label of a request's path.
     pub(crate) fn label(&self, path: &str) -> PathLabel {
         self.routes.find(path)
     }
 
-    /// The label as text.
+    /// Returns the label as text.
     pub(crate) fn path(&self, label: PathLabel) -> &str {
         &self.counts(label).path
     }

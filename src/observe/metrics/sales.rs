@@ -23,7 +23,7 @@ use tollgate_ledger::{
 use super::parts::Rubles;
 use crate::catalog::snapshot::Snapshot;
 
-/// End of a call that was released: it was not charged.
+/// The end of a call that was released: it was not charged.
 const RELEASED: &str = "released";
 /// Label of a model or vendor that no configuration of this process has named.
 const NONE: &str = "none";
@@ -68,7 +68,7 @@ pub(crate) struct Sales {
     unpriced_input: Counter,
 }
 
-/// Names in this and earlier configurations, because calls may still run on earlier ones.
+/// The names in this and earlier configurations, because calls may still run on earlier ones.
 #[derive(Debug, Default)]
 struct Known {
     models: HashMap<Arc<str>, OfModel, FixedState>,
@@ -79,11 +79,11 @@ struct Known {
 #[derive(Debug)]
 struct OfModel {
     label: Arc<str>,
-    /// In the order of [`classes`].
+    /// The counters, in the order of [`classes`].
     tokens: [Counter; 4],
     held: Rubles,
     charged: Rubles,
-    /// Largest input that its price applies to, in tokens.
+    /// The largest input that its price applies to, in tokens.
     input_tokens_priced_max: Option<u64>,
     /// Finished calls by vendor, for all vendors that the model has had.
     finished: Vec<(Arc<str>, Counter)>,
@@ -250,7 +250,7 @@ impl Sales {
         if item.unpriced {
             self.unpriced.inc();
         }
-        // An admitted call cannot have that much input in one step, by its text, images and documents.
+        // Per step, an admitted call cannot have more input than this, by its text, images and documents.
         let steps = item
             .usage
             .classes
@@ -389,7 +389,7 @@ mod tests {
             sales.rubles(&sales.charged, &model).get().to_string(),
             "0.00024"
         );
-        // Twice the uncovered 10, and twice the 19 by which the vendor's counts were cut.
+        // The losses are twice the uncovered 10, and twice the 19 by which the vendor's counts were cut.
         assert_eq!(sales.loss.get().to_string(), "0.000058");
         assert_eq!((sales.overruns.get(), sales.estimated.get()), (2, 2));
     }

@@ -23,11 +23,11 @@ use crate::catalog::snapshot::RateReading;
 #[derive(Debug)]
 pub(crate) struct Readings {
     pub(crate) holds_open: usize,
-    /// Zero if there is no hold.
+    /// The age of the oldest hold; zero if there is none.
     pub(crate) hold_oldest: Duration,
     pub(crate) vendors: Vec<VendorState>,
     pub(crate) outbox_rows: usize,
-    /// Zero if the outbox is empty.
+    /// The age of the oldest entry; zero if the outbox is empty.
     pub(crate) outbox_oldest: Duration,
     pub(crate) leases: LeaseCounts,
     pub(crate) rates: RateCounts,
@@ -37,7 +37,7 @@ pub(crate) struct Readings {
     pub(crate) is_ready: bool,
 }
 
-/// A gauge of seconds or rubles.
+/// A gauge with fractions, for seconds or rubles.
 type Fraction = Gauge<f64, AtomicU64>;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

@@ -1,18 +1,18 @@
-//! The two text formats of a scrape.
+//! The two text formats in which metrics are served.
 
 use http::{HeaderMap, HeaderValue, header::ACCEPT};
 
-/// Text format of a scrape.
+/// The text format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// OpenMetrics 1.0, for clients that accept it, like Prometheus.
     OpenMetrics,
-    /// Text format 0.0.4, which every client reads.
+    /// Text format 0.0.4, which every client can read.
     Classic,
 }
 
 impl Format {
-    /// The format that these headers accept.
+    /// Returns the format that these headers accept.
     pub(crate) fn asked_for(headers: &HeaderMap) -> Self {
         let names = |value: &HeaderValue| {
             let value = value.to_str().unwrap_or_default();

@@ -14,13 +14,13 @@ use uuid::fmt::Hyphenated;
 
 use super::{Answered, CallRecord, Facts};
 
-/// Target of the lines, for `RUST_LOG`.
+/// The target of the lines, for `RUST_LOG`.
 pub const TARGET: &str = "call";
 
-/// Name of the event of a line with a charge, by which the log selects its queue.
+/// The name of the event of a line with a charge, by which the log selects its queue.
 pub(crate) const CHARGE: &str = "charge";
 
-/// Maximum length of a logged model name: one that is not in the catalog may be any text.
+/// The maximum length of a logged model name: one that is not in the catalog may be any text.
 const MODEL_CHARS_MAX: usize = 64;
 
 /// Writes a whole line. Fields are not computed if the level is disabled.
@@ -87,7 +87,7 @@ pub(super) fn of_a_call(
     );
 }
 
-/// Logs a call left by an earlier process.
+/// Logs a call that an earlier process left.
 pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) {
     let item = &settlement.item;
     tracing::info!(

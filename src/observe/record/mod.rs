@@ -73,7 +73,7 @@ pub struct Calls(Arc<Shared>);
 struct Shared {
     metrics: Arc<Metrics>,
     traces: Option<Traces>,
-    /// Requests that hold money.
+    /// The requests that hold money.
     held: Mutex<Held>,
     /// The latest requests that ended without a receipt.
     unbooked: unbooked::Latest,
@@ -85,7 +85,7 @@ struct Shared {
 type Held = HashMap<RequestNumber, CallRecord, FixedState>;
 
 impl Calls {
-    /// Counts in `metrics`.
+    /// Creates the record, which counts in `metrics`.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self::traced(metrics, None)
@@ -102,7 +102,7 @@ impl Calls {
         }))
     }
 
-    /// The metrics in which calls are counted.
+    /// Returns the metrics in which calls are counted.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
@@ -136,14 +136,14 @@ impl Calls {
         }
     }
 
-    /// How many calls hold money, and the age of the oldest of them.
+    /// Returns how many calls hold money, and the age of the oldest of them.
     pub(crate) fn holds(&self) -> (usize, Duration) {
         let held = self.held();
         let oldest = held.values().map(|record| record.0.began.elapsed()).max();
         (held.len(), oldest.unwrap_or_default())
     }
 
-    /// A call without a receipt, if this gateway still remembers it.
+    /// Returns a call without a receipt, if this gateway still remembers it.
     pub(crate) fn unbooked(&self, number: RequestNumber) -> Option<Unbooked> {
         let running = self.held().get(&number).cloned();
         match running {
@@ -198,13 +198,13 @@ struct Record {
     calls: Calls,
     number: RequestNumber,
     path: PathLabel,
-    /// The client's address block.
+    /// The address block of the client.
     address: Option<IpAddr>,
     began: Instant,
     facts: Mutex<Facts>,
 }
 
-/// Facts that the layers have found out.
+/// The facts that the layers have found out.
 #[derive(Default)]
 struct Facts {
     admitted: bool,
@@ -215,12 +215,12 @@ struct Facts {
     model: Option<String>,
     session: Option<SessionId>,
     streamed: Option<bool>,
-    /// Number of the vendor's tools that were offered but not requested, and were removed.
+    /// The number of the vendor's tools that were offered but not requested, and were removed.
     tools_cut: Option<u64>,
     held: bool,
     vendor: Option<Arc<str>>,
     overhead: Option<Duration>,
-    /// Present if the request is traced.
+    /// The tracing state; present if the request is traced.
     trail: Option<Trail>,
     /// The end for the client, until the end in the ledger is known.
     answered: Option<Answered>,
@@ -228,17 +228,17 @@ struct Facts {
     booked: Option<Booked>,
 }
 
-/// End of a call for its client.
+/// The end of a call for its client.
 struct Answered {
     status: u16,
-    /// Time to the head of the answer; `None` if the client disconnected before.
+    /// The time to the head of the answer; `None` if the client disconnected before.
     head: Option<Duration>,
     whole: Duration,
     /// Boxed, because few requests fail and all of these values are moved.
     failure: Option<Box<Failure>>,
 }
 
-/// Why a request was refused, or its answer aborted.
+/// The reason why a request was refused, or its answer aborted.
 #[derive(Debug)]
 struct Failure {
     code: &'static str,
@@ -247,7 +247,7 @@ struct Failure {
     cause: Option<String>,
 }
 
-/// End of a call in the ledger.
+/// The end of a call in the ledger.
 enum Booked {
     Settled(Box<(Settlement, Settled)>),
     Released,
@@ -258,7 +258,7 @@ impl CallRecord {
         self.0.path.is_some_and(routes::Route::is_of_calls)
     }
 
-    /// The request has a permit.
+    /// Records that the request has a permit.
     fn admitted(&self) {
         self.lock().admitted = true;
         self.metrics().requests.in_flight.inc();
@@ -300,7 +300,7 @@ impl CallRecord {
         self.0.calls.held().insert(self.0.number, self.clone());
     }
 
-    /// An attempt at this vendor begins.
+    /// Records that an attempt at this vendor begins.
     fn attempt(&self, route: &Arc<Route>) {
         let mut facts = self.lock();
         facts.vendor = Some(Arc::clone(&route.vendor.name));
@@ -410,7 +410,8 @@ impl CallRecord {
         }
     }
 
-    /// Whether the request has a line of its own: one that held money always has; one that was refused before may not.
+    /// Returns whether the request has a line of its own: one that held money always has; one that was refused before
+    /// may not.
     fn has_line(&self, facts: &Facts, answered: &Answered) -> bool {
         let cause = match &answered.failure {
             Some(failure) => failure.code,
@@ -427,7 +428,7 @@ impl CallRecord {
             })
     }
 
-    /// Milliseconds from the request's arrival to this moment.
+    /// Returns the milliseconds from the request's arrival to this moment.
     fn millis(&self, at: Instant) -> u32 {
         millis(at.saturating_duration_since(self.0.began))
     }

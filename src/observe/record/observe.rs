@@ -26,7 +26,7 @@ pub struct ObserveLayer {
 }
 
 impl ObserveLayer {
-    /// Records in `calls`.
+    /// Creates a layer that records in `calls`.
     #[must_use]
     pub const fn new(calls: Calls) -> Self {
         Self { calls }
@@ -83,7 +83,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        // Present until there is an answer, whose body then owns it.
+        // Present until the call is answered; then the answer's body owns it.
         watch: Option<Watch>,
     }
 }
@@ -152,11 +152,11 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
     }
 }
 
-/// Reports the end of the request when dropped.
+/// Reports the end of the request when it is dropped.
 #[derive(Debug)]
 struct Watch {
     record: CallRecord,
-    /// Status and time of the answer's head.
+    /// The status and the time of the answer's head.
     head: Option<(u16, Duration)>,
     failure: Option<Box<Failure>>,
 }

@@ -52,29 +52,29 @@ where
     }
 }
 
-/// The request has a permit of `in_flight`.
+/// Records that the request has a permit of `in_flight`.
 pub(crate) fn admitted<B>(req: &Request<B>) {
     mark(req, CallRecord::admitted);
 }
 
-/// `auth` has found the key.
+/// Records that `auth` has found the key.
 pub(crate) fn known<B>(req: &Request<B>) {
     if let Some(Caller(key)) = req.extensions().get() {
         mark(req, |record| record.known(key.clone()));
     }
 }
 
-/// `parse` has found the model.
+/// Records that `parse` has found the model.
 pub(crate) fn parsed(req: &Request<Call>) {
     mark(req, |record| record.parsed(req.body()));
 }
 
-/// `reserve` holds money for the request.
+/// Records that `reserve` holds money for the request.
 pub(crate) fn granted(req: &Request<Priced>) {
     mark(req, |record| record.granted(&req.body().meter));
 }
 
-/// The request is sent to its vendor.
+/// Records that the request is sent to its vendor.
 pub(crate) fn sent(req: &Request<Outbound>) {
     mark(req, CallRecord::sent);
 }

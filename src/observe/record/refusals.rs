@@ -12,23 +12,23 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 use tollgate_ledger::account::AccountId;
 
-/// Interval over which refusals are counted.
+/// The interval over which refusals are counted.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum lines per address block, account and cause in an interval.
+/// The maximum lines per address block, account and cause in an interval.
 const LINES_MAX: u64 = 10;
 
-/// Maximum rows of an interval. Further refusals are counted by cause only.
+/// The maximum rows of an interval. Further refusals are counted by cause only.
 const ROWS_MAX: usize = 1024;
 
-/// Key by which refusals are counted.
+/// The key by which refusals are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
     /// The client's address block; `None`: unknown, or the table is full.
     pub(crate) address: Option<IpAddr>,
-    /// The account, if the key is known.
+    /// The account, if the API key is known.
     pub(crate) account: Option<AccountId>,
-    /// Code of the refusal.
+    /// The code of the refusal.
     pub(crate) cause: &'static str,
 }
 
@@ -69,7 +69,7 @@ impl RefusalLines {
         has_line
     }
 
-    /// Takes the interval if its time is over.
+    /// Takes the counts of the interval once it is over.
     fn end_if_over(&self) -> Option<Interval> {
         let mut interval = lock(&self.0);
         let is_over = interval
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The lines logged while `run` runs.
+    /// Returns the lines that are logged while `run` runs.
     fn lines(run: impl FnOnce()) -> Vec<String> {
         #[derive(Clone, Default)]
         struct Written(Arc<Mutex<Vec<u8>>>);

@@ -11,29 +11,29 @@ use tollgate_ledger::{account::KeyRecord, number::RequestNumber};
 
 use super::{Answered, CallRecord, Facts, line::shortened, millis};
 
-/// Maximum number of calls remembered.
+/// The largest number of calls that are remembered.
 pub(crate) const UNBOOKED_MAX: usize = 2000;
 
-/// A call without a receipt.
+/// A call that has no receipt.
 #[derive(Clone, Debug)]
 pub(crate) struct Unbooked {
     pub(crate) number: RequestNumber,
-    /// When it arrived, in Unix milliseconds.
+    /// The time at which the call arrived, in Unix milliseconds.
     pub(crate) came_ms: u64,
     pub(crate) path: String,
-    /// `None` if the key was not known yet.
+    /// The account; `None` if the key was not known yet.
     pub(crate) key: Option<Arc<KeyRecord>>,
     pub(crate) model: Option<String>,
-    /// Vendor of the last attempt.
+    /// The vendor of the last attempt.
     pub(crate) vendor: Option<Arc<str>>,
     pub(crate) how: How,
     pub(crate) whole_ms: u32,
 }
 
-/// State of the call.
+/// The state of the call.
 #[derive(Clone, Debug)]
 pub(crate) enum How {
-    /// The call holds money and runs.
+    /// The call holds money and is running.
     Running,
     /// The call has ended; `code` and `text` are set if it was refused.
     Ended {
@@ -45,7 +45,7 @@ pub(crate) enum How {
     },
 }
 
-/// The latest calls without a receipt.
+/// The latest calls that have no receipt.
 #[derive(Debug, Default)]
 pub(super) struct Latest(Mutex<VecDeque<Unbooked>>);
 

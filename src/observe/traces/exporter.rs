@@ -24,28 +24,28 @@ use crate::{
     text::causes::chain,
 };
 
-/// Maximum number of calls in a batch.
+/// The largest number of calls in a batch.
 const BATCH_CALLS_MAX: usize = 512;
-/// How long a batch waits to fill up.
+/// The time for which a batch waits to fill up.
 const BATCH_TIME: Duration = Duration::from_secs(1);
-/// Timeout for the collector's answer.
+/// The timeout for the collector's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum bytes of an answer that are read so that its connection can be reused.
+/// The maximum bytes of an answer that are read so that its connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Pauses before a batch is sent again. New calls wait in the queue meanwhile.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
-/// How long a stop waits for queued spans.
+/// The time for which a stop waits for queued spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An entry of the queue.
 pub(super) enum Item {
     /// The spans of a call.
     Call(Vec<Span>),
-    /// The end of the queue.
+    /// The marker of the queue's end.
     End,
 }
 
-/// The task that sends spans.
+/// The task that sends spans to the collector.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     queue: mpsc::Sender<Item>,
@@ -189,7 +189,7 @@ impl Sender {
     }
 }
 
-/// Why a batch was not accepted.
+/// The reason why a batch was not accepted.
 struct Problem {
     may_pass: bool,
     text: String,

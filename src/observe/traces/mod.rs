@@ -28,14 +28,14 @@ pub(crate) use self::exporter::Exporter;
 use self::{exporter::Item, otlp::Span};
 use crate::config::Config;
 
-/// Maximum number of traced calls waiting to be sent.
+/// The maximum number of traced calls waiting to be sent.
 const QUEUE_CALLS_MAX: usize = 2_048;
 
-/// Header of W3C Trace Context, level 1.
+/// The header of W3C Trace Context, level 1.
 const TRACEPARENT: &str = "traceparent";
-/// Flag "sampled".
+/// The flag "sampled" of a trace.
 const SAMPLED: u8 = 1;
-/// Number of a trace id's last bits that are random (Trace Context, level 2).
+/// The number of a trace id's last bits that are random (Trace Context, level 2).
 const RANDOM_BITS: u32 = 56;
 
 const MILLION: u64 = 1_000_000;
@@ -59,7 +59,7 @@ pub(crate) fn start(config: &Config, dropped: &Counter) -> Option<(Traces, Expor
     Some((traces, exporter))
 }
 
-/// Queue of spans for the collector.
+/// The queue of spans for the collector.
 pub(crate) struct Traces {
     queue: mpsc::Sender<Item>,
     /// A trace whose random bits are below this is not sampled.
@@ -102,16 +102,16 @@ impl Traces {
     }
 }
 
-/// Tracing state that only a traced call has.
+/// The tracing state of a call, which only traced calls have.
 pub(crate) struct Trail {
     /// The caller's trace id, or the request number as a trace id.
     pub(crate) trace_id: u128,
-    /// The caller's span.
+    /// The span of the caller.
     pub(crate) parent: Option<u64>,
     /// Span id of the request. Its attempts have the next higher ids.
     pub(crate) span_id: u64,
     pub(crate) began: SystemTime,
-    /// Output limit that the caller set.
+    /// The output limit that the caller set.
     pub(crate) output_tokens_max: Option<u64>,
     kind: ModelKind,
     pub(crate) attempts: Vec<AttemptMade>,
@@ -131,7 +131,7 @@ impl Trail {
         self.kind = call.kind;
     }
 
-    /// Name of the operation in OpenTelemetry's conventions.
+    /// Returns the operation's name in OpenTelemetry's conventions.
     pub(crate) const fn operation(&self) -> &'static str {
         match self.kind {
             ModelKind::Embedding => "embeddings",
@@ -155,7 +155,7 @@ impl Trail {
     }
 }
 
-/// The caller's span: `00-<trace>-<span>-<flags>`.
+/// Parses the caller's span: `00-<trace>-<span>-<flags>`.
 #[derive(Debug, PartialEq, Eq)]
 struct Parent {
     trace_id: u128,
@@ -187,7 +187,7 @@ impl Parent {
     }
 }
 
-/// A lowercase hexadecimal number with exactly `digits` digits.
+/// Parses a lowercase hexadecimal number of exactly `digits` digits.
 fn hex(text: &str, digits: usize) -> Option<u128> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if text.len() != digits || !text.bytes().all(is_digit) {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_joins_its_callers_trace_or_has_one_of_its_own() {
+    fn call_joins_its_callers_trace_or_starts_one() {
         let (traces, _waiting) = traces(1_000_000);
         let number = RequestNumber::now_v7();
         let own = number.uuid().as_u128();
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn configured_share_of_calls_is_traced() {
         let (traces, _waiting) = traces(250_000);
-        // Evenly spread over the range of the last 56 bits.
+        // The numbers are evenly spread over the range of the last 56 bits.
         let step = (1_u128 << RANDOM_BITS).div_ceil(1_000);
         let kept = (0..1_000_u128).filter(|index| {
             let trace = format!("00-{:032x}-00f067aa0ba902b7-01", (1 << 100) + index * step);

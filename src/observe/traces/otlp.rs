@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-/// A finished span.
+/// A span that is complete.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Span {
@@ -33,7 +33,7 @@ pub(crate) struct Span {
     pub(crate) status: Status,
 }
 
-/// Side of a request that a span describes.
+/// The side of a request that a span describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server = 2,
@@ -56,7 +56,7 @@ impl Status {
     }
 }
 
-/// Key-value pairs.
+/// The attributes of a span, as key-value pairs.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Attributes(Vec<Attribute>);
@@ -67,7 +67,7 @@ struct Attribute {
     value: Value,
 }
 
-/// A value with its type.
+/// The value of an attribute, with its type.
 #[derive(Debug, Serialize)]
 pub(crate) enum Value {
     #[serde(rename = "stringValue")]
@@ -79,7 +79,7 @@ pub(crate) enum Value {
 }
 
 impl Attributes {
-    /// Adds an attribute.
+    /// Adds an attribute to the span.
     pub(crate) fn with(self, key: &'static str, value: impl Into<Value>) -> Self {
         self.with_known(key, Some(value))
     }
@@ -118,7 +118,7 @@ impl From<bool> for Value {
     }
 }
 
-/// Body of an export request with these calls' spans, from the service that `resource` describes.
+/// The body of an export request with these calls' spans, from the service that `resource` describes.
 pub(super) fn encode(resource: &Attributes, calls: &[Vec<Span>]) -> String {
     let spans: Vec<&Span> = calls.iter().flatten().collect();
     let scope = json!({ "name": "tollgate", "version": env!("CARGO_PKG_VERSION") });

@@ -12,7 +12,7 @@ use pdf_writer::{
 use subsetter::GlyphRemapper;
 use ttf_parser::GlyphId;
 
-/// Red, green and blue.
+/// A color: red, green and blue.
 pub(super) type Color = [u8; 3];
 
 const IDENTITY: SystemInfo<'static> = SystemInfo {
@@ -35,29 +35,29 @@ impl Font {
         Self { bytes, face, name }
     }
 
-    /// The glyph of a character; the font's replacement box if it has none.
+    /// Returns the glyph of a character; the font's replacement box if it has none.
     fn glyph(&self, char: char) -> GlyphId {
         self.face.glyph_index(char).unwrap_or_default()
     }
 
-    /// Whether the font has a glyph of its own for a character.
+    /// Returns whether the font has a glyph of its own for a character.
     #[cfg(test)]
     pub(super) fn has(&self, char: char) -> bool {
         self.face.glyph_index(char).is_some()
     }
 
-    /// Width of a text at font size 1.
+    /// Returns the width of a text at font size 1.
     pub(super) fn width(&self, text: &str) -> f32 {
         let units = text.chars().map(|char| self.advance(self.glyph(char)));
         units.sum::<f32>() / f32::from(self.face.units_per_em())
     }
 
-    /// Width of a glyph in the font's units.
+    /// Returns the width of a glyph in the font's units.
     fn advance(&self, glyph: GlyphId) -> f32 {
         self.face.glyph_hor_advance(glyph).map_or(0.0, f32::from)
     }
 
-    /// A length in font units as thousandths of the font size, the unit of PDF.
+    /// Returns a length in font units as thousandths of the font size, the unit of PDF.
     fn thousandths(&self, units: impl Into<f32>) -> f32 {
         units.into() * 1000.0 / f32::from(self.face.units_per_em())
     }
@@ -72,7 +72,7 @@ struct Used<'f> {
 }
 
 impl Used<'_> {
-    /// The glyphs of a text as a PDF encodes them: two bytes each.
+    /// Returns the glyphs of a text as a PDF encodes them: two bytes each.
     fn encoded(&mut self, text: &str) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(2 * text.len());
         for char in text.chars() {
@@ -107,7 +107,7 @@ impl<'f> Document<'f> {
         }
     }
 
-    /// Begins a page; later drawing goes to it.
+    /// Begins a page, on which later marks are drawn.
     pub(super) fn page(&mut self) {
         self.pages.push(Content::new());
     }
@@ -146,7 +146,7 @@ impl<'f> Document<'f> {
         content.fill_nonzero();
     }
 
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     pub(super) fn finish(self, title: &str, language: &str, keywords: &str) -> Vec<u8> {
         let mut refs = (1..).map(Ref::new);
         let mut next = || refs.next().expect("a document has fewer than 2³¹ objects");

@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(shown.parse::<Selector>().as_ref(), Ok(&selector), "{shown}");
     let json = data.get(end + 1..).unwrap_or_default();
     if let Ok(number) = selector.select(json) {
-        // The same digits, and the same result again.
+        // A second run of the selector must give the same digits.
         assert_eq!(selector.select(json), Ok(number));
     }
 });

@@ -29,7 +29,7 @@ use crate::{
 const RULE: &str = "/admin/v1/accounts/acme/auto_topup";
 const ROUND: &str = "auto_check_seconds = 1";
 
-/// A rule: below 500 ₽, charge 2000 ₽.
+/// The rule: if the balance is below 500 ₽, charge 2000 ₽.
 pub(super) fn wish(month_max: i64) -> NewAutoTopup {
     NewAutoTopup {
         id: IntentId::new(),
@@ -273,7 +273,7 @@ async fn charge_to_be_confirmed_emits_an_event_with_the_link() {
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
     assert_eq!(paid_in(&books).await, [2000]);
-    // The payer confirms it later, and has paid.
+    // The payer confirms the charge later.
     shop.pay(&charge);
     books.process().poll().await.unwrap();
     assert_eq!(paid_in(&books).await, [2000, 2000]);
@@ -283,7 +283,7 @@ async fn charge_to_be_confirmed_emits_an_event_with_the_link() {
 async fn deleted_card_is_not_charged() {
     let (books, shop) = begun("", 20_000).await;
     let account = "acme".parse().unwrap();
-    // Removed while a charge with an unknown result is under way.
+    // The rule is removed while the result of a charge is unknown.
     spend(&books, 1900).await;
     shop.break_with(Some(500));
     round(&books).await;
@@ -307,7 +307,7 @@ async fn automatic_top_up_waits_for_a_card_and_is_off_without_one() {
     let books = Books::over(&shop.config("")).await;
     let first = wish(20_000);
     books.process().set_auto(first.clone()).await.unwrap();
-    // The same values are a repetition; other values under its id are a conflict.
+    // The same values under the same id are a repetition; other values are a conflict.
     books.process().set_auto(first.clone()).await.unwrap();
     assert_eq!(shop.payments().len(), 1);
     let other = NewAutoTopup {
@@ -377,7 +377,7 @@ async fn adjust(world: &World, id: &str, rubles: &str) {
 }
 
 #[tokio::test]
-async fn parallel_calls_at_two_gateways_bring_about_one_charge() {
+async fn parallel_calls_at_two_gateways_cause_one_card_charge() {
     let redis = RedisServer::start().await;
     let shop = Shop::start().await;
     let one = start(&shop, ROUND, &redis.url()).await;
@@ -420,7 +420,7 @@ fn unbounded() -> Value {
 }
 
 #[tokio::test]
-async fn held_money_is_not_spent_and_charges_no_card() {
+async fn held_money_does_not_trigger_a_card_charge() {
     let shop = Shop::start().await;
     let sections = shop.config("");
     let world = start(&shop, "", "memory:").await;
@@ -446,7 +446,7 @@ async fn held_money_is_not_spent_and_charges_no_card() {
 }
 
 #[tokio::test]
-async fn a_running_call_counts_as_spent_what_it_has_used() {
+async fn cost_so_far_of_a_running_call_counts_towards_a_top_up() {
     let shop = Shop::start().await;
     let world = start(&shop, ROUND, "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;

@@ -1,5 +1,5 @@
-//! The same at Stripe and at CloudPayments, in their real formats: how a card is saved, charged, declined, confirmed
-//! and deleted there.
+//! Automatic top-up at Stripe and at CloudPayments, in their real formats: how a card is saved, charged, declined,
+//! confirmed and deleted there.
 
 use std::{
     collections::BTreeMap,
@@ -25,14 +25,14 @@ use crate::harness::{VENDOR_KEY, request};
 /// Objects that a provider has created, by idempotency key, and its next answers.
 #[derive(Default)]
 struct State {
-    /// Answers, by path and key.
+    /// The answers of the fake provider, by path and key.
     answered: BTreeMap<(String, String), (u16, Value)>,
     /// Sessions or orders, and charges, as returned by a fetch.
     made: Vec<Value>,
     charged: Vec<Value>,
     /// The failure of charges, if they fail.
     declines: Option<Value>,
-    /// Number of answers to charges that are lost after the charge was made.
+    /// The number of answers to charges that are lost after the charge was made.
     lost: usize,
     forgotten: Vec<String>,
 }
@@ -369,7 +369,7 @@ async fn cloudpayments_is_charged_once_per_crossing_despite_kills_and_lost_answe
         let looks = join_all(processes.iter().map(|process| process.charge_due())).await;
         assert!(looks.iter().all(Result::is_ok), "{looks:?}");
     }
-    // The first one is the payer's.
+    // The payer has made the first payment, so it is not a charge.
     assert_eq!(
         (fake.charges(), paid_in(&books).await),
         (2, vec![2000, 2000])
@@ -472,7 +472,7 @@ async fn automatic_top_up_is_off_if_its_payer_saved_no_card() {
         round(&books).await;
         assert_eq!(rule(&books).await["status"], "waiting");
     }
-    // An hour passes.
+    // The provider's idempotency keys expire after an hour, which passes now.
     let name = "payment-auto/acme";
     let note = books.store.note(name).await.unwrap().unwrap();
     let mut kept: Value = serde_json::from_str(&note.text).unwrap();

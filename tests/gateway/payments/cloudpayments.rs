@@ -63,7 +63,7 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     match asked.path.as_str() {
         "/orders/create" => {
             let order = asked.json();
-            // A number with its kopecks, not a text.
+            // The amount is a number with its kopecks, not a text.
             assert!(
                 String::from_utf8_lossy(&asked.body).contains("\"Amount\":5000.50"),
                 "{order}"

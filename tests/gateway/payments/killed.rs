@@ -222,7 +222,7 @@ async fn gateway_killed_during_a_refund_books_it_once() {
             // Once it is recorded, the regular poll does the rest.
             given.process().poll().await.unwrap();
         } else {
-            // The provider sends it again, because it got no answer.
+            // The provider repeats the notification, because it got no answer.
             given.process().check(id).await.unwrap();
         }
         let found = given.process().find(id).await.unwrap();

@@ -288,7 +288,7 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
     assert_eq!(balance(&other).await, "5000.00");
     assert_eq!(entries(&one).await.len(), 1);
 
-    // The same for a refund, part of which is spent.
+    // A refund of which a part is spent behaves in the same way.
     let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent" });
     other
         .admin(
@@ -331,7 +331,7 @@ async fn forged_notification_has_no_effect() {
             "{unknown}"
         );
     }
-    // Another payment cannot replace an intent's.
+    // A second payment of the provider cannot replace the intent's first one.
     let mut other = paid("2d009999-000f-5000-8000-18db351245c7");
     other["object"]["metadata"] = json!({ "tollgate_intent": made["id"] });
     assert_eq!(tell(&world, &other).await, 200);
@@ -435,8 +435,8 @@ async fn lost_notification_is_replaced_by_a_check_or_a_poll() {
 }
 
 #[tokio::test]
-async fn the_order_of_notifications_does_not_matter() {
-    // A refund before its payment.
+async fn payment_notifications_may_arrive_in_any_order() {
+    // A refund may be notified before its payment.
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -450,7 +450,7 @@ async fn the_order_of_notifications_does_not_matter() {
         .collect();
     assert_eq!(amounts, ["5000.00", "-5000.00"]);
 
-    // A success after a cancel, and a cancel after a success.
+    // A success may be notified after a cancel, and a cancel after a success.
     let made = create(&world, "300").await;
     shop.cancel(id(&made));
     assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
@@ -538,7 +538,7 @@ async fn a_refund_that_yookassa_cancels_after_it_succeeded_is_booked_back() {
 }
 
 #[tokio::test]
-async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
+async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     let (world, shop) = begun("on_page = true").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -576,7 +576,7 @@ async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
     let headers = [("authorization", bearer.as_str())];
     let offer = world.get("/v1/tollgate/payments", &headers).await.json();
     assert_eq!(offer["debt_rub"], "1500.00", "{offer}");
-    // Nothing is free: the first entry of another refund is of zero, permanently.
+    // Nothing is free, so the first entry of another refund is zero, and stays zero.
     shop.refund(id(&made), "r-2", "1.00");
     tell(&world, &refunded(id(&made), "r-2")).await;
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
@@ -859,7 +859,7 @@ async fn key_can_pay_only_within_configured_bounds() {
     let page = async |world: &World| world.get("/usage", &[]).await.text();
     assert!(page(&world).await.contains("<form id=\"pay\""));
 
-    // Without payments there is no such path.
+    // Without configured payments the path does not exist.
     let (world, _shop) = begun("").await;
     assert!(!page(&world).await.contains("<form id=\"pay\""));
     let key = world.another_key("acme", json!({})).await;

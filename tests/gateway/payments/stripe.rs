@@ -492,7 +492,7 @@ async fn event_with_an_old_signature_is_not_read() {
 }
 
 #[tokio::test]
-async fn another_currency_is_refused_and_an_expired_session_is_canceled() {
+async fn payment_in_another_currency_is_refused_and_an_expired_session_cancelled() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     account.pay();

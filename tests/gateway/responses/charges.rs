@@ -27,7 +27,7 @@ fn counts(vendor: Op) -> Value {
     with(tokens.usage(vendor), details)
 }
 
-/// The messages model costs ten times as much.
+/// The price of the messages model is ten times as high.
 const fn cost(vendor: Op) -> i64 {
     match vendor {
         Op::Chat => COST,

@@ -15,7 +15,7 @@ fn streamed() -> Value {
     body(json!({ "stream": true }))
 }
 
-/// Each event's data.
+/// Returns the data of each event.
 fn data(stream: &str) -> Vec<Value> {
     let lines = stream
         .lines()
@@ -127,7 +127,7 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
         let answer = ask(&world, &key, &streamed()).await;
         assert_eq!(ends(what, &answer, &begun), code, "{what}");
         assert!(!answer.text().contains("words of theirs"), "{what}");
-        // The input, and seven bytes of text.
+        // The receipt has the input, and seven bytes of text.
         let receipt = world.receipt(&answer.number()).await;
         assert!(micro(&receipt["charged_rub"]) > 0, "{what}: {receipt}");
         assert_eq!(receipt["estimated"], true, "{what}: {receipt}");

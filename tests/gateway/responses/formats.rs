@@ -77,7 +77,7 @@ fn said(caller: &str, answer: &Answer) -> Value {
 
 #[tokio::test]
 async fn vendor_of_all_formats_gets_each_call_unchanged() {
-    // With each format first.
+    // Each format is once the first in the vendor's list.
     for first in 0..3 {
         let mut formats = CALLERS.map(|(format, _)| format);
         formats.rotate_left(first);

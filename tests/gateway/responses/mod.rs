@@ -65,7 +65,7 @@ fn usage([input, cached, written, output]: [u64; 4]) -> Value {
         "total_tokens": input + output })
 }
 
-/// Their cost, in micro-rubles.
+/// The cost of these calls, in micro-rubles.
 fn cost([input, cached, written, output]: [u64; 4]) -> u64 {
     (input - cached - written) * 100 + cached * 10 + written * 50 + output * 200
 }

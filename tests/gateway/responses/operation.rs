@@ -13,7 +13,7 @@ use crate::{
 const COUNTS: [u64; 4] = [9, 3, 2, 5];
 
 #[tokio::test]
-async fn r1_the_vendor_gets_the_body_but_for_what_must_change_and_the_caller_its_answer() {
+async fn r1_body_and_answer_pass_unchanged_except_for_required_fields() {
     let world = world().await;
     let key = world.key().await;
     let said = answer("Да.\n", &usage(COUNTS));
@@ -177,7 +177,7 @@ async fn r3_to_r5_and_r7_a_refusal_names_its_field_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn r6_there_is_nothing_under_the_path_and_no_socket_at_it() {
+async fn r6_subpaths_and_websockets_of_responses_are_refused() {
     let world = world().await;
     let key = world.key().await;
     let bearer = format!("Bearer {}", key.secret);
@@ -289,7 +289,7 @@ async fn r13_offered_search_and_caller_identity_reach_no_vendor() {
 }
 
 #[tokio::test]
-async fn r15_without_a_ceiling_the_balance_sets_one() {
+async fn r15_balance_limits_output_if_the_request_does_not() {
     let world = world().await;
     let key = world.key_with("small", "0.2", json!({})).await;
     says(

@@ -16,7 +16,7 @@ pub fn priced() -> Setup {
     with_rules().edit("format = \"chat\"", "format = \"responses\"")
 }
 
-/// The same answer, plain and as a stream, with further fields.
+/// Returns one answer, plain and as a stream, with further fields.
 pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
     let said = with(answer("да", used), beside.clone());
     let mut events = beginning();
@@ -46,7 +46,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
     let answered = ask(&world, &key, &body(tier("flex"))).await;
     let text = refused("flex", &answered, 400, INVALID, "");
     assert!(text.contains("«service_tier»"), "{text}");
-    // A better tier than requested: the dearest rule.
+    // The vendor reports a better tier than was requested, so the dearest rule applies.
     for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier("ultrafast")) {
         says(&world, reply);
         let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
@@ -58,7 +58,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
 }
 
 #[tokio::test]
-async fn a_long_call_costs_more_in_every_class_and_was_held_for_it() {
+async fn long_call_is_held_and_charged_at_the_long_price_in_every_class() {
     let world = priced().start().await;
     let key = world.key().await;
     let asked = |stream| body(json!({ "input": "x ".repeat(1000), "stream": stream }));
@@ -77,7 +77,7 @@ async fn a_long_call_costs_more_in_every_class_and_was_held_for_it() {
 }
 
 #[tokio::test]
-async fn writes_to_the_cache_cost_by_how_long_they_live() {
+async fn cache_writes_are_charged_by_their_lifetime() {
     let world = priced()
         .edit("cache_write_1h", "cache_write_12h")
         .start()
@@ -85,10 +85,10 @@ async fn writes_to_the_cache_cost_by_how_long_they_live() {
     let key = world.key().await;
     let lives = |ttl: &str| json!({ "prompt_cache_options": { "ttl": ttl } });
     let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
-    // requested lifetime, reported lifetimes, usual writes, writes of twelve hours
+    // Columns: requested lifetime, reported lifetimes, usual writes, writes of twelve hours.
     for (ttl, told, usual, long) in [
         ("12h", split.clone(), 10, 20),
-        // A vendor that does not report the lifetime.
+        // The vendor does not report the lifetime.
         ("12h", Value::Null, 0, 30),
         ("30m", Value::Null, 30, 0),
     ] {

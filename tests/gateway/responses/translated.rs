@@ -79,7 +79,7 @@ const fn cost(vendor: Op) -> i64 {
 }
 
 #[tokio::test]
-async fn r46_a_plain_answer_of_either_vendor_and_its_charge() {
+async fn r46_plain_answer_of_either_vendor_is_translated_and_charged() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -121,7 +121,7 @@ async fn r46_a_plain_answer_of_either_vendor_and_its_charge() {
 }
 
 #[tokio::test]
-async fn r78_a_stream_of_either_vendor_and_its_charge() {
+async fn r78_stream_of_either_vendor_is_translated_and_charged() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -154,7 +154,7 @@ async fn r78_a_stream_of_either_vendor_and_its_charge() {
 }
 
 #[tokio::test]
-async fn r97_r98_r99_a_coding_tools_calls_go_there_and_back() {
+async fn r97_r98_r99_tool_calls_of_a_coding_tool_round_trip() {
     let world = World::start().await;
     let key = world.key().await;
     let tools = json!([
@@ -239,7 +239,7 @@ async fn r97_r98_r99_a_coding_tools_calls_go_there_and_back() {
 }
 
 #[tokio::test]
-async fn r89_a_vendor_that_breaks_never_completes_a_response() {
+async fn r89_failing_vendor_never_completes_a_response() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -309,7 +309,7 @@ fn text_of(caller: Op, answer: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn r59_r76_other_callers_of_a_responses_vendor() {
+async fn r59_r76_responses_vendor_serves_callers_of_other_formats() {
     let world = responses_vendor().await;
     let key = world.key().await;
     for caller in [Op::Chat, Op::Messages] {
@@ -393,7 +393,7 @@ async fn r87_a_responses_vendor_that_fails_midway_fails_for_every_caller() {
 }
 
 #[tokio::test]
-async fn r94_another_vendor_that_answers_in_the_wrong_shape_has_a_status_and_costs_nothing() {
+async fn r94_invalid_answer_of_a_translated_vendor_is_an_error_and_free() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -424,7 +424,7 @@ async fn impatient(responses: bool) -> World {
 }
 
 #[tokio::test]
-async fn r91_while_a_vendor_of_any_format_thinks_a_responses_caller_has_a_sign_of_life() {
+async fn r91_responses_caller_gets_keep_alives_while_a_vendor_thinks() {
     let created = json!({ "type": "response.created", "response": with(response("да"), json!({ "output": [], "usage": null })) });
     let done = json!({ "type": "response.completed", "response": response("да") });
     let own = [created, done].map(|event| format!("data: {event}\n\n"));
@@ -467,7 +467,7 @@ fn recorded(format: &str, ending: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn recordings_of_the_others_end_as_whole_responses_with_a_charge() {
+async fn recorded_answers_of_other_formats_become_complete_charged_responses() {
     let world = World::start().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     let mut counted = 0;
@@ -547,7 +547,7 @@ async fn recordings_of_responses_vendors_reach_both_other_callers_at_their_cost(
     }
 }
 
-/// Cost of a recording, by the usage in its last event.
+/// The cost of a recording, by the usage in its last event.
 fn cost_of_recording(said: &str) -> i64 {
     let data = said.lines().filter_map(|line| line.strip_prefix("data:"));
     let last = data

@@ -36,7 +36,7 @@ async fn unrequested_searches_are_charged_or_flagged_if_unpriced() {
         for (world, key) in [&sold, &usual].into_iter().zip(&keys) {
             for (reply, stream) in both(&used, &beside) {
                 says(world, reply);
-                // This much input holds enough for them.
+                // The hold for this much input covers the searches.
                 let long = body(json!({ "stream": stream, "input": "x".repeat(60_000) }));
                 let answered = ask(world, key, &long).await;
                 assert_eq!(answered.status, 200, "{answered:?}");
@@ -75,7 +75,7 @@ async fn vendor_tools_without_a_class_are_flagged_wherever_reported() {
     ] {
         replies.extend(both(&with(used.clone(), in_usage), &beside));
     }
-    // A stream whose last event does not repeat it, and one without a last event.
+    // One stream's last event does not repeat the item, and one stream has no last event.
     let done = event(
         &json!({ "type": "response.output_item.done", "sequence_number": 3,
         "output_index": 0, "item": item }),

@@ -1,4 +1,4 @@
-//! The amounts of one call.
+//! Checks of the amounts of one call.
 
 use super::micro;
 use crate::contract::{Booked, Receipt};
@@ -24,12 +24,12 @@ impl From<&Receipt> for CallMoney {
 }
 
 impl CallMoney {
-    /// Whether the call moved money. A stale receipt did not.
+    /// Returns whether the call moved money. A stale receipt did not.
     pub(crate) const fn moved(&self) -> bool {
         matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
     }
 
-    /// Whether charge plus loss equals the cost, and both are zero if no money moved (I3).
+    /// Returns whether charge plus loss equals the cost, and both are zero if no money moved (I3).
     pub(crate) const fn adds_up(&self) -> bool {
         let (charged, loss) = (self.charged, self.loss);
         let sum = if self.moved() {

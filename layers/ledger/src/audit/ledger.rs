@@ -20,18 +20,19 @@ pub async fn audit<L: LedgerAdmin + ?Sized>(ledger: &L) -> Result<Audit, BookErr
     over(&Contract(ledger)).await
 }
 
-/// Data that an audit reads from a ledger.
+/// The data that an audit reads from a ledger.
 pub(crate) trait Source: Sync {
-    /// The ids of all accounts, sorted.
+    /// Returns the ids of all accounts, sorted.
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send;
 
-    /// An account at one moment; `None` if it does not exist.
+    /// Returns an account at one moment; `None` if it does not exist.
     fn standing(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Option<Standing>, BookError>> + Send;
 
-    /// Part of an account's journal, and the calls in it that moved money more than once, if the store can find them.
+    /// The part of an account's journal, and the calls in it that moved money more than once, if the store can find
+    /// them.
     fn journal(
         &self,
         account: &AccountId,
@@ -49,14 +50,14 @@ pub(crate) trait Source: Sync {
     }
 }
 
-/// An account at one moment.
+/// An account's books, all read at one moment.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// The audit of the account, with the books checked and no journal line yet.
     pub(crate) audit: AccountAudit,
-    /// Number of keys.
+    /// The number of the account's keys.
     pub(crate) keys: usize,
-    /// Position of the journal's end.
+    /// The position of the journal's end.
     pub(crate) journal_end: String,
 }
 
@@ -75,7 +76,7 @@ pub(crate) async fn over<S: Source>(source: &S) -> Result<Audit, BookError> {
 }
 
 impl Audit {
-    /// Adds the result of one account.
+    /// Adds the audit's result for one account.
     pub(crate) fn add(&mut self, keys: usize, holds_open: usize, breaches: Vec<String>) {
         self.accounts += 1;
         self.keys += keys as u64;
@@ -113,7 +114,7 @@ async fn one<S: Source>(
     Ok(Some((keys, open.len(), audit.finish())))
 }
 
-/// A ledger read through its public contract.
+/// Reads a ledger through its public contract, for an audit.
 struct Contract<'a, L: ?Sized>(&'a L);
 
 impl<L: LedgerAdmin + ?Sized> Source for Contract<'_, L> {

@@ -13,15 +13,15 @@ use crate::{
 pub struct Snapshot {
     /// The account's id.
     pub id: AccountId,
-    /// Balance, `b` in the invariants.
+    /// The account's balance, `b` in the invariants.
     pub balance_rub: MicroRub,
-    /// Sum of holds, `h`.
+    /// The sum of the account's holds, `h` in the invariants.
     pub held_rub: MicroRub,
-    /// Sum of what its keys have spent, `Σ u`, as stored on the account.
+    /// The sum of what its keys have spent, `Σ u`, as stored on the account.
     pub spent_rub: MicroRub,
-    /// Costs that could not be charged.
+    /// The costs of calls that could not be charged.
     pub loss_rub: MicroRub,
-    /// The sum of all entries.
+    /// The sum of all payments and corrections.
     pub entered_rub: MicroRub,
     /// The account's keys.
     pub keys: Vec<KeySnapshot>,
@@ -39,9 +39,9 @@ pub struct Snapshot {
 pub struct KeySnapshot {
     /// The key's id.
     pub id: KeyId,
-    /// Spent so far, `u` in the invariants.
+    /// The key's spending so far, `u` in the invariants.
     pub spent_rub: MicroRub,
-    /// Held by its running calls, `h_k`.
+    /// The amount that the key's running calls hold, `h_k` in the invariants.
     pub held_rub: MicroRub,
     /// The key's usage before the day, or the month, of its last charge began; the larger of the two. `None` if
     /// unavailable.
@@ -50,7 +50,7 @@ pub struct KeySnapshot {
     /// The group that the key is in, if any.
     #[serde(default)]
     pub group: Option<GroupId>,
-    /// Number of calls counted as open; `None` if they are not counted.
+    /// The number of calls counted as open; `None` if they are not counted.
     #[serde(skip)]
     pub calls: Option<u64>,
 }
@@ -60,13 +60,13 @@ pub struct KeySnapshot {
 pub struct GroupSnapshot {
     /// The group's id.
     pub id: GroupId,
-    /// Spending of keys while in the group, `u`.
+    /// The spending of keys while they were in the group, `u` in the invariants.
     pub spent_rub: MicroRub,
     /// Held by the running calls of its keys, `h_k`.
     pub held_rub: MicroRub,
     /// The group's spending minus that of its present keys.
     pub carried_rub: MicroRub,
-    /// As [`KeySnapshot::before_rub`].
+    /// The group's spending before the journal began, as in [`KeySnapshot::before_rub`].
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
 }

@@ -28,7 +28,7 @@ fn snapshot(id: &str, spent: i64, held: i64) -> KeySnapshot {
     }
 }
 
-/// Entered 150, charged 10, held 30.
+/// An account with payments of 150, charges of 10 and holds of 30.
 pub(super) fn books() -> Snapshot {
     Snapshot {
         id: "acme".parse().unwrap(),
@@ -98,7 +98,7 @@ fn found(books: Snapshot, journal: &[JournalLine]) -> Vec<String> {
 #[test]
 fn consistent_books_have_no_breach() {
     assert_eq!(found(books(), &journal()), Vec::<String>::new());
-    // Lines that were trimmed off the journal are missing only from its sums.
+    // Lines that were trimmed off the journal are missing from its sums only; the books still include them.
     let trimmed = Snapshot {
         journal_complete: false,
         ..books()
@@ -277,7 +277,7 @@ fn receipt_whose_usage_does_not_match_its_cost_is_reported() {
     let found = rewritten(&|receipt| price(receipt, |it| it.classes = Rates::default()));
     let free = format!("I3 key k1: call {number} cost 58 µ₽ without a price of cache_write_1h");
     assert_eq!(found, [free]);
-    // A receipt without a price does not show how its cost came about.
+    // Without its price, a receipt does not show how its cost was computed.
     assert_eq!(
         rewritten(&|receipt| receipt.item.price = None),
         Vec::<String>::new()
@@ -285,7 +285,7 @@ fn receipt_whose_usage_does_not_match_its_cost_is_reported() {
 }
 
 #[test]
-fn findings_of_the_store_are_audited_too() {
+fn findings_of_the_store_are_breaches_of_the_audit() {
     type Tell = fn(&mut AccountAudit);
     let cases: [(Tell, &str); 4] = [
         (
@@ -310,12 +310,12 @@ fn findings_of_the_store_are_audited_too() {
         tell(&mut audit);
         assert_eq!(audit.without_journal(), [says]);
     }
-    // Reported once, although the journal shows it too.
+    // A call without a hold is reported once, although the journal shows it too.
     let mut audit = AccountAudit::new(books());
     audit.line(&call(1, 0, 0, 0, Booked::Held));
     audit.ended(number(1));
     assert_eq!(audit.without_journal().len(), 1);
-    // Beyond the largest amount, only the store has the sum.
+    // Sums beyond the largest amount can only be known to the store, not computed here.
     let largest = Snapshot {
         entered_rub: MicroRub::MAX,
         ..books()
@@ -332,7 +332,7 @@ fn findings_of_the_store_are_audited_too() {
 /// A store that sums its own journal gets the same result.
 #[cfg(feature = "sqlite")]
 #[test]
-fn audit_of_sums_agrees_with_audit_of_lines() {
+fn audit_from_sums_finds_the_same_breaches_as_from_lines() {
     let in_sums = |books: Snapshot, lines: &[JournalLine]| {
         let mut audit = AccountAudit::new(books);
         let (mut entered, mut sums) = (0, BTreeMap::<KeyId, (i128, i128)>::new());

@@ -23,7 +23,7 @@ impl Book {
 }
 
 impl KeyBook {
-    /// The key's usage before its current day or month began; the larger of the two.
+    /// Returns the key's usage before its current day or month began; the larger of the two.
     pub(crate) fn used_before(&self) -> MicroRub {
         self.month.before.max(self.day.before)
     }
@@ -83,7 +83,7 @@ impl Account {
         audit
     }
 
-    /// Whether the sweep finds the hold when it expires.
+    /// Returns whether the sweep finds the hold when it expires.
     fn ends_by_itself(&self, number: RequestNumber, due: Millis) -> bool {
         self.due.contains(&(due, number)) && self.watched.is_some_and(|at| at <= due)
     }
@@ -103,7 +103,7 @@ mod tests {
         contract::{Booked, Entry, Hold, Settled},
     };
 
-    /// Entered 100; 30 are held.
+    /// An account with a payment of 100, of which 30 are held.
     fn book() -> Book {
         let mut book = Book::default();
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());

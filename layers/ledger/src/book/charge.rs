@@ -63,7 +63,7 @@ impl Book {
         let open = account.open.get(&number).map(|open| &open.key);
         let expired = account.expired.get(&number).map(|expired| &expired.key);
         let (held, booked) = match (open, expired) {
-            // A settlement on another key than its hold's moves nothing.
+            // If the key is not the one that holds the money, the settlement moves nothing.
             (Some(other), _) | (None, Some(other)) if other != key => {
                 return nothing(Booked::Stale);
             }
@@ -106,7 +106,7 @@ impl Book {
         {
             let held = account.close(number)?.held;
             let settled = account.charge(number, key, cost, held, Booked::Held, now);
-            // The other ledger emits the event.
+            // The ledger that owns the account emits the event.
             account.happened.clear();
             return Some(settled.charged);
         }
@@ -152,7 +152,7 @@ impl Book {
 }
 
 impl Account {
-    /// Charged so far, over all keys.
+    /// The sum of charges so far, over all keys.
     #[must_use]
     pub fn spent(&self) -> MicroRub {
         self.keys

@@ -120,9 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn every_hold_expires_whatever_precedes_it() {
+    fn every_hold_expires_even_behind_a_later_one() {
         let mut book = funded(4);
-        // Account 0: a late expiry, then an earlier one. 1: ended at once. 2: extended. 3: shortened.
+        // Account 0 has a late expiry, then an earlier one. Account 1's hold is ended at once, account 2's is
+        // extended, account 3's is shortened.
         book.reserve(&hold(0, 1, 3 * MINUTE), 0).unwrap();
         book.reserve(&hold(0, 2, MINUTE), 0).unwrap();
         book.reserve(&hold(1, 3, MINUTE), 0).unwrap();
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(ended(59_999, &mut book), 0);
         assert_eq!(ended(60_000, &mut book), 2);
         assert_eq!(ended(120_000, &mut book), 1);
-        // Account 1 is checked again once it has a hold again.
+        // Account 1 has a hold again, so the sweep checks it again.
         book.reserve(&hold(1, 6, MINUTE), 120_000).unwrap();
         assert_eq!(ended(180_000, &mut book), 2);
         assert_eq!(ended(u64::MAX, &mut book), 0);

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Account {
-    /// Creates a group, or changes it.
+    /// Creates a group, or changes an existing one.
     pub fn set_group(&mut self, id: &GroupId, name: &str, ceilings: Ceilings, removed: bool) {
         let group = self.groups.entry(id.clone()).or_default();
         name.clone_into(&mut group.name);
@@ -27,18 +27,18 @@ impl Account {
         self.groups.insert(id, group);
     }
 
-    /// A group by its id.
+    /// Returns a group by its id.
     #[must_use]
     pub fn group(&self, id: &GroupId) -> Option<&GroupBook> {
         self.groups.get(id)
     }
 
-    /// A group, to change its levels.
+    /// Returns a group by its id, to change its alert levels.
     pub fn group_mut(&mut self, id: &GroupId) -> Option<&mut GroupBook> {
         self.groups.get_mut(id)
     }
 
-    /// All groups, with their ids.
+    /// Iterates over all groups with their ids.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = (&GroupId, &GroupBook)> {
         self.groups.iter()
     }

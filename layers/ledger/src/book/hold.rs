@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Book {
-    /// Holds money for a call (I1).
+    /// Holds money for a call (invariant I1).
     ///
     /// # Errors
     /// The [`Refusal`].
@@ -129,7 +129,7 @@ impl Book {
         if amount > held {
             account.admits(key, now)?;
             let room = account.has_room(key, amount.minus_or_zero(held), now);
-            // Making room ends expired holds, and this hold may be one of them.
+            // If money is short, expired holds are ended first, and this hold may be one of them.
             if !account.open.contains_key(number) {
                 return Ok(Adjusted::Gone);
             }
@@ -139,7 +139,7 @@ impl Book {
         Ok(Adjusted::Held(amount))
     }
 
-    /// Whether the key could hold anything at all.
+    /// Checks whether the key could hold any money at all.
     ///
     /// # Errors
     /// The [`Refusal`].
@@ -301,7 +301,7 @@ impl KeyBook {
         room
     }
 
-    /// As [`Self::room`], limited by what the key's group leaves, if it is in one.
+    /// Returns the free amount as [`Self::room`] does, limited by what the key's group leaves, if the key is in one.
     pub(super) fn room_in(
         &self,
         group: Option<&Self>,
@@ -316,7 +316,7 @@ impl KeyBook {
         }
     }
 
-    /// The ceilings; the one that resets last comes first.
+    /// Returns the ceilings; the one that resets last comes first.
     pub(super) fn bounds(&self, now: Millis) -> impl Iterator<Item = Bound> {
         let Ceilings { total, month, day } = self.ceilings;
         let total = total.map(|limit| Bound {

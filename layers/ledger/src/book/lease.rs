@@ -45,7 +45,7 @@ impl Book {
         self.watch(id);
     }
 
-    /// The result of a hold that ended recently, from its tombstone.
+    /// Returns the result of a hold that ended recently, from its tombstone.
     pub(crate) fn buried(
         &mut self,
         number: RequestNumber,
@@ -57,7 +57,7 @@ impl Book {
         account.tombstones.get(&number).copied()
     }
 
-    /// Ends a hold without a tombstone.
+    /// Ends a hold without leaving a tombstone.
     pub(crate) fn end_hold(&mut self, number: RequestNumber, id: &AccountId) {
         if let Some(account) = self.accounts.get_mut(id) {
             account.close(number);
@@ -66,23 +66,23 @@ impl Book {
 }
 
 impl Account {
-    /// A hold's key, amount and expiry.
+    /// Returns a hold's key, amount and expiry.
     pub(crate) fn hold(&self, number: RequestNumber) -> Option<(&KeyId, MicroRub, Millis)> {
         let open = self.open.get(&number)?;
         Some((&open.key, open.held, open.due))
     }
 
-    /// The key of an expired hold.
+    /// Returns the key of a hold that has expired.
     pub(crate) fn expired_hold(&self, number: RequestNumber) -> Option<&KeyId> {
         self.expired.get(&number).map(|expired| &expired.key)
     }
 
-    /// Whether the key is refused every hold, whatever its amount.
+    /// Returns whether the key is refused every hold, of any amount.
     pub(crate) fn refuses(&self, key: &KeyId, now: Millis) -> bool {
         self.admits(key, now).is_err()
     }
 
-    /// Whether more is spent and held than a ceiling allows, because it was lowered.
+    /// Returns whether more is spent and held than a ceiling allows, because it was lowered.
     pub(crate) fn is_over_a_ceiling(&self, id: &KeyId, now: Millis) -> bool {
         let Some(key) = self.keys.get(id) else {
             return false;

@@ -46,9 +46,9 @@ use crate::{
 /// Unix time in milliseconds.
 pub type Millis = u64;
 
-/// How long the result of an ended hold is kept to answer repeats.
+/// The time for which the result of an ended hold is kept to answer repeats.
 pub const TOMBSTONE_MS: Millis = 600_000;
-/// How long an expired hold can still be settled.
+/// The time for which an expired hold can still be settled.
 pub const EXPIRED_MS: Millis = 7 * 24 * 3_600_000;
 /// Expired holds that a RESERVE which does not fit ends, at most.
 pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
@@ -57,7 +57,7 @@ pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
 /// repeated.
 pub(crate) type Hashing = FixedState;
 
-/// All accounts.
+/// Returns all accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     accounts: HashMap<AccountId, Account, Hashing>,
@@ -68,13 +68,13 @@ pub struct Book {
 /// An account with its keys and holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// While true, no call is admitted.
+    /// If true, no call of the account is admitted.
     pub suspended: bool,
-    /// `b`: entries minus charges.
+    /// The balance, `b` in the invariants: payments and corrections minus charges.
     pub balance: MicroRub,
-    /// `h`: the sum of the open holds.
+    /// The sum of the open holds, `h` in the invariants.
     pub held: MicroRub,
-    /// Costs that could not be charged.
+    /// The costs of calls that could not be charged.
     pub loss: MicroRub,
     /// The balances at which a low-balance event is emitted.
     pub levels: Levels,
@@ -90,7 +90,7 @@ pub struct Account {
     entered: i128,
     open: HashMap<RequestNumber, Open, Hashing>,
     due: BTreeSet<(Millis, RequestNumber)>,
-    /// The account's time in [`Book::watched`].
+    /// The time at which [`Book::watched`] has the account.
     watched: Option<Millis>,
     expired: HashMap<RequestNumber, Expired, Hashing>,
     tombstones: HashMap<RequestNumber, Settled, Hashing>,
@@ -100,32 +100,32 @@ pub struct Account {
 /// The money of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyBook {
-    /// Whether it gets new holds.
+    /// Whether the key gets new holds.
     pub enabled: bool,
-    /// `l`, for each period that has a ceiling.
+    /// The ceiling, `l` in the invariants, for each period that has one.
     pub ceilings: Ceilings,
-    /// `u`: charged so far.
+    /// The sum of the key's charges, `u` in the invariants.
     pub used: MicroRub,
-    /// `h_k`: the sum of its open holds.
+    /// The sum of the key's open holds, `h_k` in the invariants.
     pub held: MicroRub,
-    /// The month of its last charge.
+    /// The month of the key's last charge.
     pub month: Period,
-    /// The day of its last charge.
+    /// The day of the key's last charge.
     pub day: Period,
     /// The remaining amounts under a ceiling at which an event is emitted.
     pub levels: Levels,
-    /// The limit of open calls, if any.
+    /// The limit of the key's open calls, if there is one.
     pub concurrency: Option<u32>,
-    /// The number of open calls.
+    /// The number of the key's open calls.
     pub calls: u32,
 }
 
 /// The money of a group of keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupBook {
-    /// Name for display.
+    /// The group's display name.
     pub name: String,
-    /// Whether it was removed.
+    /// Whether the group was removed.
     pub removed: bool,
     /// The ceilings of its keys together, what they have spent in it, and what they hold.
     pub money: KeyBook,
@@ -152,14 +152,14 @@ struct Expired {
     at: Millis,
 }
 
-/// A command to a book.
+/// A command that a book carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Opens an account, or suspends or resumes it.
     SetAccount {
         /// The account's id.
         account: AccountId,
-        /// Whether its calls are refused.
+        /// Whether the account's calls are refused.
         suspended: bool,
     },
     /// Adds a key, or changes its ceilings and whether it is enabled.
@@ -168,9 +168,9 @@ pub enum Command {
         account: AccountId,
         /// The key's id.
         key: KeyId,
-        /// The most that it may spend.
+        /// The most that the key may spend.
         ceilings: Ceilings,
-        /// Whether it gets new holds.
+        /// Whether the key gets new holds.
         enabled: bool,
     },
     /// Creates a group of keys, or changes its ceilings.
@@ -190,7 +190,7 @@ pub enum Command {
         key: KeyId,
         /// The key's new group; `None` for no group.
         group: Option<GroupId>,
-        /// The limit of open calls, if any.
+        /// The limit of the key's open calls, if there is one.
         concurrency: Option<u32>,
     },
     /// Books a payment or a correction.
@@ -210,9 +210,9 @@ pub enum Command {
         account: AccountId,
         /// The key that the call was made with.
         key: KeyId,
-        /// Cost of the call.
+        /// The cost of the call.
         cost: MicroRub,
-        /// See [`super::contract::Settlement::fresh`].
+        /// Whether the settlement is fresh: see [`super::contract::Settlement::fresh`].
         fresh: bool,
     },
     /// RELEASE: ends a hold without a charge.
@@ -228,7 +228,7 @@ pub enum Command {
         number: RequestNumber,
         /// The account that pays.
         account: AccountId,
-        /// Time to live, from now.
+        /// The hold's new time to live, counted from now.
         ttl: Duration,
     },
     /// ADJUST: changes the amount of a hold.
@@ -244,7 +244,7 @@ pub enum Command {
     Expire {
         /// The account whose holds are ended.
         account: AccountId,
-        /// Holds to end, at most.
+        /// The largest number of holds that are ended.
         most: usize,
     },
 }
@@ -264,13 +264,13 @@ pub enum Outcome {
     Probe(Result<(), Refusal>),
     /// The result of SETTLE.
     Settled(Settled),
-    /// Whether the hold existed.
+    /// Whether the hold existed when it was to be ended.
     Extended(bool),
-    /// Number of holds that were ended.
+    /// The number of holds that were ended.
     Expired(usize),
 }
 
-/// Why an operator's command was refused.
+/// The reason why an operator's command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// The account does not exist.
@@ -371,18 +371,18 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
 }
 
 impl Book {
-    /// An account by its id.
+    /// Returns an account by its id.
     #[must_use]
     pub fn account(&self, id: &AccountId) -> Option<&Account> {
         self.accounts.get(id)
     }
 
-    /// An account, to change its keys.
+    /// Returns an account by its id, to change its keys.
     pub fn account_mut(&mut self, id: &AccountId) -> Option<&mut Account> {
         self.accounts.get_mut(id)
     }
 
-    /// All accounts, by id.
+    /// Iterates over all accounts by id.
     pub fn accounts(&self) -> impl Iterator<Item = (&AccountId, &Account)> {
         let mut accounts: Vec<_> = self.accounts.iter().collect();
         accounts.sort_unstable_by_key(|(id, _)| *id);
@@ -432,7 +432,7 @@ impl Account {
         key.enabled = enabled;
     }
 
-    /// The money of a key.
+    /// Returns the money of a key.
     #[must_use]
     pub fn key(&self, id: &KeyId) -> Option<&KeyBook> {
         self.keys.get(id)
@@ -443,43 +443,43 @@ impl Account {
         self.keys.get_mut(id)
     }
 
-    /// All keys, with their ids.
+    /// Iterates over all keys with their ids.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = (&KeyId, &KeyBook)> {
         self.keys.iter()
     }
 
-    /// The open holds: number, key, amount, expiry.
+    /// Iterates over the open holds: number, key, amount, expiry.
     pub fn holds(&self) -> impl Iterator<Item = (RequestNumber, &KeyId, MicroRub, Millis)> {
         self.open
             .iter()
             .map(|(number, open)| (*number, &open.key, open.held, open.due))
     }
 
-    /// Number of open holds.
+    /// Returns the number of open holds.
     #[must_use]
     pub fn holds_open(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether the call has an open hold.
+    /// Returns whether the call has an open hold.
     #[must_use]
     pub fn is_open(&self, number: RequestNumber) -> bool {
         self.open.contains_key(&number)
     }
 
-    /// Whether the call has an open hold, or an expired one.
+    /// Returns whether the call has an open hold, or an expired one.
     #[cfg(feature = "redis")]
     pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.is_open(number) || self.expired.contains_key(&number)
     }
 
-    /// Whether an entry with this id has been booked.
+    /// Returns whether an entry with this id has been booked.
     #[must_use]
     pub fn has_entry(&self, id: &str) -> bool {
         self.entries.contains_key(id)
     }
 
-    /// The sum of all entries, in micro-rubles.
+    /// Returns the sum of all payments and corrections, in micro-rubles.
     #[must_use]
     pub const fn entered(&self) -> i128 {
         self.entered

@@ -69,7 +69,8 @@ impl KeyBook {
         told
     }
 
-    /// The events of the ceilings when the used amount grows to `used`. Day and month must be the current ones.
+    /// Returns the events of the ceilings when the used amount grows to `used`. Day and month must be the current
+    /// ones.
     fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
         let mut told = Vec::new();
         for bound in self.bounds(now) {

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How often a call is let through to a server that is down.
+/// The interval at which a call is let through to a server that is down.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// After this many unanswered calls in a row the server counts as down.
 const TIMEOUTS_MAX: u32 = 3;

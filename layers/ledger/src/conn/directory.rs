@@ -18,9 +18,9 @@ use super::{
     url::{Address, Kind, RedisUrl},
 };
 
-/// How often the primaries are looked up while calls fail.
+/// The interval at which the primaries are looked up while calls fail.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a look-up waits for Sentinels or nodes that have not answered.
+/// The time for which a look-up waits for Sentinels or nodes that have not answered.
 const LOOK_LIMIT: Duration = Duration::from_millis(300);
 
 /// The current primaries, and the servers that report them.
@@ -47,9 +47,9 @@ type Slots = Vec<(u16, u16, Address)>;
 /// Behaviour of a caller while another look-up is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// Waits for its result.
+    /// Waits for the result of the look-up.
     Wait,
-    /// Continues with the known primaries.
+    /// Continues with the primaries that are known.
     None,
 }
 
@@ -97,17 +97,17 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The primaries as of the last look-up.
+    /// Returns the primaries as of the last look-up.
     pub(super) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether keys are distributed over servers.
+    /// Returns whether keys are distributed over several servers.
     pub(super) fn is_cluster(&self) -> bool {
         self.url.kind == Kind::Cluster
     }
 
-    /// Whether there is one fixed server.
+    /// Returns whether there is one fixed server.
     pub(super) fn is_single(&self) -> bool {
         self.url.kind == Kind::Single
     }
@@ -143,7 +143,7 @@ impl Directory {
         self.map()
     }
 
-    /// The server at an address that another server reported.
+    /// Returns the server at an address that another server reported.
     pub(super) fn named(&self, address: &str, by: &Node) -> Option<Arc<Node>> {
         self.node(&Address::told(address, by.address())?).ok()
     }
@@ -249,7 +249,7 @@ impl Directory {
             Err(fault) => fault,
             Ok(node) => match node.send(&slots_question(), Lane::Shared, limit).await {
                 Err(failure) => failure.into(),
-                Ok(_) => told("the server belongs to no Cluster with slots", &node),
+                Ok(_) => told("the server is not in a Cluster that has slots", &node),
             },
         }
     }
@@ -321,8 +321,8 @@ fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
     (!slots.is_empty()).then_some(slots)
 }
 
-/// The answer of most servers: returned at once if more than half agree, otherwise when all have answered or time is
-/// up. So a server that is cut off and has outdated information is outvoted.
+/// Returns the answer of most servers: returned at once if more than half agree, otherwise when all have answered or
+/// time is up. So a server that is cut off and has outdated information is outvoted.
 async fn most_say<T: PartialEq>(
     asked: impl Iterator<Item = impl Future<Output = Option<T>>>,
     limit: Duration,
@@ -345,7 +345,7 @@ async fn most_say<T: PartialEq>(
             break;
         }
     }
-    // If several answers are equally frequent, the first.
+    // If several answers are equally frequent, the first is taken.
     let best = answers.into_iter().rev().max_by_key(|(_, count)| *count);
     best.map(|(answer, _)| answer)
 }
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_read_as_servers_write_them() {
+    fn cluster_slots_answer_is_parsed() {
         let by = Address {
             host: "me".into(),
             port: 1,

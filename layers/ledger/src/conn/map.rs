@@ -1,16 +1,16 @@
-//! Which server owns which slot.
+//! The map of a Cluster: which server owns which slot.
 
 use std::sync::Arc;
 
 use super::node::Node;
 
-/// Number of slots in a Cluster.
+/// The number of slots in a Cluster.
 const SLOTS: u16 = 16_384;
 
 /// The primaries and their slots, at one moment.
 pub(super) struct Map(Vec<Range>);
 
-/// Consecutive slots of one server.
+/// A range of consecutive slots of one server.
 pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
@@ -18,7 +18,7 @@ pub(super) struct Range {
 }
 
 impl Map {
-    /// A map in which one server owns all slots.
+    /// Creates a map in which one server owns all slots.
     pub(super) fn whole(node: Arc<Node>) -> Self {
         Self(vec![Range {
             first: 0,
@@ -36,14 +36,14 @@ impl Map {
         &self.0
     }
 
-    /// The owner of a slot; `None` while its server has been given up and none has replaced it.
+    /// Returns the owner of a slot; `None` while its server has been given up and none has replaced it.
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         let index = self.0.partition_point(|range| range.last < slot);
         let range = self.0.get(index).filter(|range| range.first <= slot)?;
         Some(&range.node)
     }
 
-    /// The primaries, without duplicates.
+    /// Returns the primaries, each once.
     pub(super) fn primaries(&self) -> Vec<Arc<Node>> {
         let mut primaries: Vec<Arc<Node>> = Vec::new();
         for range in &self.0 {
@@ -55,7 +55,7 @@ impl Map {
     }
 }
 
-/// The slot of a key: CRC-16 of its hash tag.
+/// Returns the slot of a key: CRC-16 of its hash tag.
 pub(super) fn slot_of(key: &str) -> u16 {
     let crc = hash_tag(key).bytes().fold(0, |crc: u16, byte| {
         (crc << 8) ^ CRC[usize::from((crc >> 8) ^ u16::from(byte))]
@@ -73,7 +73,7 @@ pub(super) fn hash_tag(key: &str) -> &str {
         .unwrap_or(key)
 }
 
-/// CRC-16/XMODEM, as in the Cluster specification.
+/// Computes CRC-16/XMODEM, as in the Cluster specification.
 const CRC: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte: u16 = 0;
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn key_slots_equal_those_of_redis() {
-        // Slots as returned by CLUSTER KEYSLOT.
+        // The expected slots were returned by CLUSTER KEYSLOT.
         for (key, slot) in [
             ("123456789", 12_739),
             ("tg:{acme}", 11_304),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slot_has_one_owner_or_none() {
+    async fn each_cluster_slot_has_at_most_one_owner() {
         let url = RedisUrl::parse("redis-cluster://a:1,b:2").unwrap();
         let node = |address: &Address| {
             Arc::new(Node::new(address.clone(), url.server(address), 1).unwrap())

@@ -60,17 +60,17 @@ pub(crate) use redis::{FromRedisValue as Reply, ToRedisArgs as Args, Value};
 
 /// Deadline of work that no caller waits for: operators' requests, sweeps.
 pub(crate) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an operator's write waits for a replica to acknowledge it.
+/// The time for which an operator's write waits for a replica to acknowledge it.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
 /// After this many redirections, a call pauses before each further one.
 const DETOURS_MAX: u32 = 4;
 /// The pause before a further redirection, and while a slot is moving.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Settings of the connection to Redis.
+/// The settings of the connection to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// How long a call waits for an answer while a request waits for the call.
+    /// The time for which a call waits for an answer while a request waits for the call.
     pub response_timeout: Duration,
     /// Connections to each server, used in turn. In addition there is one for commands that wait for replicas, and one
     /// for leases. More connections do not run scripts in parallel: a server runs one at a time.
@@ -91,19 +91,19 @@ impl Default for RedisSettings {
     }
 }
 
-/// Why a Redis call failed. Unless the server replied with the error, the command may have been executed.
+/// The reason why a Redis call failed. Unless the server replied with the error, the command may have been executed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisFault {
     /// The address is not a valid Redis URL, with the reason. The URL is left out, since it may contain a password.
     #[error("not a Redis URL: {0}")]
     Url(&'static str),
-    /// No connection could be made, or it broke.
+    /// A connection could not be made, or it broke.
     #[error("Redis at {address} is out of reach")]
     OutOfReach {
         /// Host and port.
         address: Arc<str>,
-        /// Why the connection failed.
+        /// The reason why the connection failed.
         #[source]
         cause: BoxError,
     },
@@ -149,7 +149,7 @@ pub enum RedisFault {
 }
 
 impl RedisFault {
-    /// Whether the server is loading its data; it will serve without further action.
+    /// Returns whether the server is loading its data; it will serve without further action.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         let Self::OutOfReach { cause, .. } = self else {
@@ -159,7 +159,7 @@ impl RedisFault {
         error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
     }
 
-    /// Whether the server refused for lack of memory and has done nothing.
+    /// Returns whether the server refused for lack of memory and has done nothing.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let Self::Refused { cause, .. } = self else {
             return false;
@@ -178,7 +178,7 @@ impl RedisFault {
 pub struct RedisConn(Arc<Inner>);
 
 struct Inner {
-    /// The hosts of the URL.
+    /// Returns the hosts of the URL.
     address: Arc<str>,
     directory: Directory,
     version: (u32, u32),
@@ -223,13 +223,13 @@ impl RedisConn {
         self.0.version
     }
 
-    /// Whether keys are distributed over servers.
+    /// Returns whether keys are distributed over several servers.
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         self.0.directory.is_cluster()
     }
 
-    /// Whether other servers can take over from a failed primary.
+    /// Returns whether other servers can take over from a failed primary.
     pub(crate) fn is_replicated(&self) -> bool {
         !self.0.directory.is_single()
     }
@@ -272,7 +272,7 @@ impl RedisConn {
         self.eval_in(Lane::Shared, script, keys, args, limit).await
     }
 
-    /// As [`Self::eval`], over the connection of this lane.
+    /// Runs a script as [`Self::eval`] does, over the connection of this lane.
     pub(crate) async fn eval_in<T: Reply>(
         &self,
         lane: Lane,
@@ -302,7 +302,7 @@ impl RedisConn {
         each: &[Vec<String>],
         limit: Duration,
     ) -> Result<Vec<T>, RedisFault> {
-        // The first call finds out whether the server has the script cached.
+        // The first call shows whether the server has the script cached; the others then need not ask.
         let Some((first, others)) = each.split_first() else {
             return Ok(Vec::new());
         };
@@ -413,7 +413,7 @@ impl Primary {
         Arc::clone(self.0.shown())
     }
 
-    /// Sends the server a command without a key.
+    /// Sends the server a command that has no key.
     pub(crate) async fn command<T: Reply>(
         &self,
         words: &[&str],
@@ -423,7 +423,7 @@ impl Primary {
         only(self.0.send(&parcel, Lane::Shared, limit).await?)
     }
 
-    /// The server's INFO; `None` if the host forbids the command.
+    /// Returns the server's INFO; `None` if the host forbids the command.
     pub(crate) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         self.0.info(limit).await
     }
@@ -432,7 +432,7 @@ impl Primary {
 /// Sent after an operator's write, to the same slot. It gives WAIT a write to wait for, even if the operator's write
 /// changed nothing because it is a repeat. Expires at once.
 const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
-/// The first version that supports flags of scripts.
+/// The first version of Redis that supports flags of scripts.
 const FLAGS_SINCE: (u32, u32) = (7, 0);
 
 impl Inner {
@@ -483,7 +483,8 @@ impl Inner {
                     asking = true;
                     self.redirected(error, &node)
                 }
-                // TRYAGAIN: the account's keys are moving, and some have not arrived yet. It will not take long.
+                // TRYAGAIN: the keys of the account are being moved to another node and some have not arrived. A retry
+                // will soon succeed.
                 Failure::Reply(..) => {
                     pauses = true;
                     map.owner(slot).cloned()
@@ -508,7 +509,7 @@ impl Inner {
         }
     }
 
-    /// Whether another server may answer, or the same one a little later.
+    /// Returns whether another server may answer, or the same one a little later.
     fn leads_on(&self, failure: &Failure) -> bool {
         match failure {
             Failure::Reply(_, error) => self.directory.is_cluster() && error.is_cluster_error(),
@@ -516,7 +517,7 @@ impl Inner {
         }
     }
 
-    /// See [`RedisConn::eval_durably`].
+    /// Runs a command durably: see [`RedisConn::eval_durably`].
     async fn durably<T: Reply>(
         &self,
         key: &str,
@@ -534,7 +535,7 @@ impl Inner {
         let parcel = Parcel::several(vec![command, self.mark.by_text(&mark, None::<&str>), wait]);
         let values = self.send(slot, &parcel, Lane::Waiting, limit).await?;
         let [answer, _, replicas] = <[Value; 3]>::try_from(values)
-            .map_err(|_| RedisFault::Unexpected("not an answer to each of three".into()))?;
+            .map_err(|_| RedisFault::Unexpected("expected three answers".into()))?;
         if read::<u32>(replicas)? == 0 {
             return Err(RedisFault::NotReplicated {
                 address: Arc::clone(&self.address),
@@ -579,7 +580,7 @@ impl Inner {
     }
 }
 
-/// The oldest version among the primaries that answer.
+/// Returns the oldest version among the primaries that answer.
 async fn oldest(
     directory: &Directory,
     is_single: bool,
@@ -614,7 +615,7 @@ fn is(error: &RedisError, kind: ServerErrorKind) -> bool {
     error.kind() == ErrorKind::Server(kind)
 }
 
-/// Reads a reply that consists of one answer.
+/// Parses a reply that consists of one answer.
 fn only<T: Reply>(mut values: Vec<Value>) -> Result<T, RedisFault> {
     read(values.pop().unwrap_or(Value::Nil))
 }

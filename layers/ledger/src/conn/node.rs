@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{RedisFault, breaker::Breaker, url::Address};
 
-/// Deadline of one attempt to connect.
+/// The deadline of one attempt to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Commands that may wait for the socket, per connection. With the crate's default of 50, callers queue in a burst.
 const PIPELINE_MAX: usize = 4096;
@@ -32,7 +32,7 @@ pub(super) struct Node {
     links: Box<[RwLock<Link>]>,
     turn: AtomicUsize,
     breaker: Breaker,
-    /// Number of replicas; [`UNKNOWN`] before the first INFO.
+    /// The number of replicas; [`UNKNOWN`] before the first INFO.
     replicas: AtomicU32,
 }
 
@@ -45,10 +45,10 @@ struct Link {
     manager: ConnectionManager,
 }
 
-/// Which connection a command uses.
+/// Selects the connection that a command uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// One of the connections that all share.
+    /// One of the connections that all calls share.
     Shared,
     /// The connection for commands that block those after them, such as WAIT.
     Waiting,
@@ -56,7 +56,7 @@ pub(crate) enum Lane {
     Apart,
 }
 
-/// Number of lanes that have one connection.
+/// The number of lanes that have a single connection.
 const LANES_OF_ONE: usize = 2;
 
 /// A deadline, with the duration it was set to, for error texts.
@@ -67,7 +67,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// A deadline that starts now.
+    /// Starts a deadline that begins now.
     pub(super) fn begin(whole: Duration) -> Self {
         Self {
             at: Instant::now() + whole,
@@ -76,7 +76,7 @@ impl Limit {
     }
 }
 
-/// Why a call failed, before it becomes a [`RedisFault`].
+/// The reason why a call failed, before it becomes a [`RedisFault`].
 #[derive(Debug)]
 pub(super) enum Failure {
     /// An error that the server returned, with its address.
@@ -113,7 +113,7 @@ impl Parcel {
         Self(commands)
     }
 
-    /// The same commands, each preceded by ASKING, for a slot that the server is taking over.
+    /// Returns these commands, each preceded by ASKING, for a slot that the server is taking over.
     pub(super) fn asking(&self) -> Self {
         let both = |command: &Cmd| [redis::cmd("ASKING"), command.clone()];
         Self(self.0.iter().flat_map(both).collect())
@@ -143,15 +143,15 @@ pub(super) fn command(words: &[&str]) -> Cmd {
     command
 }
 
-/// Server facts from INFO.
+/// Facts about the server, parsed from INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     pub(crate) version: (u32, u32),
     /// Run id and replication id: another value means another process or another history of data.
     pub(crate) identity: String,
-    /// Number of connected replicas.
+    /// The number of connected replicas.
     pub(crate) replicas: u32,
-    /// Whether it is a node of a Cluster.
+    /// Whether the server is a node of a Cluster.
     pub(crate) in_cluster: bool,
 }
 
@@ -229,12 +229,12 @@ impl Node {
         &self.address
     }
 
-    /// The address as text.
+    /// Returns the server's address as text.
     pub(super) const fn shown(&self) -> &Arc<str> {
         &self.shown
     }
 
-    /// Number of replicas as of the last INFO; `None` before the first.
+    /// Returns the number of replicas as of the last INFO; `None` before the first.
     pub(super) fn replicas(&self) -> Option<u32> {
         Some(self.replicas.load(Ordering::Relaxed)).filter(|count| *count != UNKNOWN)
     }
@@ -298,7 +298,7 @@ impl Node {
         answer
     }
 
-    /// The server's INFO; `None` if the host forbids the command.
+    /// Returns the server's INFO; `None` if the host forbids the command.
     pub(super) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         let sections = ["server", "replication"].map(|section| command(&["INFO", section]));
         let parcel = Parcel::several(sections.into());
@@ -372,7 +372,7 @@ impl Node {
     }
 }
 
-/// Whether the server answered and can answer other calls: an error in a script, out of memory.
+/// Returns whether the server answered and can answer other calls: an error in a script, out of memory.
 fn is_reply(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
     match error.kind() {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_is_sent_before_each_command() {
+    fn asking_precedes_each_redirected_command() {
         let parcel = Parcel::several(vec![command(&["GET", "a"]), command(&["WAIT", "1"])]);
         let names: Vec<String> = parcel
             .asking()

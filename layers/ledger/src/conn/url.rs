@@ -33,7 +33,7 @@ pub struct RedisUrl {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Single,
-    /// The Sentinels' name of the primary.
+    /// The name by which the Sentinels know the primary.
     Sentinel(String),
     Cluster,
 }
@@ -46,7 +46,7 @@ pub(super) struct Address {
 }
 
 impl RedisUrl {
-    /// Parses a URL.
+    /// Parses a Redis URL of any supported form.
     ///
     /// # Errors
     /// [`RedisFault::Url`] with the reason. The text itself is left out, since it may contain a password.
@@ -115,7 +115,9 @@ impl RedisUrl {
             root_cert: Some(pem.to_vec()),
         };
         let client = Client::build_with_tls(self.info, certificates).map_err(|_| {
-            RedisFault::Url("it has no TLS, or the authorities for it are no PEM certificates")
+            RedisFault::Url(
+                "it has no TLS, or its certificate authorities are not PEM certificates",
+            )
         })?;
         Ok(Self {
             info: client.get_connection_info().clone(),
@@ -123,7 +125,7 @@ impl RedisUrl {
         })
     }
 
-    /// Whether it contains a user or a password.
+    /// Returns whether the URL contains a user or a password.
     #[must_use]
     pub const fn has_credentials(&self) -> bool {
         self.has_credentials
@@ -180,7 +182,7 @@ impl RedisUrl {
     }
 }
 
-/// Writes hosts and ports.
+/// Writes a list of hosts and ports.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, host) in self.hosts.iter().enumerate() {
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_is_read() {
+    fn every_form_of_a_redis_url_is_parsed() {
         let sentinel = || Kind::Sentinel("mymaster".to_owned());
         for (text, kind, hosts, credentials, database, tls) in [
             ("redis://h", Kind::Single, "h:6379", (None, None), 0, false),

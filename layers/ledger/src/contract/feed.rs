@@ -10,32 +10,32 @@ use crate::{
 
 /// Events that are kept; beyond that the oldest is dropped.
 pub const EVENTS_MAX: u64 = 100_000;
-/// Events that one read returns, at most.
+/// The largest number of events that one read returns.
 pub const EVENTS_AT_ONCE_MAX: usize = 1000;
-/// How long an event with the same [`Telling::once`] is not emitted again: 90 days, in milliseconds.
+/// The time for which an event with the same [`Telling::once`] is not emitted again: 90 days, in milliseconds.
 pub const TOLD_MS: u64 = 90 * 24 * 3_600_000;
 
-/// An event that a gateway reports, emitted once.
+/// An event that a gateway reports and that is emitted once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telling {
     /// Identifies the event: the same text again within [`TOLD_MS`] emits nothing.
     pub once: String,
-    /// The account, if the event is about one.
+    /// The account that the event is about, if there is one.
     pub account: Option<AccountId>,
-    /// The key, if the event is about one.
+    /// The key that the event is about, if there is one.
     pub key: Option<KeyId>,
-    /// Kind and content of the event.
+    /// The kind and content of the event.
     pub what: Happening,
 }
 
 /// A text that is stored next to the books, with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Unique within the ledger.
+    /// The document's name, unique within the ledger.
     pub name: String,
-    /// Increases by one with each change, from 1.
+    /// The document's version; each change increases it by one, from 1.
     pub version: u64,
-    /// Text of the document.
+    /// The text of the document.
     pub text: String,
 }
 
@@ -54,7 +54,8 @@ pub trait Feed: Send + Sync + 'static {
         levels: Levels,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// The levels of an account, then of its keys, then of its groups, each sorted by id. Empty levels are left out.
+    /// Returns the levels of an account, then of its keys, then of its groups, each sorted by id. Empty levels are
+    /// left out.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -86,7 +87,7 @@ pub trait Feed: Send + Sync + 'static {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn tell(&self, telling: &Telling) -> impl Future<Output = Result<bool, BookError>> + Send;
 
-    /// The note with this name, if any.
+    /// Returns the document with this name, if it exists.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

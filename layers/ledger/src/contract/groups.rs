@@ -8,9 +8,9 @@ use crate::{account::GroupId, ceiling::Ceilings, money::MicroRub};
 /// A group's settings, without its money.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
-    /// Unique within the account.
+    /// The group's id, unique within the account.
     pub id: GroupId,
-    /// Display name.
+    /// The group's display name.
     pub name: String,
     /// The group was removed: no key can join it, and its books are kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -32,9 +32,9 @@ pub struct GroupView {
     /// Amount that its keys can spend together now: the smallest of the account's free money and the remainders of its
     /// ceilings.
     pub free_rub: MicroRub,
-    /// Ceiling and spending of the current month.
+    /// The ceiling and the spending of the current month.
     pub month: PeriodView,
-    /// Ceiling and spending of the current day.
+    /// The ceiling and the spending of the current day.
     pub day: PeriodView,
     /// The group's spending minus that of its present keys: the spending of keys that have left, minus what its present
     /// keys had spent before they joined.
@@ -42,7 +42,7 @@ pub struct GroupView {
 }
 
 impl GroupView {
-    /// The group's ceilings.
+    /// Returns the group's ceilings.
     #[must_use]
     pub const fn ceilings(&self) -> Ceilings {
         Ceilings {
@@ -56,9 +56,9 @@ impl GroupView {
 /// A change of a group. `None` leaves a field alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupChange {
-    /// The new name.
+    /// The group's new name.
     pub name: Option<String>,
-    /// The new ceiling; `Some(None)` removes it.
+    /// The new ceiling in total; `Some(None)` removes it.
     pub ceiling: Option<Option<MicroRub>>,
     /// The new ceiling per month; `Some(None)` removes it.
     pub ceiling_month: Option<Option<MicroRub>>,
@@ -69,7 +69,7 @@ pub struct GroupChange {
 }
 
 impl GroupChange {
-    /// Returns the ceilings after the change.
+    /// Applies the change to ceilings and returns the result.
     #[must_use]
     pub fn ceilings(&self, before: Ceilings) -> Ceilings {
         Ceilings {

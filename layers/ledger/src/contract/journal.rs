@@ -24,15 +24,15 @@ pub struct Receipt {
     /// was booked, or if an earlier version wrote the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// The amount that was held.
+    /// The amount that was held for the call.
     pub held_rub: MicroRub,
-    /// Cost of the call.
+    /// The cost of the call.
     pub cost_rub: MicroRub,
     /// The amount that was charged.
     pub charged_rub: MicroRub,
-    /// Cost minus charge.
+    /// The part of the cost that was not charged.
     pub loss_rub: MicroRub,
-    /// How it was booked.
+    /// How the settlement was booked.
     pub booked: Booked,
     /// The item that was bought.
     #[serde(flatten)]
@@ -49,18 +49,18 @@ pub struct Receipt {
 pub enum JournalLine {
     /// A payment or a correction.
     Entry {
-        /// The operator's id for the entry.
+        /// The entry's id, chosen by the operator.
         id: String,
         /// Unix time in milliseconds at which it was booked.
         at_ms: u64,
-        /// The account that it was booked on.
+        /// The account on which the entry was booked.
         account: AccountId,
-        /// The amount, signed.
+        /// The signed amount of the entry.
         amount_rub: MicroRub,
         /// The reason of a correction; `None` for a payment.
         reason: Option<String>,
     },
-    /// A charged or disputed call.
+    /// A call that was charged or disputed.
     Call(Receipt),
 }
 
@@ -113,19 +113,19 @@ pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Lines of a journal page, at most.
+/// The largest number of lines in a page of a journal.
 pub const JOURNAL_LINES_MAX: usize = 1000;
 
 /// The part of an account's journal to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPart<'a> {
-    /// Lines from this time on, in Unix milliseconds.
+    /// Reads lines from this time on, in Unix milliseconds.
     pub since_ms: u64,
-    /// Lines before this time, in Unix milliseconds.
+    /// Reads lines before this time, in Unix milliseconds.
     pub until_ms: u64,
     /// Lines after this position: [`JournalPage::next`] of a page read in the same direction.
     pub after: Option<&'a str>,
-    /// Reads backwards from the last line.
+    /// Reads backwards, from the last line.
     pub newest_first: bool,
     /// No lines that were booked after these books were read: their [`journal_end`](super::AccountBooks::journal_end).
     pub end: Option<&'a str>,
@@ -137,7 +137,7 @@ pub struct JournalPart<'a> {
 }
 
 impl JournalPart<'_> {
-    /// The whole journal, in the largest pages.
+    /// Reads the whole journal, in the largest pages.
     #[must_use]
     pub const fn whole() -> Self {
         Self {
@@ -152,12 +152,12 @@ impl JournalPart<'_> {
     }
 }
 
-/// Lines of a journal, in the requested direction.
+/// The lines of a journal, in the requested direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalPage {
     /// The lines of this page.
     pub lines: Vec<JournalLine>,
-    /// Position to continue from; `None` at the end.
+    /// The position to continue from; `None` at the end.
     pub next: Option<String>,
 }
 
@@ -203,7 +203,8 @@ impl JournalPages {
         }
     }
 
-    /// The next page's lines, oldest first; `None` after the last page. After an error, the same page is read again.
+    /// Returns the next page's lines, oldest first; `None` after the last page. After an error, the same page is read
+    /// again.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -218,7 +219,7 @@ impl JournalPages {
         Ok(Some(self.turned(page)))
     }
 
-    /// The account and part of the next page; `None` after the last page.
+    /// Returns the account and part of the next page; `None` after the last page.
     pub(crate) fn asked(&self) -> Option<(&AccountId, JournalPart<'_>)> {
         let after = match &self.next {
             NextPage::First => None,

@@ -47,12 +47,12 @@ pub struct Hold {
     pub want: MicroRub,
     /// The smallest acceptable hold: if less than `want` is free, less is held, but at least this.
     pub least: MicroRub,
-    /// How long the hold lives unless it is settled, released or extended.
+    /// The time for which the hold lives unless it is settled, released or extended.
     pub ttl: Duration,
 }
 
 impl Hold {
-    /// A request to hold `amount`, all or nothing.
+    /// Creates a request to hold `amount`, all or nothing.
     #[must_use]
     pub const fn new(
         number: RequestNumber,
@@ -81,16 +81,16 @@ impl Hold {
     }
 }
 
-/// A hold that was made.
+/// The answer to a request for a hold that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// The amount held: `min(want, free)`.
     pub held: MicroRub,
-    /// Amount that stays free next to the hold.
+    /// The amount that stays free next to the hold.
     pub free: MicroRub,
 }
 
-/// Why nothing was held. Exhaustive on purpose: code that turns it into an answer must handle every reason.
+/// The reason why nothing was held. Exhaustive on purpose: code that turns it into an answer must handle every reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The account or the key does not exist.
@@ -99,25 +99,25 @@ pub enum Refusal {
     Suspended,
     /// The key is disabled or deleted.
     Disabled,
-    /// The account's balance is spent.
+    /// The account has no balance left.
     AccountEmpty,
     /// A ceiling of the key, or of its group, is used up.
     CeilingUsedUp(Ceiling),
     /// The hold does not fit next to the open holds.
     DoesNotFit {
-        /// Free amount of this key now.
+        /// The amount that this key has free now.
         free: MicroRub,
-        /// Amount held by the key's running calls.
+        /// The amount that the key's running calls hold.
         held: MicroRub,
         /// The ceiling of the key or its group that limits `free`; `None` if the account's balance does.
         ceiling: Option<Ceiling>,
     },
     /// The key has as many open calls as it may have at once.
     TooManyCalls {
-        /// The limit of open calls.
+        /// The limit of the key's open calls.
         most: u32,
     },
-    /// The call was already settled or released.
+    /// The call was settled or released before.
     Gone,
     /// The call already has a hold with another amount, account or key.
     Conflict,
@@ -151,10 +151,10 @@ pub struct Adjustment {
     pub account: AccountId,
     /// The key that the call is made with.
     pub key: KeyId,
-    /// Number of this adjustment among those of the call, from 1. An adjustment that arrives after one with the same or
-    /// a higher number changes nothing.
+    /// The number of this adjustment among those of the call, from 1. An adjustment that arrives after one with the
+    /// same or a higher number changes nothing.
     pub sequence: u32,
-    /// The amount to hold from now on.
+    /// The amount that is held from now on.
     pub amount: MicroRub,
 }
 
@@ -169,10 +169,10 @@ pub enum Adjusted {
     Unsupported,
 }
 
-/// Why a ledger operation failed.
+/// The reason why a ledger operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The ledger refused.
+    /// The ledger refused the request.
     #[error("refused: {0}")]
     Refused(Refusal),
     /// The ledger did not answer, or its answer was lost: the operation may have been carried out.
@@ -191,7 +191,7 @@ pub struct Settlement {
     pub key: KeyId,
     /// The amount that was held at first. If the hold was adjusted, the item has the later amounts.
     pub held: MicroRub,
-    /// Cost of the call.
+    /// The cost of the call.
     pub cost: MicroRub,
     /// The first attempt to settle is so recent that the tombstone of an earlier settlement would still exist. So if
     /// the ledger does not know the hold, it has lost the hold, and has not settled it before.
@@ -199,7 +199,7 @@ pub struct Settlement {
     /// The lease that held the money, if one did and the call is settled by another process than the one that held it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<RequestNumber>,
-    /// Content of the receipt in addition to the money.
+    /// The content of the receipt in addition to the money.
     pub item: Item,
 }
 
@@ -233,7 +233,7 @@ impl Settlement {
 /// calls share come first, and those from `usage` on are the call's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// Catalog name of the model, or of whatever is sold.
+    /// The catalog's name of the model, or of another thing that is sold.
     pub model: String,
     /// The vendor that answered.
     pub vendor: String,
@@ -247,7 +247,7 @@ pub struct Item {
     /// The vendor reported something that has no price; it was charged at the dearest rate that covers it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unpriced: bool,
-    /// How the call ended.
+    /// The way in which the call ended.
     pub end: End,
     /// The endpoint that the call was made to; `None` if the gateway did not record it.
     #[serde(
@@ -256,7 +256,7 @@ pub struct Item {
         deserialize_with = "endpoint::kept"
     )]
     pub endpoint: Option<Endpoint>,
-    /// Tokens by class.
+    /// The tokens of the call, by class.
     pub usage: Usage,
     /// Vendor's price of the call, in rubles at the exchange rate of its price, if configured. Only the operator sees
     /// it.
@@ -275,7 +275,7 @@ pub struct Item {
     /// The amount that the call held when it ended, if its hold was adjusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_at_end_rub: Option<MicroRub>,
-    /// The session that the caller named, if any.
+    /// The session that the caller named, if it named one.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -293,8 +293,8 @@ pub struct Item {
 }
 
 impl Item {
-    /// An item with the mandatory fields; nothing is counted and all other fields are empty. Code that fills in the
-    /// rest with `..Item::new(…)` keeps compiling when fields are added.
+    /// Creates an item with the mandatory fields; nothing is counted and all other fields are empty. Code that fills
+    /// in the rest with `..Item::new(…)` keeps compiling when fields are added.
     #[must_use]
     pub fn new(model: impl Into<String>, vendor: impl Into<String>, end: End) -> Self {
         Self {
@@ -328,7 +328,7 @@ const fn is_false(flag: &bool) -> bool {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Booked {
-    /// Charged from its hold.
+    /// The call was charged from its hold.
     Held,
     /// Charged from free money, because the hold had expired.
     Late,
@@ -338,12 +338,12 @@ pub enum Booked {
     Stale,
     /// Not charged: the account does not exist any more.
     NoAccount,
-    /// Not charged: the hold was released.
+    /// The call was not charged, because its hold had been released.
     Released,
 }
 
 impl Booked {
-    /// The word for it in receipts and logs.
+    /// Returns the name of this result in receipts and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -360,9 +360,9 @@ impl Booked {
 /// The result of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
-    /// How the call was booked, the first time.
+    /// How the call was booked at its first settlement.
     pub booked: Booked,
-    /// The amount charged.
+    /// The amount that was charged.
     pub charged: MicroRub,
     /// The part of the cost that could not be charged; the operator bears it.
     pub loss: MicroRub,
@@ -371,7 +371,7 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Whether this settlement moved money, and not an earlier one of the same call.
+    /// Returns whether this settlement moved money, and not an earlier one of the same call.
     #[must_use]
     pub const fn moved(&self) -> bool {
         !self.repeated && matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
@@ -442,8 +442,8 @@ pub trait Ledger: Send + Sync + 'static {
         std::future::ready(Ok(Adjusted::Unsupported))
     }
 
-    /// Whether the key could hold anything at all. Checks those refusals of [`Ledger::reserve`] that do not depend on
-    /// an amount.
+    /// Returns whether the key could hold anything at all. Checks those refusals of [`Ledger::reserve`] that do not
+    /// depend on an amount.
     ///
     /// # Errors
     /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`].
@@ -470,8 +470,7 @@ pub trait Ledger: Send + Sync + 'static {
     /// with that. A later checkpoint of a call replaces the earlier one; settling or releasing the call deletes it.
     /// Does nothing for a ledger that cannot store checkpoints.
     ///
-    /// # Errors
-    /// The checkpoint was not stored.
+    /// # Errors The checkpoint was not stored.
     fn checkpoint(
         &self,
         running: &[Settlement],
@@ -555,13 +554,13 @@ impl<L: Ledger> Ledger for Arc<L> {
 pub struct Entry {
     /// The operator's id of the entry. Booking the same id again changes nothing.
     pub id: String,
-    /// The amount, signed.
+    /// The signed amount of the entry.
     pub amount: MicroRub,
     /// The reason of a correction; `None` for a payment.
     pub reason: Option<String>,
 }
 
-/// Why an operator's request failed.
+/// The reason why an operator's request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BookError {
@@ -591,7 +590,7 @@ pub enum BookError {
 /// A version of the tariff. Its number increases by one whenever the tariff changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TariffVersion {
-    /// Number of the version, from 1.
+    /// The number of the version, from 1.
     pub id: u64,
     /// Unix time in milliseconds from which it is in force.
     pub effective_from_ms: u64,
@@ -600,17 +599,17 @@ pub struct TariffVersion {
 /// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
-    /// Number of accounts checked.
+    /// The number of accounts that were checked.
     pub accounts: u64,
-    /// Number of keys checked.
+    /// The number of keys that were checked.
     pub keys: u64,
-    /// Number of open holds.
+    /// The number of open holds that were found.
     pub holds_open: u64,
     /// Every breach of an invariant; the text begins with the invariant's name.
     pub breaches: Vec<String>,
 }
 
-/// The ledger operations that an operator needs. Whatever is acknowledged here is durable.
+/// The ledger operations that an operator needs. Each change that is acknowledged here is durable.
 pub trait LedgerAdmin: Send + Sync + 'static {
     /// Opens an account. Opening it again with the same name changes nothing.
     ///
@@ -642,7 +641,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         id: &AccountId,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
-    /// All accounts, by id.
+    /// Returns all accounts by id.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -698,7 +697,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn key(&self, id: &KeyId) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// All keys of an account, by id, including deleted ones.
+    /// Returns all keys of an account, by id, including deleted ones.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -730,7 +729,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         change: &GroupChange,
     ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
 
-    /// All groups of an account, by id, including removed ones.
+    /// Returns all groups of an account, by id, including removed ones.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -739,7 +738,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<GroupView>, BookError>> + Send;
 
-    /// The receipt of a call.
+    /// Returns the receipt of a call.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -748,7 +747,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         number: RequestNumber,
     ) -> impl Future<Output = Result<Receipt, BookError>> + Send;
 
-    /// The receipt of a call of this account; [`BookError::NotFound`] for a call of another account. Unlike
+    /// Returns the receipt of a call of this account; [`BookError::NotFound`] for a call of another account. Unlike
     /// [`LedgerAdmin::receipt`], it may serve callers: a store that keeps accounts apart reads no other account.
     ///
     /// # Errors
@@ -768,7 +767,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         }
     }
 
-    /// Part of an account's journal, oldest first unless the part requests the newest first. Pages read one after
+    /// The part of an account's journal, oldest first unless the part requests the newest first. Pages read one after
     /// another by their `next` contain every line once, whatever is booked meanwhile.
     ///
     /// # Errors
@@ -779,7 +778,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         part: &JournalPart<'_>,
     ) -> impl Future<Output = Result<JournalPage, BookError>> + Send;
 
-    /// An account with its keys and holds at one moment, and the position of its journal's end at that moment.
+    /// Returns an account with its keys and holds at one moment, and the position of its journal's end at that moment.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -811,7 +810,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
 mod tests {
     use super::*;
 
-    /// As versions without sessions and endpoints write it.
+    /// An item as versions without sessions and endpoints write it.
     const PLAIN: &str = r#"{"model":"m","vendor":"v","usage":{"input":1,"cached_input":0,"cache_write":0,"output":2},"price":null,"estimated":false,"bounded":false,"end":"finished"}"#;
 
     fn value(json: &str) -> serde_json::Value {
@@ -830,7 +829,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_without_a_session_or_an_endpoint_is_written_as_before_there_were_any() {
+    fn receipt_without_session_and_endpoint_keeps_its_old_format() {
         assert_eq!(serde_json::to_value(plain()).unwrap(), value(PLAIN));
         assert_eq!(serde_json::from_str::<Item>(PLAIN).unwrap(), plain());
     }

@@ -33,22 +33,22 @@ pub struct OpenHold {
 pub struct AccountView {
     /// The account's id.
     pub id: AccountId,
-    /// Display name.
+    /// The account's display name.
     pub name: String,
-    /// While true, no call is admitted.
+    /// If true, no call of the account is admitted.
     #[serde(rename = "status", with = "status")]
     pub suspended: bool,
-    /// Posted balance: payments and corrections minus charges.
+    /// The posted balance: payments and corrections minus charges.
     pub balance_rub: MicroRub,
-    /// The sum of open holds.
+    /// The sum of the account's open holds.
     pub held_rub: MicroRub,
-    /// Balance minus holds.
+    /// The balance minus the holds.
     pub free_rub: MicroRub,
-    /// The sum of charges.
+    /// The sum of the account's charges.
     pub spent_rub: MicroRub,
     /// The sum of costs that could not be charged.
     pub loss_rub: MicroRub,
-    /// Number of open holds.
+    /// The number of the account's open holds.
     #[serde(default)]
     pub holds_open: u64,
 }
@@ -77,23 +77,23 @@ pub struct KeyView {
     /// The key's settings.
     #[serde(flatten)]
     pub record: KeyRecord,
-    /// The most it may spend, if limited.
+    /// The most that the key may spend, if it has a ceiling.
     pub ceiling_rub: Option<MicroRub>,
-    /// Spending so far.
+    /// The key's spending so far.
     pub spent_rub: MicroRub,
-    /// Amount held by its running calls.
+    /// The amount that the key's running calls hold.
     pub held_rub: MicroRub,
     /// Amount that it can spend now: the smallest of the account's free money and the remainders of its ceilings.
     pub free_rub: MicroRub,
-    /// Ceiling and spending of the current month.
+    /// The ceiling and the spending of the current month.
     pub month: PeriodView,
-    /// Ceiling and spending of the current day.
+    /// The ceiling and the spending of the current day.
     pub day: PeriodView,
 }
 
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 impl KeyView {
-    /// The month and the day, as a ledger stores them.
+    /// Returns the month and the day, as a ledger stores them.
     pub(crate) fn periods(&self) -> (Period, Period) {
         periods(self.spent_rub, &self.month, &self.day)
     }
@@ -101,7 +101,7 @@ impl KeyView {
 
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 impl GroupView {
-    /// The month and the day, as a ledger stores them.
+    /// Returns the month and the day, as a ledger stores them.
     pub(crate) fn periods(&self) -> (Period, Period) {
         periods(self.spent_rub, &self.month, &self.day)
     }
@@ -121,9 +121,9 @@ fn periods(spent: MicroRub, month: &PeriodView, day: &PeriodView) -> (Period, Pe
 pub struct PeriodView {
     /// The most that may be spent in the period, if limited.
     pub ceiling_rub: Option<MicroRub>,
-    /// Spending in the period so far.
+    /// The spending in the period so far.
     pub spent_rub: MicroRub,
-    /// When the next period begins, in Unix milliseconds.
+    /// The time at which the next period begins, in Unix milliseconds.
     pub resets_at_ms: u64,
 }
 
@@ -142,7 +142,7 @@ pub struct AccountBooks {
     pub groups: Vec<GroupView>,
     /// The account's open holds, by call number.
     pub holds: Vec<OpenHold>,
-    /// Position of the journal's end at that moment.
+    /// The position of the journal's end at that moment.
     pub journal_end: String,
     /// Whether the journal has all its lines. If so, its sums equal those of the books.
     pub journal_complete: bool,
@@ -151,11 +151,11 @@ pub struct AccountBooks {
 /// A change of a key. `None` leaves a field alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyChange {
-    /// The new name.
+    /// The key's new name.
     pub name: Option<String>,
     /// Enables, disables or deletes the key. A deleted key stays deleted.
     pub status: Option<KeyStatus>,
-    /// The new ceiling; `Some(None)` removes it.
+    /// The new ceiling in total; `Some(None)` removes it.
     pub ceiling: Option<Option<MicroRub>>,
     /// The new ceiling per month; `Some(None)` removes it.
     pub ceiling_month: Option<Option<MicroRub>>,
@@ -163,13 +163,13 @@ pub struct KeyChange {
     pub ceiling_day: Option<Option<MicroRub>>,
     /// Catalog names of the models that it may call.
     pub models: Option<Vec<String>>,
-    /// Client addresses that it may be used from.
+    /// The client addresses from which the key may be used.
     pub addresses: Option<Vec<ipnet::IpNet>>,
-    /// Requests per second; `Some(None)` removes the limit.
+    /// The limit of requests per second; `Some(None)` removes it.
     pub requests_per_second: Option<Option<u32>>,
-    /// Requests per minute; `Some(None)` removes the limit.
+    /// The limit of requests per minute; `Some(None)` removes it.
     pub requests_per_minute: Option<Option<u32>>,
-    /// Tokens per minute; `Some(None)` removes the limit.
+    /// The limit of tokens per minute; `Some(None)` removes it.
     pub tokens_per_minute: Option<Option<u32>>,
     /// The group whose ceilings it shares; `Some(None)` removes it from its group.
     pub group: Option<Option<GroupId>>,
@@ -179,12 +179,12 @@ pub struct KeyChange {
     pub idempotency: Option<bool>,
     /// Unix time in milliseconds at which it expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
-    /// Unix time in milliseconds of the change.
+    /// The time of the change, in Unix milliseconds.
     pub changed_at_ms: Option<u64>,
 }
 
 impl KeyChange {
-    /// Returns the ceilings after the change.
+    /// Applies the change to ceilings and returns the result.
     #[must_use]
     pub fn ceilings(&self, before: Ceilings) -> Ceilings {
         Ceilings {

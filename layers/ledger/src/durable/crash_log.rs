@@ -43,11 +43,11 @@ pub(crate) struct CallNote {
     pub(crate) ending: Ending,
     /// Whether the call has ended this way. If not, it was running.
     pub(crate) ended: bool,
-    /// Unix time in milliseconds.
+    /// The time of the record, in Unix milliseconds.
     pub(crate) at_ms: u64,
 }
 
-/// A call that an earlier process left.
+/// A call that an earlier process left unfinished.
 #[cfg(feature = "outbox")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
@@ -144,7 +144,7 @@ pub(crate) fn forget(conn: &Connection, number: RequestNumber) -> rusqlite::Resu
     Ok(())
 }
 
-/// The checkpoints that an earlier process left, in the order in which the calls began.
+/// Returns the checkpoints that an earlier process left, in the order in which the calls began.
 #[cfg(feature = "sqlite")]
 pub(crate) fn left(conn: &Connection) -> rusqlite::Result<Vec<Settlement>> {
     conn.prepare("SELECT settlement FROM running ORDER BY number")?
@@ -152,7 +152,7 @@ pub(crate) fn left(conn: &Connection) -> rusqlite::Result<Vec<Settlement>> {
         .collect()
 }
 
-/// Deletes all checkpoints, once they are settled.
+/// Deletes all checkpoints, once their calls are settled.
 #[cfg(feature = "sqlite")]
 pub(crate) fn forget_all(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute("DELETE FROM running", []).map(drop)

@@ -15,7 +15,7 @@ use uuid::fmt::Hyphenated;
 
 use crate::{BoxError, number::RequestNumber};
 
-/// How long a statement waits for another connection's lock, such as a backup's or a console's.
+/// The time for which a statement waits for another connection's lock, such as a backup's or a console's.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A kind of file, and what a new file of the kind starts with.
@@ -24,23 +24,23 @@ pub(crate) struct Kind {
     pub(crate) application_id: i64,
     pub(crate) schema_version: i64,
     pub(crate) schema: &'static str,
-    /// Settings of the connection that writes.
+    /// The settings of the connection that writes.
     pub(crate) pragmas: &'static str,
 }
 
-/// An open file.
+/// A file that was opened and locked.
 pub(crate) struct SqliteFile {
-    /// Absolute path with symbolic links resolved.
+    /// The absolute path, with symbolic links resolved.
     pub(crate) path: PathBuf,
     pub(crate) conn: Connection,
-    /// Must be kept until the connection is closed.
+    /// The file's lock, which must be kept until the connection is closed.
     pub(crate) lock: File,
 }
 
 /// Every SQLite file has at least this size: its header and the smallest page.
 const HEADER_BYTES: u64 = 512;
 
-/// Why a file was not opened. Each store words it for its operator.
+/// The reason why a file was not opened. Each store words it for its operator.
 #[derive(Debug)]
 pub(crate) enum NotOpened {
     InUse {
@@ -126,7 +126,8 @@ impl Kind {
         Ok(SqliteFile { path, conn, lock })
     }
 
-    /// Whether nothing has been written to the file yet. An error if it contains something else than this kind's data.
+    /// Returns whether nothing has been written to the file yet. An error if it contains something else than this
+    /// kind's data.
     fn is_fresh(
         &self,
         conn: &Connection,
@@ -232,12 +233,12 @@ pub(crate) fn one(changed: usize) -> rusqlite::Result<()> {
     }
 }
 
-/// A call number as files store it.
+/// Converts a call number to the form that files store.
 pub(crate) fn number_text(number: RequestNumber, buffer: &mut [u8; Hyphenated::LENGTH]) -> &str {
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// A count as SQLite stores it. Counts above 2⁶³ cannot be stored; they are clamped.
+/// Returns a count as SQLite stores it. Counts above 2⁶³ cannot be stored; they are clamped.
 pub(crate) fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

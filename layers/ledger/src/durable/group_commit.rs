@@ -40,24 +40,25 @@ pub(crate) type Committed = oneshot::Receiver<()>;
 
 /// The changes that wait to be written, under the writer's lock.
 pub(crate) trait WriteQueue: Send + 'static {
-    /// The changes of one commit.
+    /// The changes that are written in one commit.
     type Batch: Send;
 
-    /// Name of the thread.
+    /// The name of the writer's thread.
     const THREAD: &'static str;
-    /// When the thread commits.
+    /// The time at which the thread commits.
     const PACE: Pace;
 
-    /// Number of queued changes.
+    /// The number of queued changes.
     fn len(&self) -> usize;
 
-    /// When a queued change must be written although no caller waits for it; `None` if there is no such change.
+    /// Returns when a queued change must be written although no caller waits for it; `None` if there is no such
+    /// change.
     fn due(&self, now: Moment) -> Option<Moment>;
 
     /// Takes the changes that are due at this time, or all of them.
     fn take(&mut self, due: Option<Moment>) -> Self::Batch;
 
-    /// Number of changes in a batch.
+    /// The number of changes in a batch.
     fn size(batch: &Self::Batch) -> usize;
 
     /// Drops changes that have been written. Called outside of the lock, after waiting callers were answered.
@@ -83,16 +84,16 @@ pub(crate) trait WriteQueue: Send + 'static {
     fn report(incident: &Incident<'_>);
 }
 
-/// When a writer commits.
+/// The times at which a writer commits.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// How long due changes wait for more, to share a commit.
+    /// The time for which due changes wait for more, to share a commit.
     pub(crate) window: Duration,
     /// With this many changes queued, a commit does not wait for more.
     pub(crate) enough: usize,
-    /// Changes that may be queued, at most ([`WriterState::is_full`]).
+    /// The largest number of queued changes ([`WriterState::is_full`]).
     pub(crate) queue_max: usize,
-    /// How often a batch that was put back is retried.
+    /// The interval at which a batch that was put back is retried.
     pub(crate) retry: Duration,
 }
 
@@ -103,7 +104,7 @@ pub(crate) struct Pace {
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Nothing was queued.
+    /// Nothing is queued.
     None,
     /// Commit at this time.
     Due(Moment),
@@ -113,10 +114,10 @@ pub(crate) enum Urgency {
     Hurry,
 }
 
-/// Why nothing is written.
+/// The reason why nothing is written.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// The commit is retried.
+    /// A commit failed and is retried.
     Passing(Arc<str>),
     /// A commit failed permanently.
     Broken(Arc<str>),
@@ -132,12 +133,12 @@ pub(crate) enum Incident<'a> {
     /// A commit failed permanently.
     Broken {
         cause: &'a rusqlite::Error,
-        /// Number of changes in the commit.
+        /// The number of changes in the commit.
         changes: usize,
     },
     /// The file was not closed cleanly.
     NotClosed(&'a rusqlite::Error),
-    /// The thread panicked.
+    /// The writer's thread panicked.
     Panicked,
 }
 
@@ -152,11 +153,11 @@ struct Shared<Q: WriteQueue> {
     news: Condvar,
 }
 
-/// The state under the lock.
+/// The writer's state, behind its lock.
 pub(crate) struct WriterState<Q> {
     pub(crate) queue: Q,
     waiting: Vec<oneshot::Sender<()>>,
-    /// Spare buffer for the next waiting callers.
+    /// A spare buffer for the next waiting callers.
     waiting_spare: Vec<oneshot::Sender<()>>,
     hurry: bool,
     asleep: Asleep,
@@ -164,14 +165,14 @@ pub(crate) struct WriterState<Q> {
     fault: Option<Fault>,
 }
 
-/// Under which condition the thread must be woken.
+/// The condition under which the thread must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asleep {
     /// Never: it is running, or wakes up by itself.
     No,
-    /// When something becomes due before this time.
+    /// Wake the thread if something becomes due before this time.
     Until(Option<Moment>),
-    /// When enough changes are queued for a commit.
+    /// Wake the thread if enough changes are queued for a commit.
     Gathering,
 }
 
@@ -202,7 +203,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         })
     }
 
-    /// A queue without a thread, for tests.
+    /// Creates a queue without a thread, for tests.
     #[cfg(test)]
     pub(crate) fn without_thread(queue: Q) -> Self {
         Self {
@@ -245,7 +246,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Waits for a commit.
+    /// A future that waits for a commit.
     pub(crate) async fn committed(&self, committed: Committed) -> Result<(), BoxError> {
         match committed.await {
             Ok(()) => Ok(()),
@@ -256,7 +257,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Why nothing is written now, if so.
+    /// Returns the reason why nothing is written now, if there is one.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.shared.lock().fault.clone()
     }
@@ -303,7 +304,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Fails while the queue cannot be written.
+    /// Fails as long as the queue cannot be written.
     pub(crate) fn can_write(&self) -> Result<(), BoxError> {
         match &self.fault {
             None => Ok(()),
@@ -311,7 +312,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Whether the queue is full and no more changes should be made.
+    /// Returns whether the queue is full and no more changes should be made.
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= Q::PACE.queue_max
     }
@@ -363,7 +364,7 @@ impl<Q: WriteQueue> Batch<Q> {
         self.waiting.is_empty() && Q::size(&self.work) == 0
     }
 
-    /// Answers the waiting callers.
+    /// Sends the result of a commit to the callers that wait for it.
     fn acknowledge(&mut self) {
         for committed in self.waiting.drain(..) {
             // A caller may have stopped waiting; the change is written all the same.
@@ -443,8 +444,8 @@ impl<Q: WriteQueue> Shared<Q> {
         drop(lock);
     }
 
-    /// The next batch: what is due, or everything if a caller waits; `None` once the queue is closed and written. May
-    /// be empty while a fault is retried.
+    /// Returns the next batch: what is due, or everything if a caller waits; `None` once the queue is closed and
+    /// written. May be empty while a fault is retried.
     fn next_batch(&self, done: Option<Batch<Q>>) -> Option<Batch<Q>> {
         let mut state = self.lock();
         if let Some(done) = done {

@@ -1,4 +1,4 @@
-//! Shared by the stores that write files.
+//! Code shared by the stores that write files.
 
 #[cfg(any(feature = "sqlite", feature = "outbox"))]
 pub(crate) mod crash_log;

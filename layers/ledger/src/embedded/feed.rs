@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct FeedState {
     last: u64,
-    /// When each event with a name was emitted.
+    /// The time at which each event with a name was emitted.
     told: HashMap<String, Millis>,
     notes: BTreeMap<String, Note>,
 }
@@ -53,7 +53,7 @@ impl State {
             .events_of(account, happened.unwrap_or_default(), at_ms)
     }
 
-    /// The number of the last event.
+    /// Returns the number of the last event.
     pub(crate) const fn last_event(&self) -> u64 {
         self.feed.last
     }
@@ -151,7 +151,7 @@ impl State {
         Ok(((), Some(Record::Note(note))))
     }
 
-    /// Restores a note from a store's file.
+    /// Restores a document from a store's file.
     pub(crate) fn restore_note(&mut self, note: Note) {
         if note.text.is_empty() {
             self.feed.notes.remove(&note.name);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{AnswerStore, Bounds, Claim, Claimed, Digest, Earlier, Finished, Outcome, Stage};
 use crate::{BoxError, account::AccountId, number::RequestNumber};
 
-/// Answers of one process. Clones share them.
+/// Stored answers, in the memory of one process. Clones share them.
 #[derive(Clone)]
 pub struct MemoryAnswers(Arc<Inner>);
 
@@ -56,7 +56,7 @@ enum State {
 }
 
 impl MemoryAnswers {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self(Arc::new(Inner {
@@ -237,7 +237,7 @@ impl Table {
 }
 
 impl Row {
-    /// A running call does not expire.
+    /// The claim of a running call does not expire.
     fn run_until(&mut self, until: Instant) {
         self.state = State::Running { until };
         self.expires = self.expires.max(until);

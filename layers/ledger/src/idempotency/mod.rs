@@ -39,20 +39,20 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// A request to run a call.
+/// A claim: the request to be the one that runs a call.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The account in whose bounds the claim counts.
+    /// The account whose bounds on stored answers apply.
     pub account: AccountId,
     /// Identifies the claim within the account. The digest includes the caller's API key.
     pub id: Digest,
-    /// Digest of the request.
+    /// A digest of the call's request.
     pub fingerprint: Digest,
     /// The number of the call that makes the claim.
     pub number: RequestNumber,
-    /// How long the claim lives unless it is renewed or finished.
+    /// The time for which the claim lives unless it is renewed or finished.
     pub lease: Duration,
-    /// How long the claim and its answer are kept.
+    /// The time for which the claim and its answer are kept.
     pub kept: Duration,
 }
 
@@ -61,20 +61,20 @@ pub struct Claim {
 pub enum Claimed {
     /// This call has the claim and runs; no other call does.
     Mine,
-    /// An earlier call has the claim.
+    /// An earlier call has claimed the idempotency key.
     Earlier(Earlier),
     /// The account already has as many claims as it may have.
     Full,
 }
 
-/// The call that has the claim.
+/// The call that has claimed the idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
     /// The call's number.
     pub number: RequestNumber,
-    /// Digest of the call's request.
+    /// The digest of that call's request.
     pub fingerprint: Digest,
-    /// The state of the call.
+    /// The state of that call.
     pub stage: Stage,
 }
 
@@ -91,12 +91,12 @@ pub enum Stage {
     Unanswered,
 }
 
-/// How a call ended.
+/// The way in which a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// The call ended with this answer, encrypted.
     Answered(&'a [u8]),
-    /// Charged, without an answer that could be replayed.
+    /// The call was charged, but has no answer that could be replayed.
     Unanswered,
     /// Free of charge; the same call may run again.
     Free,
@@ -109,18 +109,18 @@ pub enum Finished {
     Kept,
     /// The answer would exceed a bound: the outcome is stored without it.
     TooMuch,
-    /// Another call has the claim.
+    /// Another call has the claim, so nothing is stored.
     NotMine,
 }
 
-/// Limits of what is stored.
+/// Limits on stored claims and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Claims per account.
+    /// The largest number of claims per account.
     pub account_calls_max: u64,
-    /// Bytes of answers per account.
+    /// The largest number of bytes of answers per account.
     pub account_bytes_max: u64,
-    /// Bytes of answers over all accounts.
+    /// The largest number of bytes of answers over all accounts.
     pub bytes_max: u64,
 }
 

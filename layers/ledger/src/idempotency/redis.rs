@@ -22,7 +22,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Answers in Redis. Clones share the connection.
+/// Stored answers, in Redis. Clones share the connection.
 #[derive(Clone)]
 pub struct RedisAnswers(Arc<Inner>);
 
@@ -50,7 +50,7 @@ impl RedisAnswers {
         }))
     }
 
-    /// Reserves room for `bytes`, if there is any. A negative number gives room back.
+    /// Reserves `bytes` of the budget, if they are free. A negative number returns them.
     async fn has_room(&self, bytes: i64, kept: Duration) -> Result<bool, RedisFault> {
         let Inner {
             conn, room, bounds, ..

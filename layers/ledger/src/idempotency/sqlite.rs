@@ -43,7 +43,7 @@ END;
 const RUNNING: u8 = 0;
 const ANSWERED: u8 = 1;
 const UNANSWERED: u8 = 2;
-/// Expired rows that one claim deletes, at most.
+/// The largest number of expired rows that one claim deletes.
 const SWEPT_MAX: u32 = 64;
 
 /// Answers in one SQLite file, created with the first claim. Clones share it.
@@ -59,7 +59,7 @@ struct Inner {
 }
 
 impl SqliteAnswers {
-    /// Answers in the file `path`.
+    /// Opens the store of answers in the file `path`.
     #[must_use]
     pub fn new(path: &Path, bounds: Bounds) -> Self {
         Self(Arc::new(Inner {
@@ -282,7 +282,7 @@ fn bytes_of(number: RequestNumber) -> [u8; 16] {
     *number.uuid().as_bytes()
 }
 
-/// A count as SQLite stores it.
+/// Converts a count to SQLite's integers.
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

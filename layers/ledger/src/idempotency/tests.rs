@@ -1,4 +1,4 @@
-//! One contract for every store.
+//! Tests of the contract that every store of answers keeps.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn earlier(claimed: Claimed) -> Earlier {
     }
 }
 
-/// The promises of every store.
+/// Tests the contract with one store.
 async fn contract(store: &impl AnswerStore) {
     one_call_runs_and_the_others_get_its_state(store).await;
     a_free_call_may_run_again(store).await;
@@ -44,7 +44,7 @@ async fn contract(store: &impl AnswerStore) {
 async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
     let (first, second) = (claim("acme", 1), claim("acme", 1));
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
-    // A claim whose result was lost is made again.
+    // The answer to a claim was lost, so the claim is made again.
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     let told = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(
@@ -66,7 +66,7 @@ async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
     let told = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(told.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
     assert_eq!(told.number, first.number);
-    // The same id of another account is another claim.
+    // The same idempotency key of another account is another claim.
     assert_eq!(
         store.claim(&claim("other", 1), None).await.unwrap(),
         Claimed::Mine
@@ -108,7 +108,7 @@ async fn an_abandoned_call_is_taken_over_once(store: &impl AnswerStore) {
 /// A running call is kept beyond `kept`, which is shorter here.
 async fn a_running_call_does_not_expire(store: &impl AnswerStore) {
     let (mut first, second) = (claim("long", 1), claim("long", 1));
-    // Long enough for a busy machine to renew it in time.
+    // The claim lives long enough for a busy machine to renew it in time.
     first.lease = 5 * LEASE;
     first.kept = LEASE / 3;
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
@@ -139,14 +139,14 @@ async fn bounds_are_kept(store: &impl AnswerStore) {
         store.finish(&calls[1], sixty).await.unwrap(),
         Finished::Kept
     );
-    // 120 bytes, of 100 allowed per account.
+    // The account would have 120 bytes of stored answers; 100 are allowed.
     assert_eq!(
         store.finish(&calls[2], sixty).await.unwrap(),
         Finished::TooMuch
     );
     let told = earlier(store.claim(&of(3), None).await.unwrap());
     assert_eq!(told.stage, Stage::Unanswered);
-    // All accounts may have 150 bytes: 60 from here, and some from above.
+    // All accounts together may store 150 bytes: 60 are stored below, and some were stored above.
     let (one, two) = (claim("d", 1), claim("e", 1));
     for call in [&one, &two] {
         assert_eq!(store.claim(call, None).await.unwrap(), Claimed::Mine);
@@ -173,7 +173,7 @@ async fn expired_answers_are_deleted(store: &impl AnswerStore) {
 }
 
 #[tokio::test]
-async fn the_store_in_memory_keeps_the_contract() {
+async fn memory_store_of_answers_passes_the_contract_tests() {
     contract(&MemoryAnswers::new(bounds())).await;
 }
 
@@ -189,7 +189,7 @@ async fn free_calls_leave_nothing_in_memory() {
             Claimed::Mine
         ));
         store.finish(&free, Outcome::Free).await.unwrap();
-        // A claim that is still kept is not removed.
+        // A claim is not removed before it expires.
         drop(store.claim(&one, None).await.unwrap());
     }
     assert!(store.remembered() < 2_000, "{}", store.remembered());
@@ -203,7 +203,7 @@ async fn free_calls_leave_nothing_in_memory() {
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
-async fn the_store_in_a_file_keeps_the_contract_and_outlives_the_process() {
+async fn file_store_of_answers_passes_the_contract_tests_and_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("answers");
     contract(&SqliteAnswers::new(&path, bounds())).await;
@@ -214,7 +214,7 @@ async fn the_store_in_a_file_keeps_the_contract_and_outlives_the_process() {
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn the_store_in_redis_keeps_the_contract() {
+async fn redis_store_of_answers_passes_the_contract_tests() {
     let server = crate::redis::test_server::Server::start().await;
     contract(&RedisAnswers::new(server.conn.clone(), bounds())).await;
     let left: i64 = server.ask(&["PTTL", &keys_of(&claim("acme", 1))]).await;

@@ -25,7 +25,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Ends that one turn reports, at most.
+/// The largest number of ends that one turn reports.
 pub(crate) const ENDS_MAX: usize = 256;
 /// Words of past turns that are remembered: the turns of a few seconds for the busiest lease, of minutes for others.
 const WORDS_MAX: usize = 4_096;
@@ -70,7 +70,7 @@ pub(crate) struct Lease {
     /// The amount that the ledger has in the lease, according to its last answer.
     ledger_has: MicroRub,
     word: String,
-    /// The words of the lease's turns, oldest first.
+    /// The names of the lease's turns, oldest first.
     words: VecDeque<Uuid>,
     /// For a lost lease: the turn of this lease that the ledger has fallen back to. If set, no other owner continues
     /// the lease.
@@ -93,12 +93,12 @@ pub(crate) struct Lease {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The ledger has not opened the lease yet.
+    /// The lease waits to be opened by the ledger.
     Opening,
     Open,
     /// Another owner has the lease, or it does not exist: it grants nothing, and its ends are still reported.
     Lost,
-    /// The lease was given back, or never opened.
+    /// The lease was returned, or was never opened.
     Closed,
 }
 
@@ -159,7 +159,7 @@ impl Lease {
             return Some(Err(Refusal::Gone));
         }
         let free = self.free();
-        // An empty lease does not show the state of its account. So it leaves even free calls to the ledger.
+        // An empty lease does not show whether its account is active. So the ledger decides even about free calls.
         let pays = hold.want <= free && free > MicroRub::ZERO;
         let has = self.may_grant(now) && hold.least <= hold.want && pays;
         if !has && !self.of_account().knows(hold.number) {
@@ -179,7 +179,7 @@ impl Lease {
         let number = settlement.number;
         let (heard, hears) = oneshot::channel();
         if let Some(end) = self.ends.get_mut(&number) {
-            // The end was sent before and not acknowledged.
+            // The end was sent before, but its acknowledgement has not arrived.
             Arc::make_mut(&mut end.settlement).fresh = settlement.fresh;
             end.heard.retain(|heard| !heard.is_closed());
             end.heard.push(heard);
@@ -227,7 +227,7 @@ impl Lease {
         let decides = self.may_grant(now) && growth <= self.free();
         if growth == MicroRub::ZERO || decides {
             let adjusted = self.book.adjust(adjustment, now.steady);
-            // The lease's book has no ceilings, and the amount is free in it.
+            // The lease's own book has no ceilings, and the amount is free in it, so the hold cannot be refused.
             return Some(Adjusting::Done(adjusted.unwrap_or(Adjusted::Gone)));
         }
         if matches!(self.state, State::Lost | State::Closed) {
@@ -239,12 +239,12 @@ impl Lease {
         Some(Adjusting::Waits(hears))
     }
 
-    /// Whether an adjustment waits for the ledger.
+    /// Returns whether an adjustment waits for the ledger.
     pub(crate) fn has_raises(&self) -> bool {
         !self.raises.is_empty()
     }
 
-    /// Whether the lease has the call: it runs, or its end has not been acknowledged.
+    /// Returns whether the lease has the call: it runs, or its end has not been acknowledged.
     pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.ends.contains_key(&number) || self.of_account().knows(number)
     }
@@ -264,7 +264,7 @@ impl Lease {
         self.ledger_has
     }
 
-    /// The amount that its running calls hold.
+    /// Returns the amount that the lease's running calls hold.
     pub(crate) fn held_by_calls(&self) -> MicroRub {
         self.of_account().held
     }
@@ -281,22 +281,22 @@ impl Lease {
         matches!(self.state, State::Lost)
     }
 
-    /// Whether no call holds money of the lease, and the ledger has acknowledged all ends.
+    /// Returns whether no call holds money of the lease, and the ledger has acknowledged all ends.
     pub(crate) fn is_idle(&self) -> bool {
         self.of_account().holds_open() == 0 && self.ends.is_empty()
     }
 
-    /// Whether a turn has no answer yet.
+    /// Returns whether a turn was sent and is not answered yet.
     pub(crate) const fn has_turn_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// How long the ledger keeps the lease without a turn.
+    /// Returns how long the ledger keeps the lease without a turn.
     pub(crate) const fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// Whether the lease may grant holds by itself.
+    /// Returns whether the lease may grant holds by itself.
     pub(crate) fn may_grant(&self, now: Now) -> bool {
         self.state == State::Open
             && self
@@ -316,7 +316,7 @@ impl Lease {
             }
             return turn.clone();
         }
-        // Ends holds that their owners have abandoned.
+        // Ends the holds whose owners were dropped.
         self.book.expire(usize::MAX, now.steady);
         let count = self.queue.len().min(ENDS_MAX);
         let ends = self.queue.drain(..count).filter_map(|number| {
@@ -345,7 +345,7 @@ impl Lease {
         turn
     }
 
-    /// A turn that only reports ends.
+    /// Creates a turn that only reports ends.
     fn plain_turn(&self, word: Uuid) -> Turn {
         Turn {
             lease: self.number,
@@ -376,7 +376,7 @@ impl Lease {
         }
         turn.step = Step::GoOn;
         let growth = self.growth();
-        // While the lease may not grant, the ledger decides the whole growth, whatever is free in the lease.
+        // While the lease may not grant, the ledger decides the whole growth, even if the lease has enough free money.
         let own = if self.may_grant(now) {
             free.min(growth)
         } else {
@@ -397,7 +397,7 @@ impl Lease {
 
     /// By how much the waiting adjustments enlarge their holds. The next turn contains all of them.
     fn growth(&mut self) -> MicroRub {
-        // A caller that has gone needs no larger hold.
+        // A caller that has disconnected needs no larger hold.
         self.raises.retain(|raise| !raise.heard.is_closed());
         self.raises_sent = self.raises.len();
         let account = self.of_account();
@@ -423,7 +423,7 @@ impl Lease {
                     ceiling: None,
                 })
             };
-            // The caller may have gone.
+            // The caller may have disconnected, so the receiver may be gone.
             let _ = heard.send(Ok(answer));
         }
     }
@@ -470,7 +470,7 @@ impl Lease {
             };
             oldest = Some(oldest.map_or(known.at, |oldest| oldest.min(known.at)));
             for heard in known.heard {
-                // The waiting task may have gone.
+                // The waiting task may have been dropped.
                 let _ = heard.send(Ok(*settled));
             }
         }
@@ -494,7 +494,7 @@ impl Lease {
         let gained = answer.left.minus_or_zero(expected);
         self.ledger_has = answer.left;
         if answer.left < expected || gained > turn.more.plus_or_max(turn.raise) {
-            // The ledger has lost something that it had acknowledged.
+            // The ledger reports less money in the lease than it had acknowledged, so it has lost data.
             return self.lose(Uuid::parse_str(&turn.this).ok());
         }
         let account = self.of_account_mut();
@@ -525,7 +525,7 @@ impl Lease {
         if self.under_way.is_none() {
             return;
         }
-        // Ends that wait for the following turn fail as well, since they will not be acknowledged sooner.
+        // Ends that wait for the following turn fail as well, since no earlier turn can acknowledge them.
         for end in self.ends.values_mut() {
             for heard in end.heard.drain(..) {
                 let _ = heard.send(Err(Arc::clone(&cause)));

@@ -58,9 +58,9 @@ use crate::{
 const SLOTS_MAX: usize = 20_000;
 /// New leases that wait for their task, at most.
 const NEW_MAX: usize = 1_024;
-/// How often it is checked whether all leases were given back.
+/// The interval at which it is checked whether all leases were given back.
 const LOOK_EVERY: Duration = Duration::from_millis(15);
-/// How long a stopping gateway waits for its leases to be given back.
+/// The time for which a stopping gateway waits for its leases to be given back.
 const GIVE_BACK_WAIT: Duration = Duration::from_secs(2);
 /// No gateway grants holds for longer than this after a turn.
 pub const LEASE_MAX: Duration = Duration::from_secs(10);
@@ -69,10 +69,10 @@ const CLOCK_SLACK: Duration = Duration::from_millis(20);
 /// The longest time to live of a hold: one year. Keeps expiry times below 2⁵³.
 pub(crate) const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
-/// When and how a gateway takes leases.
+/// Settings: when and how a gateway takes leases.
 #[derive(Clone, Debug)]
 pub struct LeaseSettings {
-    /// How long holds may be granted from a lease without hearing from the ledger.
+    /// The time for which holds may be granted from a lease without hearing from the ledger.
     pub lease_max: Duration,
     /// Keys with fewer calls per second get no lease.
     pub calls_per_second_min: u64,
@@ -81,7 +81,7 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// Default settings, with this `lease_max`.
+    /// Creates the default settings, with this `lease_max`.
     #[must_use]
     pub fn new(lease_max: Duration, owner: impl Into<String>) -> Self {
         Self {
@@ -95,25 +95,25 @@ impl LeaseSettings {
 /// Counters of leases since the gateway was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
-    /// Number of open leases.
+    /// The number of open leases.
     pub open: u64,
     /// The sum of what they have, according to the ledger's last answers.
     pub leased_rub: MicroRub,
-    /// Holds granted from a lease.
+    /// The number of holds that were granted from a lease.
     pub granted: u64,
-    /// Turns that the ledger has answered.
+    /// The number of turns that the ledger has answered.
     pub turns: u64,
-    /// Ends that were reported in them.
+    /// The number of ends that were reported in those turns.
     pub ends: u64,
-    /// How long the oldest end of each turn has waited for the turn's answer, summed over all turns.
+    /// The time for which the oldest end of each turn has waited for the turn's answer, summed over all turns.
     pub ends_waited: Duration,
     /// Leases that turned out to be another owner's, or not to exist.
     pub lost: u64,
-    /// Recalls made before a refusal.
+    /// The number of recalls that were made before a refusal.
     pub recalls: u64,
     /// Recalls by others for which a lease was given back.
     pub recalls_heard: u64,
-    /// Calls that were refused after a recall.
+    /// The number of calls that were refused after a recall.
     pub refused: u64,
 }
 
@@ -137,7 +137,7 @@ pub struct Leases {
     /// Hashed without random state, so that a simulation can be repeated.
     slots: RwLock<HashMap<KeyId, Arc<Slot>, Hashing>>,
     new: mpsc::Sender<Arc<Slot>>,
-    /// Locked by the task that tends the leases.
+    /// The leases, locked by the task that sends their turns.
     slots_in: tokio::sync::Mutex<mpsc::Receiver<Arc<Slot>>>,
     counters: Counters,
     /// All leases are being given back, and none is taken.
@@ -145,13 +145,13 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// A gateway without leases yet.
+    /// Creates a gateway's leases, of which none is open.
     #[must_use]
     pub fn new(settings: LeaseSettings) -> Self {
         Self::by(settings, System::default())
     }
 
-    /// As [`Self::new`], with other clocks.
+    /// Creates leases as [`Self::new`] does, with other clocks.
     #[must_use]
     pub fn by(settings: LeaseSettings, source: impl LeaseSource) -> Self {
         let (new, slots_in) = mpsc::channel(NEW_MAX);
@@ -166,7 +166,7 @@ impl Leases {
         }
     }
 
-    /// The gateway's name in lists of leases.
+    /// Returns the gateway's name in lists of leases.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.settings.owner
@@ -180,7 +180,7 @@ impl Leases {
         ttl_ms(self.settings.lease_max.min(LEASE_MAX))
     }
 
-    /// How long something may be granted after a turn, by the ledger's clock.
+    /// Returns how long something may be granted after a turn, by the ledger's clock.
     #[cfg(feature = "redis")]
     pub(crate) fn grants_for(&self) -> Duration {
         Duration::from_millis(self.lease_ms()) + CLOCK_SLACK
@@ -216,7 +216,7 @@ impl Leases {
         Some(match told.await {
             Ok(Ok(settled)) => Ok(settled),
             Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
-            // The task is gone; another process settles the call.
+            // The lease's task has ended; another process settles the call.
             Err(_) => Err(LedgerError::Unavailable(
                 "the task for leases has ended".into(),
             )),
@@ -250,7 +250,7 @@ impl Leases {
             Adjusting::Waits(raised) => match raised.await {
                 Ok(Ok(answer)) => answer.map_err(LedgerError::Refused),
                 Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
-                // The lease was closed.
+                // The lease was closed meanwhile.
                 Err(_) => Ok(Adjusted::Gone),
             },
         })
@@ -323,7 +323,7 @@ impl Leases {
         timeout(GIVE_BACK_WAIT, ended).await.is_ok()
     }
 
-    /// The current counters.
+    /// Returns the current counters.
     #[must_use]
     pub fn counts(&self) -> LeaseCounts {
         let counters = &self.counters;
@@ -370,8 +370,8 @@ impl std::error::Error for NotTold {
     }
 }
 
-/// How long an operator's command must wait until no lease can grant what was leased before it. By the ledger's clock
-/// it is `now`, and leases may grant until `grants_until`.
+/// Returns how long an operator's command must wait until no lease can grant what was leased before it. By the
+/// ledger's clock it is `now`, and leases may grant until `grants_until`.
 #[must_use]
 pub fn until_heard(now: Millis, grants_until: Millis) -> Duration {
     match grants_until.saturating_sub(now) {
@@ -393,14 +393,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hold_without_an_end_stays_within_exact_integers() {
+    fn hold_without_an_end_fits_luas_exact_integers() {
         assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
         assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 
     /// A hold granted from it at once may get no further message from the ledger while the call runs.
     #[test]
-    fn a_lease_lives_from_its_first_turn_on_as_long_as_its_calls() {
+    fn lease_lives_as_long_as_its_calls() {
         let settings = LeaseSettings {
             calls_per_second_min: 0,
             ..LeaseSettings::new(Duration::from_millis(500), "one")
@@ -441,7 +441,7 @@ mod tests {
     /// A ledger that fell back may have one of our turns as its last one. If it has another owner's, that owner has the
     /// lease.
     #[test]
-    fn lost_lease_is_returned_unless_it_has_another_owner() {
+    fn lost_lease_is_given_back_unless_another_gateway_owns_it() {
         let number = RequestNumber::now_v7();
         let size = lease::Size {
             free: MicroRub::new(100),
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lease_of_a_ledger_that_fell_back_is_returned_after_30_seconds() {
+    async fn lease_is_given_back_30_seconds_after_the_ledger_lost_data() {
         let settings = LeaseSettings {
             calls_per_second_min: 0,
             ..LeaseSettings::new(Duration::from_secs(1), "one")
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_waits_for_leases_but_not_for_a_clock_set_back() {
+    fn operators_change_waits_for_leases_but_not_after_a_clock_was_set_back() {
         let ms = Duration::from_millis;
         assert_eq!(until_heard(5_000, 0), Duration::ZERO);
         assert_eq!(until_heard(5_000, 5_000), Duration::ZERO);

@@ -23,16 +23,16 @@ struct OfAccount {
     /// Ends that owners have reported while they continued their leases. An owner reports each end once, so such a turn
     /// does not look for them.
     told_by_owners: BTreeSet<RequestNumber>,
-    /// Leases that were given back.
+    /// The leases that were given back.
     closed: BTreeSet<RequestNumber>,
     recalled_at: Option<Millis>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
-    /// The word of its last turn.
+    /// The name of the lease's last turn.
     last: String,
-    /// Until when its owner may grant from it.
+    /// The time until which the owner may grant holds from the lease.
     until: Millis,
 }
 
@@ -47,11 +47,11 @@ pub enum Rule {
     Fence,
     /// An amount that a lease has paid is no longer in it.
     Paid,
-    /// A lease pays for its own calls only.
+    /// The rule that a lease pays only for its own calls.
     PaysItsOwn,
     /// An amount that is given back is no longer held.
     GivenBack,
-    /// No lease gets more than what is free.
+    /// The rule that a lease gets at most what is free.
     Free,
     /// A lease's amount counts against the ceilings of its key and its group.
     Ceilings,
@@ -59,9 +59,9 @@ pub enum Rule {
     Forbidden,
     /// Until it learns of that, an owner may grant by its previous turn.
     Heard,
-    /// A key with limited concurrency gets no lease.
+    /// The rule that a key with limited concurrency gets no lease.
     CallsLimited,
-    /// After a recall, no lease is enlarged.
+    /// The rule that no lease is enlarged after a recall.
     Recall,
     /// Running calls hold no more than what is free.
     RaiseFits,
@@ -70,7 +70,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All rules.
+    /// All rules of the model.
     pub const ALL: [Self; 14] = [
         Self::EndOnce,
         Self::TurnOnce,
@@ -136,7 +136,7 @@ impl LeaseBooks {
             Step::GoOn | Step::Close => Word::Done,
         };
         if turn.step == Step::Open && is_of_key && !again {
-            // Removes leases whose owners died and whose time is over.
+            // Ends the expired leases of dead gateways.
             let records = &mut of_account.records;
             records.retain(|lease, _| account.is_open(*lease));
         }
@@ -259,7 +259,7 @@ impl LeaseBooks {
         }
     }
 
-    /// Whether a lease's owner has reported this end while it continued the lease.
+    /// Returns whether a lease's owner has reported this end while it continued the lease.
     #[must_use]
     pub fn is_told_by_owner(&self, account: &AccountId, number: RequestNumber) -> bool {
         let of_account = self.0.get(account);

@@ -10,7 +10,7 @@ const WINDOW_MS: Millis = 200;
 const ROUND_TRIPS: Millis = 5;
 /// A single slower round trip does not make leases larger.
 const ROUND_TRIP_MS_MAX: Millis = 500;
-/// A lease has room for at least this many of the largest holds.
+/// A lease can hold at least this many of the largest holds.
 const HOLDS_MIN: i64 = 8;
 /// The ledger keeps at least this many of the largest holds free next to a lease.
 const HOLDS_BESIDE: i64 = 32;
@@ -41,7 +41,7 @@ impl Pace {
         self.last_call = now;
     }
 
-    /// Notes how long a turn's answer took. A longer time counts at once, a shorter one gradually.
+    /// Records how long a turn's answer took. A longer time counts at once, a shorter one gradually.
     pub(crate) fn note_round_trip(&mut self, took: Millis) {
         let less = self.round_trip - self.round_trip.div_ceil(8);
         self.round_trip = less.max(took.min(ROUND_TRIP_MS_MAX));
@@ -53,7 +53,7 @@ impl Pace {
         self.now.calls.max(self.before.calls) * 1000 / WINDOW_MS
     }
 
-    /// Time since the last call.
+    /// Returns the time since the last call.
     pub(crate) const fn silent_ms(&self, now: Millis) -> Millis {
         now.saturating_sub(self.last_call)
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lease_covers_a_window_of_calls_and_a_minimum_of_holds() {
+    fn lease_amount_covers_a_window_of_calls_and_a_minimum_of_holds() {
         let mut pace = Pace::default();
         for n in 0..100 {
             pace.note(MicroRub::new(10), 1_000 + n);

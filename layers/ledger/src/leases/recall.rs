@@ -8,12 +8,12 @@ use tokio::time::{Instant, sleep};
 use super::{LeaseLedger, Leases};
 use crate::contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved};
 
-/// How long a call waits, before it is refused, for other gateways to give money back.
+/// The time for which a call waits, before it is refused, for other gateways to give money back.
 pub(crate) const RECALL_WAIT: Duration = Duration::from_millis(150);
-/// Interval of requests to the ledger meanwhile.
+/// The interval at which the ledger is queried during a recall.
 pub(crate) const RECALL_LOOK_EVERY: Duration = Duration::from_millis(15);
-/// How long a call waits, before it is refused, for the end of an earlier call. A caller that makes one call after
-/// another makes the next one while the end of the last is still on its way to the ledger.
+/// The time for which a call waits, before it is refused, for the end of an earlier call. A caller that makes one call
+/// after another makes the next one while the end of the last is still on its way to the ledger.
 const END_WAIT: Duration = Duration::from_millis(10);
 
 /// RESERVE at a ledger whose gateway may have leases.
@@ -126,7 +126,7 @@ async fn behind_an_end<L: LeaseLedger>(
     }
 }
 
-/// Whether the ends of running calls may free enough for all of the hold, or for the least of it.
+/// Returns whether the ends of running calls may free enough for all of the hold, or for the least of it.
 fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
     let Refusal::DoesNotFit { free, held, .. } = refusal else {
         return false;
@@ -151,7 +151,7 @@ async fn after_recall<L: LeaseLedger>(
             answer = ledger.hold(first).await;
         }
         return match answer {
-            // Without leases, `first` requested at most this.
+            // Without leases, the first request already allowed the smaller hold.
             Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if leases.is_some() => {
                 ledger.hold(hold).await
             }
@@ -256,13 +256,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_hold_waits_for_the_end_of_the_previous_call_before_it_is_refused() {
         assert_eq!(asked(vec![granted(100)]).await, (100, 0));
-        // The end of the last call arrives after the next call's hold.
+        // The end of the key's last call arrives after the next call's hold.
         assert_eq!(asked(vec![short(10, 90), granted(100)]).await, (100, 1));
         // The whole hold would not fit, but the smallest acceptable one would.
         assert_eq!(asked(vec![short(10, 10), granted(20)]).await, (20, 1));
-        // The end does not arrive, since the call is still running.
+        // The end does not arrive, because the call is still running.
         assert_eq!(asked(vec![short(10, 90), short(10, 90)]).await, (0, 1));
-        // No end would free enough, so the call does not wait.
+        // No end that is under way would free enough, so the call does not wait.
         assert_eq!(asked(vec![short(10, 9)]).await, (0, 0));
     }
 
@@ -270,7 +270,8 @@ mod tests {
     async fn concurrency_limit_allows_the_same_number_of_successive_calls() {
         assert_eq!(asked(vec![too_many(), granted(100)]).await, (100, 1));
         assert_eq!(asked(vec![too_many(), too_many()]).await, (0, 1));
-        // A hold that does not fit after that lacks money, and is retried like any other.
+        // If the hold still does not fit after the ends have arrived, money is short, and it is retried like any
+        // other.
         let then_short = vec![too_many(), short(10, 90), granted(100)];
         assert_eq!(asked(then_short).await, (100, 2));
     }

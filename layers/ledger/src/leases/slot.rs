@@ -27,23 +27,23 @@ const GATHER_MS: Millis = 2;
 /// An end waits for this many others, so that one turn reports them all; but at most [`GATHER_MS_MAX`].
 const GATHER_ENDS: u64 = 64;
 const GATHER_MS_MAX: Millis = 32;
-/// How often a lease that grants has a turn. This is how soon it is given back when others recall it.
+/// The interval at which a lease that grants has a turn. This is how soon it is given back when others recall it.
 const TURN_MS: Millis = 40;
-/// How often a lease that grants nothing, but has running calls, has a turn.
+/// The interval at which a lease that grants nothing, but has running calls, has a turn.
 const QUIET_TURN_MS: Millis = 5_000;
 /// A key without calls for this long, or with too few, loses its lease.
 const SILENT_MS: Millis = 1_000;
 /// The longest wait before a turn without an answer is sent again.
 const RETRY_MAX_MS: Millis = 1_000;
 
-/// Result of a turn's answer.
+/// The effect of a turn's answer on a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// The lease is another owner's, or does not exist.
     pub(crate) lost: bool,
     /// The lease's money is recalled, and this is the first answer that reports it.
     pub(crate) recalled: bool,
-    /// How long the oldest of the turn's ends has waited.
+    /// The time for which the oldest of the turn's ends has waited.
     pub(crate) waited: Millis,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Slot {
     account: AccountId,
     key: KeyId,
     state: Mutex<State>,
-    /// Wakes the slot's task.
+    /// Wakes the task that works on the slot.
     wake: Notify,
 }
 
@@ -59,21 +59,21 @@ pub(crate) struct Slot {
 struct State {
     pace: Pace,
     lease: Option<Lease>,
-    /// When the key last had enough calls for a lease.
+    /// The time at which the key last had enough calls for a lease.
     busy_at: Millis,
     /// Money is short: no lease is taken before this time.
     short_until: Millis,
     /// Free amount in the ledger at its last answer.
     free: MicroRub,
     last_turn: Millis,
-    /// Consecutive turns without an answer.
+    /// The number of consecutive turns without an answer.
     unanswered: u32,
 }
 
-/// Next work of the task.
+/// The next work of the slot's task.
 pub(crate) enum Due {
     Turn(Box<Turn>),
-    /// Wait this long, unless woken.
+    /// Wait for this long, unless woken.
     Wait(Duration),
     /// The lease is closed; a last turn may follow some time later.
     Done(Option<Box<Turn>>),
@@ -126,7 +126,7 @@ impl Slot {
                 let number = RequestNumber::from_uuid(leases.source.name());
                 let grants_ms = leases.lease_ms();
                 let mut lease = Lease::new(number, &self.account, &self.key, grants_ms);
-                // Calls that it holds money for may go on if its next turn does not arrive.
+                // Calls that the lease holds money for may continue if the lease's next turn does not arrive.
                 lease.lives_for(hold.ttl);
                 state.lease = Some(lease);
             }
@@ -171,7 +171,7 @@ impl Slot {
         let lease = state.lease.as_mut();
         let released = lease.is_some_and(|lease| lease.release(number, key));
         if released {
-            // This may have been the last call.
+            // This may have been the key's last call.
             self.wake.notify_one();
         }
         released
@@ -191,7 +191,7 @@ impl Slot {
         let mut state = self.lock();
         let lease = state.lease.as_mut()?;
         let adjusting = lease.adjust(adjustment, now)?;
-        // A lease that grants has a turn soon; another one gives back at once what is free.
+        // A lease that grants has its next turn soon; any other lease returns its free money at once.
         if matches!(adjusting, Adjusting::Waits(_)) || !lease.may_grant(now) {
             self.wake.notify_one();
         }
@@ -231,7 +231,7 @@ impl Slot {
         }
     }
 
-    /// The work that is due now.
+    /// Returns the work that is due now.
     pub(crate) fn due(&self, leases: &Leases, now: Now) -> Due {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
@@ -305,7 +305,7 @@ impl State {
     }
 }
 
-/// The size that the lease should have now.
+/// Returns the size that the lease should have now.
 fn wished(pace: &mut Pace, gives_back: bool, now: Now) -> Size {
     if gives_back || pace.silent_ms(now.steady) > SILENT_MS {
         NOTHING
@@ -314,20 +314,20 @@ fn wished(pace: &mut Pace, gives_back: bool, now: Now) -> Size {
     }
 }
 
-/// How long ends wait for others.
+/// Returns how long ends wait for further ones.
 fn gathers(pace: &mut Pace, now: Now) -> Millis {
     let a_second = pace.calls_per_second(now.steady).max(1);
     (GATHER_ENDS * 1_000 / a_second).clamp(GATHER_MS, GATHER_MS_MAX)
 }
 
-/// How long after the last turn the next one is due.
+/// Returns how long after the last turn the next one is due.
 fn next_turn(lease: &Lease, size: Size, gathers: Millis, unanswered: u32) -> Millis {
     if lease.has_turn_under_way() {
         let wait = GATHER_MS.saturating_mul(1 << unanswered.min(10));
         return wait.min(RETRY_MAX_MS);
     }
     if !lease.is_open() {
-        // A lease that is opening needs its turn soon; a lost one has ends to report, or waits for them.
+        // A lease that is being opened needs its first turn soon. A lost lease has ends to report, or waits for them.
         let idle = lease.is_lost() && lease.ends_waiting() == 0;
         return if idle { QUIET_TURN_MS } else { GATHER_MS };
     }

@@ -5,21 +5,21 @@ use uuid::Uuid;
 
 use crate::{book::Millis, embedded::now_ms};
 
-/// A gateway's clocks, in ms: a monotonic clock, and the wall clock, which goes on while a machine sleeps.
+/// A gateway's clocks, in ms: a monotonic clock, and the wall clock, which continues while a machine sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Milliseconds since some moment.
+    /// Milliseconds since an arbitrary moment.
     pub steady: Millis,
     /// Unix time in milliseconds.
     pub wall: Millis,
 }
 
-/// Provides the time and fresh names to leases.
+/// A source of the time and of fresh names for leases.
 pub trait LeaseSource: Send + Sync + 'static {
-    /// The current time.
+    /// Returns the current time.
     fn now(&self) -> Now;
 
-    /// A unique name for a lease or a turn: a UUIDv7.
+    /// Returns a unique name for a lease or a turn: a UUIDv7.
     fn name(&self) -> Uuid;
 }
 

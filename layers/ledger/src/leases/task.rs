@@ -14,10 +14,11 @@ use super::{
 };
 use crate::settle::cause_of;
 
-/// How long a lost lease is left in a ledger that fell back. Meanwhile the ends that the ledger has lost are reported
-/// again, and the lease pays for them.
+/// The time for which a lost lease is left in a ledger that fell back. Meanwhile the ends that the ledger has lost are
+/// reported again, and the lease pays for them.
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
-/// How often giving it back is tried after that, each time after the same wait. Then the lease expires in the ledger.
+/// The interval at which giving it back is tried after that, each time after the same wait. Then the lease expires in
+/// the ledger.
 const LEFT_BEHIND_TRIES: u32 = 10;
 
 impl Leases {
@@ -53,7 +54,7 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
         match slot.due(leases, leases.now()) {
             Due::Done(left) => return left,
             Due::Wait(time) => {
-                // Timed out or woken: what is due is checked in both cases.
+                // Timed out or woken: in both cases, run the turns that are due.
                 let _ = timeout(time, slot.woken()).await;
             }
             Due::Turn(turn) => match ledger.turn(&turn).await {
@@ -76,7 +77,7 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
     }
 }
 
-/// Gives a lease back to a ledger that fell back. Whatever the answer is, nothing more needs to be done.
+/// Gives a lease back to a ledger that fell back. The answer does not matter: nothing more needs to be done.
 async fn give_back<L: LeaseLedger>(ledger: &L, turn: Box<Turn>) {
     for _ in 0..LEFT_BEHIND_TRIES {
         sleep(LEFT_BEHIND).await;

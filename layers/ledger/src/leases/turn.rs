@@ -11,7 +11,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// How long a recall keeps leases from being enlarged. `turn.lua` has the same constant.
+/// The time for which a recall keeps leases from being enlarged. `turn.lua` has the same constant.
 pub const RECALLED_FOR: Duration = Duration::from_secs(1);
 
 /// The operations of a remote ledger that leases need.
@@ -22,7 +22,7 @@ pub trait LeaseLedger: Send + Sync {
     /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
     fn recall(&self, account: &AccountId) -> impl Future<Output = Result<u64, LedgerError>> + Send;
 
-    /// RESERVE by the ledger itself.
+    /// Makes a hold directly in the ledger, without a lease.
     fn hold(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
     /// ADJUST by the ledger itself; the default cannot adjust holds that no lease has.
@@ -35,14 +35,14 @@ pub trait LeaseLedger: Send + Sync {
     }
 }
 
-/// Action of a turn on the lease.
+/// The action that a turn carries out on the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Opens the lease.
+    /// The turn opens the lease.
     Open,
     /// Continues the lease: adds money, or gives some back.
     GoOn,
-    /// Gives all money back.
+    /// The turn gives all of the lease's money back.
     Close,
     /// Only reports ends; sent by a process that does not grant from the lease.
     Tell,
@@ -53,19 +53,19 @@ pub enum Step {
 /// numbers.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// The lease's number.
+    /// The number of the lease.
     pub lease: RequestNumber,
-    /// The account whose money it is.
+    /// The account whose money is in the lease.
     pub account: AccountId,
-    /// The key that it is for.
+    /// The key whose calls the lease pays for.
     pub key: KeyId,
-    /// Action of the turn.
+    /// The action of the turn on the lease.
     pub step: Step,
     /// The word of the turn before it. A second owner of the lease does not know it.
     pub before: String,
-    /// The turn's own word.
+    /// The name of this turn, unique.
     pub this: String,
-    /// The amount given back.
+    /// The amount that the turn gives back.
     pub give: MicroRub,
     /// Requested amount, of which a part may be granted, or nothing while money is short.
     pub more: MicroRub,
@@ -73,24 +73,24 @@ pub struct Turn {
     pub raise: MicroRub,
     /// With less free money than this next to the lease, nothing is added.
     pub short_of: MicroRub,
-    /// How long the lease lives without another turn.
+    /// The time for which the lease lives if no further turn arrives.
     pub ttl_ms: u64,
-    /// How long holds may be granted after this turn; zero if none may.
+    /// The time for which holds may be granted after this turn; zero if none may.
     pub grants_ms: u64,
-    /// Ends to report, each once.
+    /// The ends that the turn reports, each once.
     pub ends: Vec<TurnEnd>,
 }
 
 /// The end of a call that a lease held money for.
 #[derive(Clone, Debug)]
 pub struct TurnEnd {
-    /// The call's settlement.
+    /// The settlement of the call.
     pub settlement: Arc<Settlement>,
     /// The part of the cost that the lease pays.
     pub cover: MicroRub,
 }
 
-/// The result of a turn.
+/// The outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// The turn was carried out.
@@ -99,7 +99,7 @@ pub enum Word {
     Refused,
     /// There is too little free money for a lease.
     Short,
-    /// Another owner continues the lease.
+    /// Another gateway has continued the lease.
     Fenced,
     /// The ledger does not have the lease, or has ended it.
     Gone,
@@ -108,19 +108,19 @@ pub enum Word {
 /// The ledger's answer to a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnAnswer {
-    /// Whether the turn was carried out.
+    /// The outcome of the turn.
     pub word: Word,
-    /// The amount in the lease now.
+    /// The amount that is in the lease now.
     pub left: MicroRub,
-    /// Free amount next to it.
+    /// The amount that is free next to the lease.
     pub free: MicroRub,
-    /// Money is short: leases should be given back.
+    /// Money is short, so leases should be given back.
     pub short: bool,
-    /// Money is short because of a recall.
+    /// Money is short, because another gateway has recalled leases.
     pub recalled: bool,
     /// If fenced: the word of the lease's last turn in the ledger. Otherwise empty.
     pub last: String,
-    /// The results of the ends, in their order.
+    /// The results of the reported ends, in the same order.
     pub ends: Vec<Settled>,
 }
 
@@ -175,7 +175,8 @@ impl Turn {
 }
 
 impl TurnEnd {
-    /// An end as reported by a process that does not own the lease: the lease pays up to the amount that was held.
+    /// Creates an end as reported by a process that does not own the lease: the lease pays up to the amount that was
+    /// held.
     #[must_use]
     pub fn of(settlement: &Settlement) -> Self {
         Self {

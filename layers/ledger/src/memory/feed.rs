@@ -1,4 +1,4 @@
-//! Events and notes of the memory store.
+//! Events and documents of the memory store.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -78,7 +78,7 @@ impl Feed for MemoryLedger {
         Ok(self.for_books()?.state.notes(begins))
     }
 
-    /// No other process shares this ledger.
+    /// No other process uses this ledger, so every lock is granted.
     async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }

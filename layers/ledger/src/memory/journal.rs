@@ -14,7 +14,7 @@ use crate::{
 /// Receipts that are kept; beyond that the oldest is dropped.
 pub const RECEIPTS_MAX: usize = 100_000;
 
-/// All entries, and the newest receipts.
+/// An account's journal: all entries, and the newest receipts.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     pub(super) lines: HashMap<AccountId, BTreeMap<JournalCursor, JournalLine>, Hashing>,
@@ -40,7 +40,7 @@ impl Journal {
         let number = receipt.number;
         match self.receipt(number) {
             None => self.calls_by_age.push_back(number),
-            // A disputed receipt moved no money; a later receipt of the call replaces it.
+            // A disputed receipt moved no money, so a later receipt of the call replaces it.
             Some(first) if first.booked == Booked::Stale && receipt.booked != Booked::Stale => {
                 self.forget(number);
             }

@@ -74,7 +74,7 @@ async fn funded() -> MemoryLedger {
 }
 
 #[tokio::test]
-async fn repetition_changes_nothing_and_other_contents_are_refused() {
+async fn repeated_entry_changes_nothing_and_a_different_one_is_refused() {
     let ledger = funded().await;
     let before = ledger.account(&account()).await.unwrap();
     assert_eq!(
@@ -179,7 +179,7 @@ async fn settlement_without_a_hold_is_forced_while_fresh_and_disputed_when_stale
 }
 
 #[tokio::test]
-async fn a_deleted_key_is_still_found_and_holds_nothing() {
+async fn deleted_key_is_still_shown_and_gets_no_holds() {
     let ledger = funded().await;
     let change = |status| KeyChange {
         status: Some(status),

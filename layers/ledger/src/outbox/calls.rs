@@ -18,14 +18,14 @@ use crate::{
     settle::{Event, FRESH, cause_of},
 };
 
-/// How long a failed settlement waits for the log. A disk that hangs must not keep the settlement from a ledger that
-/// may be back.
+/// The time for which a failed settlement waits for the log. A disk that hangs must not keep the settlement from a
+/// ledger that may be back.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the log is allowed to delete acknowledged steps.
+/// The interval at which the log is allowed to delete acknowledged steps.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
-/// Why a call was not admitted.
+/// The reason why a call was not admitted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotAdmitted {
     #[error("the outbox cannot be written: {0}")]
@@ -42,14 +42,14 @@ pub(super) struct Inner<L, G> {
     pub(super) state: Mutex<OutboxState>,
 }
 
-/// Unix time in milliseconds.
+/// The time of the end, in Unix milliseconds.
 type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// Steps are appended under this lock, so that the steps of one call are in order in the log.
 pub(super) struct OutboxState {
-    /// This process's calls, until their end is acknowledged.
+    /// This process's calls, until their ends are acknowledged.
     pub(super) calls: HashMap<RequestNumber, Call>,
-    /// Ends that an earlier process left, oldest first.
+    /// The ends that an earlier process left, oldest first.
     pub(super) left: BTreeMap<RequestNumber, Ended>,
     /// Calls of both kinds whose end was sent to the ledger without an answer, and since when.
     pub(super) failed: HashMap<RequestNumber, Since>,
@@ -70,7 +70,7 @@ pub(super) enum Call {
 #[derive(Clone)]
 pub(super) struct Ended {
     pub(super) ending: Ending,
-    /// The time of its step in the log.
+    /// Returns the time of the end's step in the log.
     pub(super) at_ms: u64,
     pub(super) since: Since,
 }
@@ -94,8 +94,8 @@ pub(super) struct Acknowledged {
     pub(super) at_ms: u64,
 }
 
-/// When the end was first sent to the ledger. For an earlier process, `before` is the time that had passed at this
-/// one's start.
+/// The time at which the end was first sent to the ledger. For an earlier process, `before` is the time that had
+/// passed at this one's start.
 #[derive(Clone, Copy)]
 pub(super) struct Since {
     pub(super) at: Instant,
@@ -226,8 +226,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
                     if state.left.remove(&number).is_none() {
                         return;
                     }
-                    // The log may have only an intent or a checkpoint of it; the end that was sent is kept for a
-                    // replay.
+                    // The log may have only the intent or a checkpoint of the call; the end that was sent is kept for
+                    // a replay.
                     self.log.append(ended.ending.step(ended.at_ms));
                     self.done(&mut state, ended);
                 }

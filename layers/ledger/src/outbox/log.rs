@@ -30,7 +30,7 @@ pub trait Log: Send + Sync + 'static {
     /// The log cannot be read.
     fn load(&self) -> impl Future<Output = Result<Vec<Pending>, BoxError>> + Send;
 
-    /// Why nothing can be written now, if so: then nothing more may be sold.
+    /// The reason why nothing can be written now, if so: then nothing more may be sold.
     fn fault(&self) -> Option<String>;
 
     /// Allows the log to delete calls that were done before this time, in Unix milliseconds. Called rarely.
@@ -51,14 +51,14 @@ pub enum CallStep {
         account: AccountId,
         /// The key that the call is made with.
         key: KeyId,
-        /// Unix time in milliseconds.
+        /// The time of the step, in Unix milliseconds.
         at_ms: u64,
     },
     /// Settlement of a running call if the process dies now. The log adds the time.
     Checkpoint(Arc<Settlement>),
     /// A call ended with this charge; since when it is being sent to the ledger, in Unix milliseconds.
     Settle(Arc<Settlement>, u64),
-    /// A call ended and was free.
+    /// A call ended, and cost nothing.
     Release {
         /// The call's number.
         number: RequestNumber,
@@ -73,7 +73,7 @@ pub enum CallStep {
     Done {
         /// The call's number.
         number: RequestNumber,
-        /// Unix time in milliseconds.
+        /// The time of the step, in Unix milliseconds.
         at_ms: u64,
     },
 }

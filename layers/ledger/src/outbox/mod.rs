@@ -46,11 +46,11 @@ use crate::{
 
 /// Calls whose ends are sent to the ledger at the same time.
 const AT_ONCE: usize = 64;
-/// Ends that a replay sends together.
+/// The number of ends that a replay sends together.
 const REPLAYED_AT_ONCE: usize = 256;
 /// First wait after the ledger did not accept what an earlier process left; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
-/// Longest wait.
+/// The longest wait before ends are sent again.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// A ledger with a local record of what it has not acknowledged. Clones share it.
@@ -58,13 +58,13 @@ pub struct Outbox<L, G> {
     inner: Arc<Inner<L, G>>,
 }
 
-/// Limits of an outbox.
+/// The limits of an outbox.
 #[derive(Clone, Debug)]
 pub struct OutboxSettings {
     /// Calls that may wait for the ledger to acknowledge their end; beyond that no new call is admitted. Also the
     /// number of acknowledged calls that are kept for a replay, at most.
     pub calls_max: usize,
-    /// How long a call may wait before the outbox counts as overdue.
+    /// The time for which a call may wait before the outbox counts as overdue.
     pub age_max: Duration,
     /// How far back a ledger may have lost what it acknowledged.
     pub replay_window: Duration,
@@ -80,23 +80,23 @@ impl Default for OutboxSettings {
     }
 }
 
-/// Calls that wait for the ledger.
+/// The number of calls whose ends wait for the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Number of calls whose end was sent at least once and is not acknowledged.
+    /// The number of calls whose end was sent at least once and is not acknowledged.
     pub calls: usize,
-    /// How long the oldest waiting call has waited.
+    /// The time for which the oldest call has waited.
     pub oldest: Option<Duration>,
     /// Whether a call has waited for too long.
     pub overdue: bool,
     /// Whether the outbox is full, so that no new call is admitted.
     pub full: bool,
-    /// Why nothing can be written to the log, if so: then no new call is admitted.
+    /// The reason why nothing can be written to the log, if so: then no new call is admitted.
     pub broken: Option<String>,
 }
 
 impl<L: Ledger, G: Log> Outbox<L, G> {
-    /// Reads what an earlier process left.
+    /// Opens an outbox and reads the calls that an earlier process left.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -157,13 +157,13 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         })
     }
 
-    /// The ledger that the outbox wraps.
+    /// Returns the ledger that the outbox wraps.
     #[must_use]
     pub fn ledger(&self) -> &L {
         &self.inner.ledger
     }
 
-    /// The log that the outbox writes.
+    /// Returns the log that the outbox writes.
     #[must_use]
     pub fn log(&self) -> &G {
         &self.inner.log
@@ -237,7 +237,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 match answer {
                     Ok(Some(settled)) if settled.moved() => booked_anew += 1,
                     Ok(_) => {}
-                    // The other ends are still sent.
+                    // If one end cannot be sent, the others still are.
                     Err(error) => failed = Some(error),
                 }
             }
@@ -258,7 +258,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Ok(booked_anew)
     }
 
-    /// Whether a replay was started and has not succeeded. Until one has, nothing is forgotten.
+    /// Returns whether a replay was started and has not succeeded. Until one has, nothing is forgotten.
     #[must_use]
     pub fn replay_due(&self) -> bool {
         self.inner.lock().replay_due
@@ -280,7 +280,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         inner.trim_log(&mut state);
     }
 
-    /// Calls that wait for the ledger.
+    /// Returns the number of calls whose ends wait for the ledger.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         let inner = &*self.inner;

@@ -35,9 +35,9 @@ use crate::{
     },
 };
 
-/// How long due steps wait for others, to share a commit.
+/// The time for which due steps wait for others, to share a commit.
 const TURN: Duration = Duration::from_micros(2_500);
-/// How often a write is retried after a temporary fault.
+/// The interval at which a write is retried after a temporary fault.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Steps in one file. Clones share it; it is closed by [`SqliteLog::close`] or with the last clone.
@@ -72,7 +72,7 @@ impl SqliteLog {
         let left = if rows::claim(&file, books, unfinished)? {
             left
         } else {
-            // Acknowledgements of another ledger do not apply to this one.
+            // Acknowledgements by another ledger do not apply to this one.
             Vec::new()
         };
         Self::start((file, left))
@@ -126,7 +126,7 @@ impl Log for SqliteLog {
         writer.committed(synced).await
     }
 
-    /// Only the first call returns them.
+    /// Returns the calls of the earlier process to the first caller; later callers get none.
     async fn load(&self) -> Result<Vec<Pending>, BoxError> {
         let mut left = self
             .inner
@@ -171,7 +171,7 @@ impl fmt::Debug for SqliteLog {
     }
 }
 
-/// Queued writes, and the content of one commit.
+/// The queued writes; one commit writes all of them.
 #[derive(Default)]
 struct Work {
     calls: Queue,
@@ -233,7 +233,7 @@ impl WriteQueue for Work {
         }
     }
 
-    /// Leaves steps that may still be superseded.
+    /// Leaves the steps that a later step may still replace.
     fn take(&mut self, due: Option<Moment>) -> Self {
         match due {
             None => mem::take(self),

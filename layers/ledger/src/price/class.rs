@@ -19,19 +19,19 @@ pub enum Class {
     CacheWrite1h,
     /// Input written to a cache that keeps it for twelve hours.
     CacheWrite12h,
-    /// Audio input.
+    /// The tokens of audio input.
     InputAudio,
-    /// Image input.
+    /// The tokens of image input.
     InputImage,
-    /// Audio output.
+    /// The tokens of audio output.
     OutputAudio,
-    /// Image output.
+    /// The tokens of image output.
     OutputImage,
     /// Web searches that the vendor ran for the model. Counted in calls, not in tokens.
     WebSearchCall,
 }
 
-/// Unit that a class counts.
+/// The unit in which a class is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Input tokens. A class without a price is covered by the dearest input rate.
@@ -54,7 +54,7 @@ impl Class {
         Self::WebSearchCall,
     ];
 
-    /// Its name in configuration, catalog, receipts and metrics.
+    /// Returns the class's name in configuration, catalog, receipts and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,13 +68,13 @@ impl Class {
         }
     }
 
-    /// The class with this name.
+    /// Returns the class with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// Unit that the class counts.
+    /// Returns the unit in which the class is counted.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -99,38 +99,38 @@ const COUNT: usize = 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByClass<T>([T; COUNT]);
 
-/// Tokens or calls, by class.
+/// A number for each class, of tokens or of calls.
 pub type Counts = ByClass<u64>;
 
 /// Rates by class; `None` means that the class is not sold.
 pub type Rates = ByClass<Option<Rate>>;
 
 impl<T: Copy + Default + PartialEq> ByClass<T> {
-    /// The value of a class.
+    /// Returns the number of a class.
     #[must_use]
     pub const fn get(&self, class: Class) -> T {
         self.0[class as usize]
     }
 
-    /// A copy with another value for one class.
+    /// Returns a copy with another number for one class.
     #[must_use]
     pub const fn with(mut self, class: Class, value: T) -> Self {
         self.0[class as usize] = value;
         self
     }
 
-    /// The value of a class, to be changed.
+    /// Returns the number of a class, to be changed.
     pub const fn get_mut(&mut self, class: Class) -> &mut T {
         &mut self.0[class as usize]
     }
 
-    /// Whether every class has the default value.
+    /// Returns whether every class has the default number.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [T::default(); COUNT]
     }
 
-    /// The classes with another value than the default, in display order.
+    /// Returns the classes with another value than the default, in display order.
     pub fn iter(&self) -> impl Iterator<Item = (Class, T)> + '_ {
         Class::ALL
             .into_iter()
@@ -140,10 +140,10 @@ impl<T: Copy + Default + PartialEq> ByClass<T> {
 }
 
 impl Counts {
-    /// The sum of all counts of one kind.
+    /// Returns the sum of all counts of one unit.
     #[must_use]
     pub fn total(&self, kind: Kind) -> u64 {
-        // The common case, checked first: most calls count nothing here.
+        // Most calls count nothing in these classes, so this is checked first.
         if self.is_empty() {
             return 0;
         }

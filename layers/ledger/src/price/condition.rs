@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Label([u8; Self::BYTES_MAX + 1]);
 
 impl Label {
-    /// Length of the longest word.
+    /// The length of the longest label.
     pub const BYTES_MAX: usize = 23;
 
     /// Builds a label; truncates a word that is too long.
@@ -27,7 +27,7 @@ impl Label {
         Self(bytes)
     }
 
-    /// The word, in lower case.
+    /// Returns the label, in lower case.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == 0);
@@ -35,14 +35,14 @@ impl Label {
         std::str::from_utf8(&self.0[..end.unwrap_or(self.0.len())]).unwrap_or_default()
     }
 
-    /// Whether the vendor reported nothing.
+    /// Returns whether the vendor reported no label.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0[0] == 0
     }
 
-    /// The label as a service tier. Vendors use two words for one tier: a request for `fast` may be answered as
-    /// `priority`, and one for `priority` as `fast`.
+    /// Returns the label as a service tier. Vendors use two words for one tier: a request for `fast` may be answered
+    /// as `priority`, and one for `priority` as `fast`.
     #[must_use]
     pub fn as_tier(self) -> Self {
         match self.as_str() {
@@ -85,11 +85,11 @@ impl<'de> Deserialize<'de> for Label {
 /// How a call was served, or should be served: vendors' prices depend on this and on the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Served {
-    /// `service_tier` in both formats.
+    /// The tier: `service_tier` in both formats.
     pub service_tier: Label,
-    /// `speed` in the messages format.
+    /// The speed: `speed` in the messages format.
     pub speed: Label,
-    /// `inference_geo` in the messages format.
+    /// The region: `inference_geo` in the messages format.
     pub inference_geo: Label,
 }
 
@@ -140,7 +140,7 @@ impl Served {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Whether one of its words is known to be billed above the usual price.
+    /// Returns whether one of its words is known to be billed above the usual price.
     pub(super) fn is_dearer(&self) -> bool {
         let dearer = |label: &Label| Self::DEARER.contains(&label.as_str());
         self.labels().iter().any(dearer)
@@ -154,13 +154,13 @@ pub struct Condition {
     /// The call has more input tokens than this, including cached input and cache writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above_input_tokens: Option<u64>,
-    /// The vendor served the call in this tier.
+    /// The tier in which the vendor served the call.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub service_tier: Label,
-    /// The vendor served the call at this speed.
+    /// The speed at which the vendor served the call.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub speed: Label,
-    /// The vendor served the call in this region.
+    /// The region in which the vendor served the call.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub inference_geo: Label,
 }
@@ -170,13 +170,13 @@ impl Condition {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Whether no field is set; such a price is the usual one.
+    /// Returns whether no field is set; such a price is the usual one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a call with this many input tokens, served this way, meets the condition.
+    /// Returns whether a call with this many input tokens, served this way, meets the condition.
     #[must_use]
     pub fn holds(&self, input_tokens: u64, served: &Served) -> bool {
         self.above_input_tokens.is_none_or(|max| input_tokens > max)
@@ -209,7 +209,7 @@ impl Condition {
     }
 }
 
-/// For people: `above_input_tokens 272000, service_tier flex`.
+/// Writes the condition for people: `above_input_tokens 272000, service_tier flex`.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn two_conditions_make_one_unless_they_exclude_each_other() {
+    fn conditions_are_combined_unless_they_exclude_each_other() {
         let tier = |word: &str| Condition {
             service_tier: word.into(),
             ..Condition::default()
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_the_usual_service_select_the_usual_price() {
+    fn names_of_the_default_tier_select_the_usual_price() {
         let served = |word: &str| Served {
             service_tier: word.into(),
             ..Served::default()

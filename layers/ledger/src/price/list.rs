@@ -15,7 +15,7 @@ use crate::{money::MicroRub, usage::Usage};
 pub struct PriceList {
     /// The price of a call that meets no condition.
     pub usual: Arc<Price>,
-    /// The prices under conditions; most models have none.
+    /// The prices that depend on conditions; most models have none.
     rules: Option<Arc<[Arc<Price>]>>,
     /// The vendors' prices, if the operator has configured them.
     costs: Option<Arc<[RouteCost]>>,
@@ -28,7 +28,7 @@ pub struct PriceList {
 pub struct RouteCost {
     /// The vendor's name.
     pub vendor: String,
-    /// The vendor's name of the model.
+    /// The name that the vendor gives the model.
     pub model: String,
     /// The vendor's prices.
     pub prices: PriceList,
@@ -47,13 +47,13 @@ pub struct Asked {
 /// Something in a request that the list has no price for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpriced {
-    /// A rate class without a rate.
+    /// The usage has a rate class without a rate.
     Class(Class),
-    /// A service tier that no rule sells.
+    /// The request names a service tier that no rule sells.
     ServiceTier,
-    /// A speed that no rule sells.
+    /// The request names a speed that no rule sells.
     Speed,
-    /// A region that no rule sells.
+    /// The request names a region that no rule sells.
     InferenceGeo,
 }
 
@@ -70,7 +70,7 @@ pub struct Charge {
     pub unpriced: bool,
 }
 
-/// A list with one price.
+/// Creates a list with one price.
 impl From<Arc<Price>> for PriceList {
     fn from(usual: Arc<Price>) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl PriceList {
         self
     }
 
-    /// Adds the vendors' prices.
+    /// Adds the prices that vendors take.
     #[must_use]
     pub fn costs(mut self, costs: impl IntoIterator<Item = RouteCost>) -> Self {
         let costs: Arc<[_]> = costs.into_iter().collect();
@@ -112,12 +112,12 @@ impl PriceList {
         self
     }
 
-    /// Every price, the usual one first.
+    /// Iterates over all prices, the usual one first.
     pub fn prices(&self) -> impl Iterator<Item = &Arc<Price>> {
         std::iter::once(&self.usual).chain(self.rules.iter().flat_map(|rules| rules.iter()))
     }
 
-    /// The vendors' prices, if known.
+    /// Returns the vendors' prices, if they are known.
     pub fn route_costs(&self) -> &[RouteCost] {
         self.costs.as_deref().unwrap_or_default()
     }
@@ -135,7 +135,7 @@ impl PriceList {
         self.unknown(&asked.served)
     }
 
-    /// The first label that no rule has.
+    /// Returns the first label for which there is no rule.
     fn unknown(&self, served: &Served) -> Option<Unpriced> {
         let known = |label, of: fn(&Condition) -> super::Label| {
             let rules = self.rules.iter().flat_map(|rules| rules.iter());
@@ -253,7 +253,7 @@ impl PriceList {
                 .max_by_key(|price| price.condition.rank());
             return (Arc::clone(met.unwrap_or(&self.usual)), false);
         }
-        // An unknown word from a vendor that does not bill by such words.
+        // The vendor reported an unknown tier or speed, but does not bill by either.
         if self.rules.is_none() && !served.is_dearer() {
             return (Arc::clone(&self.usual), false);
         }
@@ -295,7 +295,7 @@ pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
         .map(|(one, other, _)| (one, other))
 }
 
-/// Rates that no charge of a request exceeds.
+/// Returns rates that no charge of a request exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     input: Rate,
@@ -346,7 +346,7 @@ impl Bound {
         )
     }
 
-    /// How many output tokens `amount` pays for after `input` tokens.
+    /// Returns how many output tokens `amount` pays for after `input` tokens.
     #[must_use]
     pub fn output_tokens_for(&self, amount: MicroRub, input: u64) -> u64 {
         let micro = u128::try_from(amount.micro()).unwrap_or(0) * 1_000_000;
@@ -365,8 +365,8 @@ impl Bound {
 }
 
 impl Condition {
-    /// Whether the condition may apply to a call with at most this many input tokens and these service fields. The
-    /// vendor may also serve it as usual.
+    /// Returns whether the condition may apply to a call with at most this many input tokens and these service fields.
+    /// The vendor may also serve it as usual.
     fn can_hold(&self, input_tokens_max: u64, asked: &Served) -> bool {
         let either = |needed: super::Label, asked| needed.is_empty() || needed == asked;
         self.above_input_tokens
@@ -393,7 +393,7 @@ impl Price {
         (usage, (!missing.is_empty()).then_some(missing))
     }
 
-    /// The dearest rate of a kind.
+    /// Returns the dearest rate of a unit.
     fn dearest(&self, kind: Kind) -> Rate {
         let own = match kind {
             Kind::Input => self.input.max(self.cached_input).max(self.cache_write),
@@ -407,7 +407,7 @@ impl Price {
         others.filter_map(|(_, rate)| rate).fold(own, Rate::max)
     }
 
-    /// The dearer rate of each class, without a condition.
+    /// Returns the dearer rate of each class, without a condition.
     fn max(self, other: &Self) -> Self {
         let classes = Class::ALL
             .into_iter()
@@ -484,7 +484,7 @@ mod tests {
     const M: u64 = 1_000_000;
 
     #[test]
-    fn most_specific_condition_decides() {
+    fn most_specific_matching_condition_sets_the_price() {
         let prices = PriceList::from(price([M, 0, M, M])).rules([
             under(above(200), [2 * M, 0, M, M]),
             under(above(500), [3 * M, 0, M, M]),
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_word_costs_the_usual_price_if_no_word_is_billed() {
+    fn unknown_tier_costs_the_usual_price_if_the_vendor_bills_no_tier() {
         let prices = PriceList::from(price([M, 0, M, M]));
         for (word, unpriced) in [
             ("", false),
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn unpriced_usage_is_not_sold_below_the_vendors_price() {
+    fn usage_without_a_price_is_not_charged_below_the_vendors_price() {
         let dear =
             PriceList::from(price([M, 0, M, M])).rules([under(tier("priority"), [9 * M, 0, M, M])]);
         let prices = PriceList::from(price([2 * M, 0, M, M])).costs([RouteCost {
@@ -695,7 +695,7 @@ mod tests {
                 classes: std::iter::zip(Class::ALL, asked_classes).collect(),
             };
             prop_assume!(prices.unpriced(&asked).is_none());
-            // Served as requested, or as usual.
+            // The vendor serves the requested tier and speed, or the default.
             let how = served(if same.0 { asked_tier } else { "default" }, if same.1 { asked_speed } else { "" });
             let mut usage = Usage { input: parts[0], cached_input: parts[1], cache_write: parts[2], output, ..Usage::default() };
             for ((class, most), count) in std::iter::zip(Class::ALL, asked_classes).zip(parts) {
@@ -705,7 +705,7 @@ mod tests {
                     _ => 0,
                 };
             }
-            // A request with images declares them.
+            // If the usage has images, the request declares them.
             let asked = Asked { classes: asked.classes.with(Class::InputImage, 1), ..asked };
             let (most_input, most_output) = (usage.input_total() + spare.0, usage.output_total() + spare.1);
             let bound = prices.bound(most_input, &asked);
@@ -716,7 +716,7 @@ mod tests {
         }
 
         #[test]
-        fn used_class_is_never_free(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
+        fn every_used_class_adds_to_the_charge(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
             let usage = Usage { classes: std::iter::zip(Class::ALL, counts).collect(), ..Usage::default() };
             let least = prices.prices().flat_map(|price| {
                 [price.input].into_iter().chain(price.classes.iter().map(|(_, rate)| rate.unwrap()))

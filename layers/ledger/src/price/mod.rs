@@ -31,13 +31,13 @@ use crate::{
 pub struct Rate(u64);
 
 impl Rate {
-    /// A rate of `micro` micro-rubles per million tokens.
+    /// Creates a rate of `micro` micro-rubles per million tokens.
     #[must_use]
     pub const fn new(micro: u64) -> Self {
         Self(micro)
     }
 
-    /// Micro-rubles per million tokens.
+    /// Returns the rate in micro-rubles per million tokens.
     #[must_use]
     pub const fn micro(self) -> u64 {
         self.0
@@ -78,22 +78,22 @@ impl<'de> Deserialize<'de> for Rate {
 /// The rates of a model under one condition, with the tariff version that they belong to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Price {
-    /// Ordinary input.
+    /// The rate of ordinary input.
     pub input: Rate,
-    /// Input read from the vendor's cache.
+    /// The rate of input that is read from the vendor's cache.
     pub cached_input: Rate,
-    /// Output, reasoning included.
+    /// The rate of output, reasoning included.
     pub output: Rate,
-    /// Input written to the vendor's cache.
+    /// The rate of input that is written to the vendor's cache.
     pub cache_write: Rate,
-    /// The tariff's version, `price_version.id`.
+    /// The version of the tariff, `price_version.id` in the catalog.
     pub version: u64,
     /// Rubles per USDT that the rates were computed with, as decimal text.
     pub exchange_rate: String,
-    /// Rates of further classes. A rate of [`Kind::Call`] is per call, not per million.
+    /// The rates of further classes. A rate of [`Kind::Call`] is per call, not per million.
     #[serde(default, skip_serializing_if = "Rates::is_empty")]
     pub classes: Rates,
-    /// When the price applies.
+    /// The condition under which the price applies.
     #[serde(default, skip_serializing_if = "Condition::is_empty")]
     pub condition: Condition,
     /// The customer price rule that the rates come from; `None` for the price that everybody pays.
@@ -102,8 +102,8 @@ pub struct Price {
 }
 
 impl Price {
-    /// The cost of `usage`: `ceil(Σ count × rate)`, rounded up once, at most [`MicroRub::MAX`]. A class without a rate
-    /// costs nothing here; [`PriceList::charge`] gives it a rate first.
+    /// Returns the cost of `usage`: `ceil(Σ count × rate)`, rounded up once, at most [`MicroRub::MAX`]. A class
+    /// without a rate costs nothing here; [`PriceList::charge`] gives it a rate first.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> MicroRub {
         let mut sum = sum::of_tokens([
@@ -122,13 +122,13 @@ impl Price {
     }
 }
 
-/// A contradiction within a receipt.
+/// A receipt whose cost contradicts its usage and rates.
 #[cfg(feature = "settle")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
     /// The class was used but has no rate, so that it would be free.
     NoRate(Class),
-    /// The cost according to usage and rates.
+    /// The cost that follows from usage and rates.
     Cost(MicroRub),
 }
 
@@ -160,7 +160,7 @@ mod sum {
         })
     }
 
-    /// The cost of `count` units of a class.
+    /// Computes the cost of `count` units of a class.
     pub(super) fn micro_millionths(class: Class, count: u64, rate: Rate) -> u128 {
         let product = u128::from(count) * u128::from(rate.0);
         match class.kind() {

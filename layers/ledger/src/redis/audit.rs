@@ -18,7 +18,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Holds that one call looks up, at most.
+/// The largest number of holds that one call looks up.
 const HOLDS_AT_ONCE: usize = 500;
 
 impl Source for RedisLedger {
@@ -68,8 +68,8 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// The calls of these lines that moved money more than once. The index has the position of a call's last line that
-    /// moved money; an earlier line is not indexed.
+    /// Returns the calls of these lines that moved money more than once. The index has the position of a call's last
+    /// line that moved money; an earlier line is not indexed.
     async fn settled_twice(
         &self,
         account: &AccountId,
@@ -285,7 +285,7 @@ mod tests {
         for call in 1..60 {
             aged.enter(now + 405 * DAY_MS + call).await;
         }
-        // 180 days of 399 are 406 lines.
+        // The 900 lines cover 399 days, so 180 days of them are 406 lines.
         let left = aged.lines().await;
         assert!((500..960).contains(&left), "{left}");
         let breaches = aged.breaches().await;
@@ -294,7 +294,7 @@ mod tests {
             "{breaches:?}"
         );
         assert_eq!(breaches.len(), 1, "{breaches:?}");
-        // With the right time again nothing more is dropped.
+        // Once the clock is right again, nothing more is dropped.
         for call in 0..10 {
             aged.enter(now + call).await;
         }

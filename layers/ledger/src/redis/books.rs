@@ -1,4 +1,4 @@
-//! The operator's side of the Redis ledger.
+//! The part of the Redis ledger that serves operators.
 
 use std::collections::HashMap;
 
@@ -26,9 +26,9 @@ use crate::{
     rollup::Rollup,
 };
 
-/// Accounts that one request reads, at most.
+/// The largest number of accounts that one request reads.
 const VIEWS_AT_ONCE: usize = 256;
-/// How often a key's change is retried if other changes come between.
+/// The interval at which a key's change is retried if other changes come between.
 const CHANGE_ATTEMPTS_MAX: usize = 16;
 
 /// The result of `account.lua`.
@@ -193,7 +193,7 @@ impl LedgerAdmin for RedisLedger {
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
         if change.group.is_some() {
-            // Calls that have ended are charged as the key was then.
+            // Calls that have ended are charged as the key was at that time.
             let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
             self.ends_are_told(&known.view.record.account).await?;
         }

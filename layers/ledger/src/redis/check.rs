@@ -99,7 +99,7 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
     Ok(warnings)
 }
 
-/// A setting; `None` if the host forbids reading it.
+/// Returns a setting; `None` if the host forbids reading it.
 async fn setting(primary: &Primary, name: &str) -> Result<Option<String>, RedisFault> {
     match primary
         .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)

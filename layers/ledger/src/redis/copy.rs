@@ -127,11 +127,11 @@ impl RedisCopy {
         Ok(self.set_fields(&by_digest, &fields).await?)
     }
 
-    /// The next position for a line of this time. Positions only increase.
+    /// Returns the next position for a line of this time. Positions only increase.
     fn place(&mut self, account: &AccountId, at_ms: u64) -> (u64, u64) {
         let (last_ms, last_sequence) = match &self.journal {
             Some((id, ms, sequence)) if id == account => (*ms, *sequence),
-            // After the marker for dropped lines.
+            // The first line comes after the marker for dropped lines.
             _ => (0, 1),
         };
         let place = if at_ms > last_ms {
@@ -144,7 +144,8 @@ impl RedisCopy {
     }
 }
 
-/// A key's money as fields of its account's hash. Nothing is held, since the gateways are stopped during a copy.
+/// Returns a key's money as fields of its account's hash. Nothing is held, since the gateways are stopped during a
+/// copy.
 fn money_fields(key: &KeyView) -> Vec<(String, String)> {
     let record = &key.record;
     let (month, day) = key.periods();
@@ -167,7 +168,7 @@ fn money_fields(key: &KeyView) -> Vec<(String, String)> {
     fields.into_iter().map(named).collect()
 }
 
-/// A group's money as fields of its account's hash.
+/// Returns a group's money as fields of its account's hash.
 fn group_fields(group: &GroupView) -> Vec<(String, String)> {
     let record = &group.record;
     let (month, day) = group.periods();
@@ -307,7 +308,7 @@ impl Target for RedisCopy {
         Ok(self.set_fields(&account_key(account, ""), &fields).await?)
     }
 
-    /// Skips events that an earlier run has written.
+    /// Skips events that an earlier run of the copy has written.
     async fn events(&mut self, events: &[Event]) -> Result<(), BookError> {
         let last: Option<u64> = self
             .conn()
@@ -400,7 +401,8 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Whether a gateway serves from the ledger now. Always false for a Cluster, where this cannot be found out.
+    /// Returns whether a gateway serves from the ledger now. Always false for a Cluster, where this cannot be found
+    /// out.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -421,7 +423,7 @@ async fn has_sign_of_life(conn: &RedisConn) -> Result<bool, RedisFault> {
     Ok(false)
 }
 
-/// The fields that `settle.lua` writes.
+/// Returns the fields that `settle.lua` writes.
 fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     let json = |error: serde_json::Error| BookError::Unavailable(error.into());
     let booked = serde_json::to_string(&receipt.booked).map_err(json)?;
@@ -444,7 +446,7 @@ fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     Ok(fields)
 }
 
-/// The fields that `enter.lua` writes; none for a call.
+/// Returns the fields that `enter.lua` writes; none for a call.
 fn entry_fields(line: &JournalLine) -> Vec<String> {
     let JournalLine::Entry {
         id,
@@ -490,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_they_were_copied() {
+    fn copied_lines_are_read_unchanged() {
         let account: AccountId = "acme".parse().unwrap();
         let receipt = Receipt {
             number: RequestNumber::now_v7(),

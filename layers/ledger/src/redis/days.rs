@@ -56,7 +56,7 @@ impl RedisLedger {
         }
     }
 
-    /// The account ids in a SET, sorted.
+    /// Returns the account ids of a SET, sorted.
     pub(super) async fn ids_in(&self, key: &str) -> Result<Vec<AccountId>, RedisFault> {
         let conn = &self.0.conn;
         let ids: Vec<String> = conn.command(&["SMEMBERS", key], OPERATOR_TIMEOUT).await?;
@@ -76,7 +76,7 @@ pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
         .collect()
 }
 
-/// The day on which the call began, in days since 1970. Known only for a UUIDv7.
+/// Returns the day on which the call began, in days since 1970. Known only for a UUIDv7.
 pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     match number.unix_ms() {
         0 => None,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_follow_the_calendar() {
+    fn day_keys_follow_the_calendar() {
         for (unix_seconds, key) in [
             (0, "tg:day:19700101"),
             (951_782_400, "tg:day:20000229"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_time_based_number_has_a_day() {
+    fn only_time_based_request_numbers_have_a_day() {
         let number = RequestNumber::from_uuid(uuid::Uuid::from_u128(7));
         assert_eq!(day_of(number), None);
         assert!(day_of(RequestNumber::now_v7()).unwrap() > 20_000);

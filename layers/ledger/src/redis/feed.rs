@@ -25,7 +25,7 @@ use crate::{
 };
 
 pub(super) const FEED: &str = "tg:ev:{feed}";
-/// How often the accounts are searched for events that another gateway has left without numbers.
+/// The interval at which the accounts are searched for events that another gateway has left without numbers.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// Steps for one account before the other accounts have their turn.
 const GATHERINGS_MAX: usize = 100;
@@ -86,9 +86,9 @@ impl RedisLedger {
             if !self.0.conn.is_cluster() {
                 keys.push(stream.clone());
             }
-            // If another gateway was here first, none are added, and the next round starts after those. Events that a
-            // failover has lost are not added either, if one server has both streams: they are emitted when they happen
-            // again.
+            // If another gateway has added these events first, none is added, and the next round starts after them. If
+            // one server has both streams, events that a failover lost are not added either: they are emitted when
+            // they happen again.
             let _: u64 = self
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
@@ -119,7 +119,7 @@ impl RedisLedger {
                     match last {
                         Ok(last) if last.is_some() && had != last => self.0.told.note(id),
                         Ok(_) => {}
-                        // The next sweep reads the account's events again.
+                        // The next sweep reads this account's events again.
                         Err(_) if self.0.conn.is_cluster() => {}
                         Err(fault) => return Err(fault),
                     }
@@ -258,7 +258,7 @@ impl Feed for RedisLedger {
 
     async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
         let (key, mut cursor, mut notes) = (feed_key(":notes"), 0u64, Vec::new());
-        // Names of notes contain no characters that are special in a pattern.
+        // Names of documents contain no characters that are special in a pattern.
         let pattern = format!("{begins}*");
         loop {
             let at = cursor.to_string();
@@ -273,7 +273,7 @@ impl Feed for RedisLedger {
             }
         }
         notes.sort_unstable_by(|a: &Note, b| a.name.cmp(&b.name));
-        // A scan may return a field twice.
+        // A SCAN may return a field twice.
         notes.dedup_by(|a, b| a.name == b.name);
         Ok(notes)
     }
@@ -315,7 +315,7 @@ pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<
     })
 }
 
-/// The account's field that contains these levels.
+/// Returns the name of the account's field that contains these levels.
 pub(super) fn levels_field(of: &Watched) -> String {
     match of {
         Watched::Balance => "lo".to_owned(),
@@ -383,7 +383,7 @@ fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static 
             reason: word("reason")?,
             balance_rub: amount("balance")?,
         },
-        // An event of a later version.
+        // A later version of the gateway wrote this event.
         _ => Happening::Unknown,
     })
 }
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// Also if the lease pays all of it; only charges that emit nothing are booked in one sum.
+    /// The events are emitted even if the lease pays the whole charge; only charges without events are booked in one sum.
     #[tokio::test]
     async fn a_charge_from_a_lease_emits_events_of_the_keys_group() {
         let server = Server::start().await;

@@ -86,7 +86,7 @@ impl RedisLedger {
         found.ok_or(BookError::NotFound)
     }
 
-    /// All groups of an account, by id.
+    /// Returns all groups of an account, by id.
     pub(super) async fn stored_groups(
         &self,
         account: &AccountId,

@@ -11,16 +11,16 @@ use crate::{
     account::{KeyDigest, KeyRecord, KeyStore},
 };
 
-/// How long a key that was found is cached. The server decides about its holds each time.
+/// The time for which a key that was found is cached. The server decides about its holds each time.
 const KEY_CACHED: Duration = Duration::from_secs(5);
 /// How much longer a cached key is used while its record is out of reach.
 const KEY_KEPT: Duration = Duration::from_secs(60);
-/// How long a look-up that found no key is cached.
+/// The time for which a look-up that found no key is cached.
 const NO_KEY_CACHED: Duration = Duration::from_secs(1);
-/// Keys that are cached, at most.
+/// The largest number of cached keys.
 const KEYS_CACHED_MAX: usize = 20_000;
 
-/// Recently used keys.
+/// A cache of recently used keys.
 pub(super) type KeyCache = Cache<KeyDigest, CachedKey>;
 
 pub(super) fn cache() -> KeyCache {
@@ -81,7 +81,7 @@ impl KeyStore for RedisLedger {
         Ok(record)
     }
 
-    /// Returns a cached key.
+    /// Returns a key from the cache.
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
         if let Err(fault) = self.0.data.present() {
             return Some(Err(fault.into()));

@@ -1,4 +1,4 @@
-//! An account's journal in Redis, read in pages.
+//! Reads an account's journal from Redis, in pages.
 
 use std::{collections::HashMap, fmt, ops::Range, str::FromStr};
 
@@ -37,14 +37,14 @@ pub(super) struct JournalRange {
     pub(super) limit: usize,
 }
 
-/// The id that the server gave an entry.
+/// The id that the server gave an entry of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StreamId {
     ms: u64,
     sequence: u64,
 }
 
-/// A reader's position.
+/// The position of a reader in a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JournalCursor {
     pub(super) place: StreamId,
@@ -62,12 +62,12 @@ pub(super) struct RolledPlace {
 }
 
 impl RolledPlace {
-    /// Whether knowing it makes a page cheaper to read: a page that goes back from a time in the past.
+    /// Returns whether knowing it makes a page cheaper to read: a page that goes back from a time in the past.
     pub(super) const fn helps(part: &JournalPart<'_>) -> bool {
         part.newest_first && part.after.is_none() && part.until_ms < u64::MAX - ID_LATER_MS_MAX
     }
 
-    /// The position after one more line.
+    /// Returns the position after one more line.
     pub(super) fn with(before: Option<Self>, place: &str, at_ms: u64) -> Result<Self, RedisFault> {
         let cursor: JournalCursor = place.parse()?;
         let mut later = before.and_then(|before| before.later);
@@ -114,13 +114,13 @@ impl FromStr for RolledPlace {
     }
 }
 
-/// An entry of the stream.
+/// An entry of the stream, with one line or several.
 type RawEntry = (String, HashMap<String, String>);
 
 /// Lines, and where to continue; `None` at the end.
 type PlacedLines = (Vec<Placed>, Option<String>);
 
-/// A line, and the position of its entry.
+/// A line of the journal, and the position of its entry.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) place: String,
@@ -130,7 +130,7 @@ pub(super) struct Placed {
 }
 
 impl RedisLedger {
-    /// A page of the journal. Fails if the account does not exist.
+    /// Returns a page of the journal. Fails if the account does not exist.
     pub(super) async fn journal_page(
         &self,
         account: &AccountId,
@@ -229,7 +229,7 @@ impl RedisLedger {
         self.0.conn.commands(commands, OPERATOR_TIMEOUT).await
     }
 
-    /// Whether a range may have lines of this time. If the range is long, it is not searched to its end.
+    /// Returns whether a range may have lines of this time. If the range is long, it is not searched to its end.
     async fn has_some_of(
         &self,
         account: &AccountId,
@@ -250,7 +250,7 @@ impl RedisLedger {
         Ok(true)
     }
 
-    /// The lines of a range, up to its limit, and where to continue; `None` at the end.
+    /// Returns the lines of a range, up to its limit, and where to continue; `None` at the end.
     pub(super) async fn placed_lines(
         &self,
         account: &AccountId,
@@ -341,7 +341,7 @@ impl RedisLedger {
     }
 }
 
-/// How many entries to read next, after `count` entries of which `entries` had `lines` lines.
+/// Returns how many entries to read next, after `count` entries of which `entries` had `lines` lines.
 pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize {
     match lines > entries {
         true => ENTRIES_FIRST,
@@ -349,7 +349,7 @@ pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize 
     }
 }
 
-/// The command that reads entries of a range.
+/// Builds the command that reads the entries of a range.
 fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) -> Vec<String> {
     let (since, end) = (stretch.since_ms.to_string(), stretch.end.to_string());
     let behind = stretch
@@ -378,7 +378,7 @@ fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) ->
     ]
 }
 
-/// Whether some of the entries may be of this time.
+/// Returns whether some of the entries may be of this time.
 fn are_some_of(entries: &[RawEntry], times: &Range<u64>) -> bool {
     let at_ms = |fields: &HashMap<String, String>| fields.get("at")?.parse().ok();
     let mut ats = entries.iter().map(|(_, fields)| at_ms(fields));
@@ -405,7 +405,7 @@ struct Nearer {
 }
 
 impl Wanted {
-    /// `None` if the part is empty.
+    /// Returns `None` if the part is empty.
     fn of(part: &JournalPart<'_>, rolled: Option<&RolledPlace>) -> Result<Option<Self>, BookError> {
         let Some(stretch) = JournalRange::of(part)? else {
             return Ok(None);
@@ -441,7 +441,7 @@ impl Wanted {
 }
 
 impl JournalRange {
-    /// `None` if the part is empty.
+    /// Returns `None` if the part is empty.
     pub(super) fn of(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
         if part.since_ms >= part.until_ms {
             return Ok(None);
@@ -496,7 +496,7 @@ impl JournalRange {
         behind.and_then(|behind| behind.read).unwrap_or_default()
     }
 
-    /// How many lines of an entry the reader has read.
+    /// Returns how many lines of an entry the reader has read.
     pub(super) fn read_of(&self, entry: StreamId) -> usize {
         let after = self.after.filter(|after| after.place == entry);
         after.and_then(|after| after.read).unwrap_or_default()
@@ -522,7 +522,7 @@ impl FromStr for StreamId {
 }
 
 impl StreamId {
-    /// After all entries of this millisecond.
+    /// Returns the position after all entries of this millisecond.
     pub(super) const fn last_of(ms: u64) -> Self {
         Self {
             ms,
@@ -561,7 +561,7 @@ impl FromStr for JournalCursor {
     }
 }
 
-/// A lower bound of the time of all lines after a position; 0 for an invalid position.
+/// Returns a lower bound of the time of all lines after a position; 0 for an invalid position.
 pub(super) fn place_ms(place: &str) -> u64 {
     let cursor: Option<JournalCursor> = place.parse().ok();
     cursor.map_or(0, |cursor| cursor.place.ms)
@@ -576,12 +576,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_ids_are_late_only_after_a_clock_went_back() {
+    fn line_ids_differ_from_their_times_only_after_a_clock_went_back() {
         let mut rolled = None;
         for (place, at_ms, text) in [
             ("5000-0", 5000, "5000-0"),
             ("8000-0", 7500, "8000-0"),
-            // The clock goes back by four seconds, and forward again.
+            // In this sequence the clock goes back by four seconds, and forward again.
             ("8000-1", 4100, "8000-1~4100-8000"),
             ("8000-2/3", 6000, "8000-2/3~4100-8000"),
             ("9500-0", 9500, "9500-0~4100-8000"),
@@ -599,7 +599,7 @@ mod tests {
             (6999, None),
             (7000, Some("8000-18446744073709551615")),
             (8400, Some("9400-18446744073709551615")),
-            // Everything after the position is read in any case.
+            // Lines after this position are read in any case.
             (8500, None),
         ] {
             let found = rolled.end(&(0..until_ms)).map(|end| end.to_string());

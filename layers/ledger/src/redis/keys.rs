@@ -17,7 +17,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// A key as stored in the ledger.
+/// A key as the ledger stores it.
 pub(super) struct StoredKey {
     /// The exact text of the record. A change replaces this text and no other.
     pub(super) json: String,
@@ -40,7 +40,7 @@ impl RedisLedger {
         if known.view.record != *record || known.money.ceilings != ceilings {
             return Err(BookError::Exists);
         }
-        // An earlier attempt may have ended before it wrote the copy.
+        // An earlier attempt may have ended before it published the key's record.
         self.publish(record, known.version).await?;
         Ok(known.view)
     }
@@ -214,7 +214,7 @@ pub(super) fn stored(
     })
 }
 
-/// The money of a key or of a group, from fields in the order of [`MONEY_PARTS`].
+/// Returns the money of a key or of a group, from fields in the order of [`MONEY_PARTS`].
 pub(super) fn money_of(who: &str, fields: Vec<Option<String>>) -> Result<KeyBook, RedisFault> {
     let fields: [Option<String>; MONEY_PARTS.len()] = fields
         .try_into()
@@ -291,7 +291,7 @@ mod tests {
                 "{ceiling:?} {ceiling_day:?} {account_free}"
             );
             assert_eq!(key.view.day.spent_rub, MicroRub::new(10));
-            // Nothing has been written for its month yet.
+            // No charge has been counted in its month yet.
             assert_eq!(key.view.month.spent_rub, MicroRub::ZERO);
         }
         let mut torn = row(None, None);

@@ -23,7 +23,7 @@ const SHARED: &str = "shared";
 /// Where the call's own part of an item begins.
 const OWN: &str = ",\"usage\":";
 
-/// The lines of an entry: one, or one per call for a turn of a lease.
+/// Returns the lines of an entry: one, or one per call for a turn of a lease.
 pub(super) fn lines_of(
     account: &AccountId,
     place: &str,
@@ -36,7 +36,7 @@ pub(super) fn lines_of(
     Ok(receipts.into_iter().map(JournalLine::Call).collect())
 }
 
-/// The receipt of a call, from the entry that its number leads to.
+/// Returns the receipt of a call, from the entry that its number leads to.
 pub(super) fn receipt_in_entry(
     account: &AccountId,
     number: RequestNumber,
@@ -53,7 +53,7 @@ pub(super) fn receipt_in_entry(
 /// A call of a turn, as written by `turn.lua`.
 pub(super) struct TurnLine<'a> {
     number: &'a str,
-    /// Held, cost, charged, loss.
+    /// The amounts held, cost, charged and lost.
     pub(super) amounts: [MicroRub; 4],
     pub(super) booked: Booked,
     /// The item that was sold, as JSON.
@@ -61,7 +61,7 @@ pub(super) struct TurnLine<'a> {
 }
 
 impl<'a> TurnLine<'a> {
-    /// The lines of an entry after the first `read`, one by one; `None` for a line that cannot be parsed.
+    /// Returns the lines of an entry after the first `read`, one by one; `None` for a line that cannot be parsed.
     pub(super) fn of_entry(
         fields: &'a HashMap<String, String>,
         read: usize,
@@ -99,8 +99,8 @@ fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     Some(Cow::Owned([shared, ",", own].concat()))
 }
 
-/// A turn's lines about its calls: the lines of its entry, as they are if each call is charged its cost, and the shared
-/// parts of items.
+/// Returns a turn's lines about its calls: the lines of its entry, as they are if each call is charged its cost, and
+/// the shared parts of items.
 pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, String)> {
     let (mut lines, mut shared) = (String::new(), Vec::<String>::new());
     for TurnEnd { settlement, .. } in ends {
@@ -127,7 +127,7 @@ pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, Strin
     Ok((lines, shared.join("\n")))
 }
 
-/// The receipts of all calls of a turn.
+/// Parses the receipts of all calls of a turn.
 fn receipts_of_turn(
     account: &AccountId,
     place: &str,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_read_as_they_were_written_and_what_they_share_is_written_once() {
+    fn items_round_trip_and_shared_fields_are_written_once() {
         let usual = given::item(5);
         let text = |text: &str| Item {
             session: "s-7".parse().ok(),

@@ -108,10 +108,10 @@ pub use crate::{
 const SCHEMA: &str = "1";
 /// Replaces the version while another ledger is being copied in. No gateway opens such a ledger.
 const COPYING: &str = "copying";
-/// How long a call that was ended for another process cannot be charged: one day longer than ends of an expired lease
-/// may be reported.
+/// The time for which a call that was ended for another process cannot be charged: one day longer than ends of an
+/// expired lease may be reported.
 const FORBIDDEN_MS: u64 = crate::book::EXPIRED_MS + 24 * 3_600_000;
-/// How long receipts are kept.
+/// The time for which receipts are kept.
 pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
 /// Usual size of a receipt's item in bytes, at most.
@@ -122,7 +122,7 @@ const EXPIRE_MAX: usize = 100;
 const SWEPT_MAX: usize = 1_000;
 /// Accounts that one step of a sweep fetches, approximately.
 const SWEPT_AT_ONCE: &str = "250";
-/// Accounts that are read at the same time.
+/// The number of accounts that are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 32;
 
 /// A ledger in Redis or Valkey, 6.2 or newer. Clones share connections and cache.
@@ -136,7 +136,7 @@ struct Inner {
     data: DataSet,
     days: Days,
     told: feed::Told,
-    /// Where the next sweep continues in `tg:accounts`.
+    /// The position in `tg:accounts` at which the next sweep continues.
     sweep: tokio::sync::Mutex<u64>,
     leases: OnceLock<Leases>,
 }
@@ -153,7 +153,7 @@ impl RedisLedger {
         Self::over(RedisConn::connect(url, settings).await?).await
     }
 
-    /// Uses an existing connection.
+    /// Creates a ledger over an existing connection.
     ///
     /// # Errors
     /// As [`RedisLedger::connect`].
@@ -189,7 +189,7 @@ impl RedisLedger {
         })))
     }
 
-    /// The ledger's connection, to be shared.
+    /// Returns the ledger's connection, to be shared.
     #[must_use]
     pub fn conn(&self) -> &RedisConn {
         &self.0.conn
@@ -248,7 +248,7 @@ impl RedisLedger {
             .await
     }
 
-    /// All accounts, by id. Fails if the data set is gone.
+    /// Returns all accounts, by id. Fails if the data set is gone.
     async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
         self.missing_account().await?;
         self.ids_in("tg:accounts").await
@@ -262,7 +262,7 @@ impl RedisLedger {
 }
 
 impl RedisLedger {
-    /// RESERVE by the ledger itself.
+    /// Makes a hold directly in the ledger, without a lease.
     async fn reserve_in_ledger(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let keys = call_keys(&hold.account, hold.number);
         let mut buffer = Uuid::encode_buffer();
@@ -289,7 +289,7 @@ impl RedisLedger {
         Err(refused_hold(&word, first, second, &ceiling, index))
     }
 
-    /// ADJUST by the ledger itself.
+    /// Adjusts a hold directly in the ledger, without a lease.
     async fn adjust_in_ledger(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
         let keys = hold_keys(&adjustment.account);
         let mut buffer = Uuid::encode_buffer();
@@ -312,7 +312,7 @@ impl RedisLedger {
         }
     }
 
-    /// SETTLE by the ledger itself.
+    /// Settles a call directly in the ledger, without a lease.
     async fn settle_in_ledger(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let Settlement {
             number,
@@ -424,7 +424,10 @@ impl Ledger for RedisLedger {
                 let told = self.settle_from(lease, iter::once(settlement));
                 let settled = Box::pin(told).await.pop();
                 settled.unwrap_or_else(|| {
-                    Err(RedisFault::Unexpected("no answer to an end".into()).into())
+                    Err(
+                        RedisFault::Unexpected("the script returned no result for an end".into())
+                            .into(),
+                    )
                 })
             }
             None => self.settle_in_ledger(settlement).await,
@@ -601,7 +604,7 @@ fn new_enough(conn: &RedisConn) -> Result<(), RedisFault> {
 /// The error for books that this program does not serve from.
 fn other_schema(schema: &str) -> RedisFault {
     RedisFault::Unexpected(if schema == COPYING {
-        "the server holds a copy of a ledger that was broken off: run `tollgate ledger copy` again, or empty the server"
+        "the server holds an incomplete copy of a ledger: run `tollgate ledger copy` again, or empty the server"
             .to_owned()
     } else {
         format!("the server holds a ledger of version {schema:?}; this program writes {SCHEMA:?}")
@@ -631,7 +634,7 @@ fn refused_hold(word: &str, first: i64, second: i64, ceiling: &str, index: u64) 
     }
 }
 
-/// A refusal without amounts.
+/// Parses a refusal that has no amounts.
 fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     LedgerError::Refused(match (word, ceiling) {
         ("unknown", None) => Refusal::Unknown,
@@ -645,7 +648,7 @@ fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     })
 }
 
-/// The ceiling that a script reports, if any: which one, and of which month or day.
+/// Returns the ceiling that a script reports, if any: which one, and of which month or day.
 fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
     Ok(match word {
         "" => None,
@@ -689,7 +692,7 @@ mod tests {
     };
 
     #[test]
-    fn every_word_of_a_booking_is_the_one_on_the_receipt() {
+    fn booking_results_have_the_same_names_as_on_receipts() {
         for booked in [
             Booked::Held,
             Booked::Late,
@@ -715,7 +718,7 @@ mod tests {
         for call in [1, 2] {
             ledger.reserve(&hold(call, "k1", 100)).await.unwrap();
         }
-        // Another gateway may have released it before, for the usual time.
+        // Another gateway may have released the call before, with the usual lifetime of the record.
         let released = ledger.release(number(2), &acme(), &key.id).await;
         released.unwrap();
         let left = server.conn.script("", "return redis.call('PTTL', KEYS[1])");

@@ -12,19 +12,19 @@ pub(super) fn account_key(account: &AccountId, part: &str) -> String {
     ["tg:{", account, "}", part].concat()
 }
 
-/// The name of a key for one call of an account. `part` ends the hash tag and names the kind of key.
+/// Returns the name of a key for one call of an account. `part` ends the hash tag and names the kind of key.
 pub(super) fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
     let account: &str = account;
     let mut buffer = Uuid::encode_buffer();
     ["tg:{", account, part, text_of(number, &mut buffer)].concat()
 }
 
-/// The number in the text form of [`RequestNumber`], in a buffer from [`Uuid::encode_buffer`].
+/// Returns the number in the text form of [`RequestNumber`], in a buffer from [`Uuid::encode_buffer`].
 pub(super) fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// The keys of a script that ends holds.
+/// Returns the Redis keys of a script that ends holds.
 pub(super) fn hold_keys(account: &AccountId) -> [String; 4] {
     ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
 }
@@ -58,17 +58,17 @@ pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
     format!("tg:{{{account}}}:n:{:08x}", begins(number) >> 4)
 }
 
-/// The part that numbers of the same 4 s share.
+/// Returns the part that numbers of the same 4 s share.
 pub(crate) const fn begins(number: RequestNumber) -> u64 {
     (number.uuid().as_u128() >> 92) as u64
 }
 
-/// The number's time within its 4 s, in ms.
+/// Returns the number's time within its 4 s, in ms.
 pub(super) const fn time_within(number: RequestNumber) -> u16 {
     (number.uuid().as_u128() >> 80) as u16 & 0xfff
 }
 
-/// Length of the part of a number that differs within its 65 s.
+/// The length of the part of a number that differs within its 65 s.
 pub(super) const NUMBER_BYTES: usize = 12;
 
 /// The part of a number that differs within its 65 s.
@@ -80,7 +80,7 @@ pub(super) fn digest_key(digest: &KeyDigest) -> String {
     format!("tg:k:{digest}")
 }
 
-/// The key that contains a key's account.
+/// Returns the Redis key that stores which account a key belongs to.
 pub(super) fn id_key(id: &KeyId) -> String {
     format!("tg:id:{id}")
 }

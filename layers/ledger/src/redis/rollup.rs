@@ -37,11 +37,11 @@ use crate::{
 
 const MARKS: &str = "tg:sums:{sums}";
 const KEYS: &str = "tg:sums:{sums}:keys";
-/// Days or hours per key.
+/// The number of days or hours per Redis key.
 const BLOCK: u64 = 32;
 /// How far the server's clock may be ahead of this one.
 const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
-/// How often deleting all sums is tried while others write.
+/// The interval at which deleting all sums is tried while others write.
 const TRIES: usize = 10;
 /// The largest increase of a version: 2^33 such steps are exact numbers, also in scripts of earlier gateways.
 const VERSION_STEP_MAX: u64 = 1 << 20;
@@ -71,7 +71,7 @@ fn unexpected(what: &str) -> RedisFault {
     RedisFault::Unexpected(format!("sums: {what}"))
 }
 
-/// The rows of a block within a time range; other rows are not parsed.
+/// Returns the rows of a block within a time range; other rows are not parsed.
 fn rows_of(
     block: &HashMap<String, String>,
     time: &Range<u64>,
@@ -89,8 +89,9 @@ fn rows_of(
     Ok(rows)
 }
 
-/// A later version, by a random amount. Two gateways that write after the same version, because a failover lost what
-/// the first had written, so get different versions, and what was computed from the first is not added to the second.
+/// Returns a later version, by a random amount. Two gateways that write after the same version, because a failover
+/// lost what the first had written, so get different versions, and what was computed from the first is not added to
+/// the second.
 fn version_after(version: u64) -> u64 {
     let (_, by_chance) = RequestNumber::now_v7().uuid().as_u64_pair();
     version + 1 + by_chance % VERSION_STEP_MAX

@@ -39,19 +39,19 @@ macro_rules! scripts {
 }
 
 scripts! {
-    // For calls.
+    // Scripts that serve calls.
     reserve, settle, release, extend, adjust, probe, expire, note_day,
-    // For leases.
+    // Scripts that serve leases.
     turn, recall, leases,
-    // For operators.
+    // Scripts that serve operators' commands.
     create_account, change_account, account, enter, set_key, publish_key, keys, set_group, groups, receipt, places, tariff,
-    // For an audit and an export.
+    // Scripts that serve an audit and an export.
     books, open_and_ended,
-    // For a copy from another ledger.
+    // A script for copies from another ledger.
     copy_lines,
-    // For consumers of events.
+    // Scripts that serve consumers of events.
     gather, tell, put_note, lease,
-    // For the roll-up.
+    // Scripts of the roll-up.
     read_sums, write_sums, clear_sums,
 }
 
@@ -68,7 +68,7 @@ const PARTS: &[(&str, &str)] = &texts![
     amounts, calendar, clock, expiry, holds, journal, money, state, telling, turns
 ];
 
-/// Scripts for usual cases, by name.
+/// Scripts that handle only the usual case, by name.
 const USUAL: &[(&str, &str)] = &texts![reserve_usual, settle_usual];
 
 /// Text before a script: its usual case, if it has one, and the functions that it calls.
@@ -96,7 +96,7 @@ fn usual_of(script: &str) -> Option<&'static str> {
     Some(text_of(USUAL, head(script, "-- usual: ")?))
 }
 
-/// The names of the files with its functions.
+/// Returns the names of the files that define its functions.
 fn parts_of(script: &str) -> Vec<&str> {
     let named = head(script, "-- with: ").unwrap_or_default();
     named.split_terminator(", ").collect()
@@ -126,13 +126,13 @@ pub(super) mod usual;
 mod tests {
     use super::*;
 
-    /// The functions that a file defines.
+    /// Returns the functions that a file defines.
     fn functions(text: &'static str) -> impl Iterator<Item = &'static str> {
         let lines = text.lines();
         lines.filter_map(|line| line.strip_prefix("local function ")?.split('(').next())
     }
 
-    /// Whether the text calls a function of this name.
+    /// Returns whether the text calls a function of this name.
     fn calls(text: &str, name: &str) -> bool {
         let call = format!("{name}(");
         text.match_indices(&call).any(|(at, _)| {
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(prelude, format!("{calendar}{}{clock}", body_of(usual)));
     }
 
-    /// Otherwise it would be refused in cases where the whole script is not.
+    /// Without these flags Redis would refuse the fast path where it accepts the whole script.
     #[test]
     fn fast_path_has_the_flags_of_its_script() {
         for (script, text) in SCRIPTS {

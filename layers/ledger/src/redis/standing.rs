@@ -1,4 +1,4 @@
-//! Reads everything of one account, at one moment.
+//! Reads the complete state of one account, at one moment.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,7 +31,7 @@ type Reply = (
     u64,
 );
 
-/// Everything stored of one account, at one moment.
+/// The complete stored state of one account, at one moment.
 #[derive(Debug)]
 pub(super) struct StoredBooks {
     fields: HashMap<String, String>,
@@ -44,7 +44,7 @@ pub(super) struct StoredBooks {
 }
 
 impl RedisLedger {
-    /// `None` if the account does not exist.
+    /// Returns `None` if the account does not exist.
     pub(super) async fn stored_books(
         &self,
         account: &AccountId,
@@ -72,7 +72,7 @@ impl From<Reply> for StoredBooks {
 }
 
 impl StoredBooks {
-    /// The books as operators see them.
+    /// Returns the books as operators see them.
     pub(super) fn books(&self, id: &AccountId) -> Result<AccountBooks, RedisFault> {
         let Snapshot {
             balance_rub,
@@ -112,7 +112,7 @@ impl StoredBooks {
         })
     }
 
-    /// The account's money as stored, including keys without a record.
+    /// Returns the account's money as stored, including keys without a record.
     pub(super) fn snapshot(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let amount = |name: &str| -> Result<MicroRub, RedisFault> {
             Ok(MicroRub::new(self.number(id, name)?.unwrap_or_default()))
@@ -138,7 +138,7 @@ impl StoredBooks {
                     },
                 });
             } else if name.starts_with("g:") {
-                // A field of a group.
+                // The field belongs to a group, not to a key.
             } else if let Some((key_id, "u" | "h")) = name.split_once('.') {
                 let key: KeyId = key_id.parse().map_err(|_| unexpected())?;
                 let (used, held) = (
@@ -184,7 +184,8 @@ impl StoredBooks {
         })
     }
 
-    /// Number of journal lines that are gone and that no script has dropped for their age; `None` if it is unknown.
+    /// Returns the number of journal lines that are gone and that no script has dropped for their age; `None` if it is
+    /// unknown.
     pub(super) fn lines_lost(&self) -> Option<u64> {
         let (dropped, _) = self.dropped()?;
         Some(self.lines_missing?.saturating_sub(dropped))
@@ -198,18 +199,19 @@ impl StoredBooks {
         (cut_ms > kept_since.saturating_add(CLOCK_MS_MAX)).then_some(cut_ms)
     }
 
-    /// Number of lines that the scripts have dropped, and the time before which they were written (see `journal.lua`).
+    /// Returns the number of lines that the scripts have dropped, and the time before which they were written (see
+    /// `journal.lua`).
     fn dropped(&self) -> Option<(u64, u64)> {
         let (count, cut_ms) = self.fields.get("jf")?.split_once(':')?;
         Some((count.parse().ok()?, cut_ms.parse().ok()?))
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     pub(super) fn keys(&self) -> usize {
         self.records.len()
     }
 
-    /// The account's money, with what its keys had used before their days and months began.
+    /// Returns the account's money, with what its keys had used before their days and months began.
     pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let mut snapshot = self.snapshot(id)?;
         let mut befores: BTreeMap<KeyId, MicroRub> = BTreeMap::new();
@@ -219,7 +221,7 @@ impl StoredBooks {
         for key in &mut snapshot.keys {
             key.before_rub = befores.remove(&key.id);
         }
-        // Keys that have not been used yet.
+        // Keys that have not been used yet have no field, so their snapshot is empty.
         let unused = befores.into_iter().map(|(id, before)| KeySnapshot {
             id,
             spent_rub: MicroRub::ZERO,
@@ -306,7 +308,7 @@ impl StoredBooks {
     }
 }
 
-/// A group's usage before its day or its month began; the larger of the two.
+/// Returns a group's usage before its day or its month began; the larger of the two.
 fn used_before(group: &GroupView) -> MicroRub {
     let (month, day) = group.periods();
     month.before.max(day.before)
@@ -336,7 +338,7 @@ mod tests {
         )
     }
 
-    /// Entered 100, used 10, held 30.
+    /// An account with a payment of 100, charges of 10 and holds of 30.
     fn reply(changed: &[(&str, &str)], due: &[u128]) -> StoredBooks {
         let holds = [1, 2].map(|n| format!("o:{}", number(n)));
         let good = [

@@ -1,4 +1,4 @@
-//! Sends turns of leases to the server.
+//! Sends the turns of leases to the server.
 
 use std::collections::HashMap;
 
@@ -21,28 +21,28 @@ use crate::{
     number::RequestNumber,
 };
 
-/// A lease as stored in the ledger.
+/// A lease as the ledger stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// Number of the lease, which is also the number of its hold.
+    /// The number of the lease, which is also the number of its hold.
     pub number: RequestNumber,
-    /// The account whose money it is.
+    /// The account whose money is in the lease.
     pub account: AccountId,
-    /// The key that it is for.
+    /// The key whose calls the lease pays for.
     pub key: KeyId,
-    /// The gateway that owns it.
+    /// The gateway that owns the lease.
     pub owner: String,
-    /// Amount of the lease, for running and future calls.
+    /// The amount of the lease, for running and future calls.
     pub held_rub: MicroRub,
     /// Amount that running calls hold of it; only its own gateway has this number.
     pub calls_rub: Option<MicroRub>,
-    /// When it was opened, in Unix milliseconds of the server's clock.
+    /// The time at which it was opened, in Unix milliseconds of the server's clock.
     pub since_ms: u64,
     /// Until when its owner may grant holds, unless there is another turn; 0 if it may not.
     pub grants_until_ms: u64,
-    /// When it expires.
+    /// The time at which the lease expires.
     pub due_ms: u64,
-    /// The word of its last turn.
+    /// The name of the lease's last turn.
     pub(crate) last: String,
 }
 
@@ -134,7 +134,7 @@ impl RedisLedger {
             self.0.told.note(&turn.account);
         }
         let mut answer = answer_of(reply, turn, &ends)?;
-        // The owner then returns its money, and requests some later.
+        // The lease's owner then returns money, and requests some again later.
         answer.short |= lends_nothing;
         if answer
             .ends
@@ -158,7 +158,7 @@ impl RedisLedger {
         self.ask(&self.0.scripts.recall, &keys, &none[..]).await
     }
 
-    /// The leases of an account, and the server's time in ms.
+    /// Returns the leases of an account, and the server's time in ms.
     pub(super) async fn leases_at(
         &self,
         account: &AccountId,
@@ -182,7 +182,7 @@ impl RedisLedger {
     }
 }
 
-/// The script's word for a step.
+/// Returns the script's name for an action.
 const fn word_of(step: Step) -> &'static str {
     match step {
         Step::Open => "open",
@@ -192,7 +192,7 @@ const fn word_of(step: Step) -> &'static str {
     }
 }
 
-/// The ends in the order of the script: those whose numbers begin alike are adjacent.
+/// Returns the ends in the order of the script: those whose numbers begin alike are adjacent.
 fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
     let mut ordered: Vec<&TurnEnd> = ends.iter().collect();
     ordered.sort_by_key(|end| begins(end.settlement.number));

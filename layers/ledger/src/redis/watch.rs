@@ -24,7 +24,7 @@ use crate::{
 /// Marks in the slots of a Cluster: with six primaries, each has some.
 const MARKS: usize = 64;
 
-/// The result of a check.
+/// The result of a check of the data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// The servers are the same processes with the same data.
@@ -39,24 +39,24 @@ pub enum Watch {
 /// The data set as it was at the start.
 pub(super) struct DataSet {
     epoch: String,
-    /// Whether this gateway has just created it.
+    /// Whether this gateway has just created the data set.
     is_new: bool,
-    /// The marks that existed at the start.
+    /// The marks that existed at the start of the gateway.
     marks: Vec<String>,
     lost: AtomicBool,
     servers: Mutex<Servers>,
 }
 
-/// INFO of each primary, by its address.
+/// The INFO of each primary, by its address.
 type Told = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
-/// Identities by address.
+/// The servers' identities, by address.
 type Identities = BTreeMap<Arc<str>, String>;
 
 #[derive(Default)]
 struct Servers {
     seen: Identities,
     known: Identities,
-    /// The data set was lost and is back.
+    /// The data set was lost and has returned.
     returned: bool,
 }
 
@@ -82,19 +82,19 @@ impl RedisLedger {
         Ok(self.0.data.note(told))
     }
 
-    /// The name of the data set that this gateway started with.
+    /// Returns the name of the data set that this gateway started with.
     #[must_use]
     pub fn data_set(&self) -> &str {
         &self.0.data.epoch
     }
 
-    /// Whether the servers had no ledger before this gateway: they are new, or were emptied.
+    /// Returns whether the servers had no ledger before this gateway: they are new, or were emptied.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.0.data.is_new
     }
 
-    /// Confirms that what [`Watch::Changed`] requires has been done.
+    /// Confirms that the work that [`Watch::Changed`] requires was done.
     pub fn known(&self) {
         let mut servers = self.0.data.servers();
         servers.known = servers.seen.clone();
@@ -170,7 +170,7 @@ impl DataSet {
         }
     }
 
-    /// Whether all servers that answer belong to the data set.
+    /// Returns whether all servers that answer belong to the data set.
     async fn stands(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
         let marks = self.marks.iter().map(|mark| read_mark(conn, mark));
         let (epoch, marks) = join(read_epoch(conn), join_all(marks)).await;
@@ -189,7 +189,7 @@ impl DataSet {
         }
     }
 
-    /// Records which identities have answered.
+    /// Records the identities of the servers that have answered.
     fn note(&self, told: Told) -> Watch {
         let mut servers = self.servers();
         servers.returned |= self.lost.swap(false, Ordering::Relaxed);
@@ -260,7 +260,7 @@ async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<Str
     Ok(there)
 }
 
-/// One mark, and its contents.
+/// Returns a mark, and its contents.
 async fn mark(
     conn: &RedisConn,
     epoch: &str,

@@ -9,12 +9,12 @@ use crate::{
     contract::{BookError, JournalLine, JournalPages, JournalPart, Receipt},
 };
 
-/// How often all accounts are read, at most, if the sums change meanwhile.
+/// The interval at which all accounts are read, at most, if the sums change meanwhile.
 const TRIES: usize = 3;
-/// Differences that are listed, at most.
+/// The largest number of differences that are listed.
 const NAMED_MAX: usize = 100;
 
-/// Sums by day and words.
+/// The sums of a day, by their labels.
 type Table = BTreeMap<(u64, Words), Sums>;
 
 /// Returns how the sums differ from the journals; each text begins with `U1`.

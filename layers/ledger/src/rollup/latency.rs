@@ -10,22 +10,22 @@ use serde::{
     de::{self, Visitor},
 };
 
-/// Steps per doubling, as a power of two.
+/// The number of steps per doubling, as a power of two.
 const STEPS_LOG: u32 = 3;
 const STEPS: u32 = 1 << STEPS_LOG;
 
-/// Number of calls by duration. Stored as a line of text, `57:3 60`: three calls on step 57, one on step 60.
+/// The number of calls by duration. Stored as a line of text, `57:3 60`: three calls on step 57, one on step 60.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latency(Vec<(u8, u64)>);
 
 impl Latency {
-    /// The duration of one call.
+    /// Creates the duration of one call.
     #[must_use]
     pub fn of_ms(ms: u32) -> Self {
         Self(vec![(step_of(ms), 1)])
     }
 
-    /// Adds a call.
+    /// Adds the duration of a call.
     pub fn count(&mut self, ms: u32) {
         let step = step_of(ms);
         match self.0.binary_search_by_key(&step, |(step, _)| *step) {
@@ -34,9 +34,9 @@ impl Latency {
         }
     }
 
-    /// Adds all calls of another count.
+    /// Adds all durations of another histogram.
     pub fn add(&mut self, other: &Self) {
-        // Usually all of the other's steps exist here already.
+        // Usually this histogram already has all steps of the other.
         let mut at = 0;
         for (step, calls) in &other.0 {
             at += self.0[at..]
@@ -50,13 +50,13 @@ impl Latency {
         }
     }
 
-    /// Number of calls.
+    /// Returns the number of calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.iter().map(|(_, calls)| calls).sum()
     }
 
-    /// A time, in milliseconds, that `percent` of the calls did not exceed; `None` if there are no calls.
+    /// Returns a time, in milliseconds, that `percent` of the calls did not exceed; `None` if there are no calls.
     #[must_use]
     pub fn percentile_ms(&self, percent: u64) -> Option<u32> {
         // The rank is rounded up: of 100 calls, the 1st percentile is the first.
@@ -69,7 +69,7 @@ impl Latency {
         step.map(|(step, _)| last_ms_of(*step))
     }
 
-    /// Whether the other count includes all of these calls.
+    /// Returns whether the other count includes all of these calls.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let mut steps = self.0.iter();
@@ -79,21 +79,21 @@ impl Latency {
         })
     }
 
-    /// Whether it counts no call.
+    /// Returns whether no call was counted.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// The step of a time.
+/// Returns the step of a duration.
 fn step_of(ms: u32) -> u8 {
     let doublings = ms.max(1).ilog2().saturating_sub(STEPS_LOG);
     let step = doublings * STEPS + (ms >> doublings);
     u8::try_from(step).unwrap_or(u8::MAX)
 }
 
-/// The longest time on a step.
+/// Returns the longest duration on a step.
 fn last_ms_of(step: u8) -> u32 {
     let step = u32::from(step);
     let doublings = (step / STEPS).saturating_sub(1);
@@ -114,7 +114,7 @@ impl fmt::Display for Latency {
     }
 }
 
-/// The text is not a valid count.
+/// The text is not a valid histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a valid count of latencies")]
 pub struct LatencyError;
@@ -123,7 +123,7 @@ impl FromStr for Latency {
     type Err = LatencyError;
 
     fn from_str(text: &str) -> Result<Self, LatencyError> {
-        // A page may parse ten thousand of these; one pass over the bytes.
+        // A page may parse ten thousand of these, so it is one pass over the bytes.
         let words = text.as_bytes().split(u8::is_ascii_whitespace);
         let words = words.filter(|word| !word.is_empty());
         let mut steps: Vec<(u8, u64)> = Vec::with_capacity(text.len() / 4 + 1);
@@ -166,7 +166,7 @@ impl<'de> Deserialize<'de> for Latency {
     }
 }
 
-/// Parses the line without copying it.
+/// Parses a histogram's line without copying it.
 struct Line;
 
 impl Visitor<'_> for Line {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_follow_each_other_without_a_gap() {
+    fn histogram_buckets_have_no_gaps() {
         let mut first = 0;
         for step in 0..240 {
             let last = last_ms_of(step);
@@ -242,7 +242,7 @@ mod tests {
         }
 
         #[test]
-        fn histograms_of_parts_add_up_to_the_whole(
+        fn histograms_of_parts_add_up_to_that_of_the_whole(
             times in prop::collection::vec(prop_oneof![0..20u32, any::<u32>()], 0..50),
             at in 0..50usize,
         ) {

@@ -57,8 +57,8 @@ use crate::{
     endpoint::{self, Endpoint},
 };
 
-/// Age at which a line is rolled up, in milliseconds. A failover loses lines that the replica had not received, and
-/// those are younger.
+/// The age at which a line is rolled up, in milliseconds. A failover loses lines that the replica had not received,
+/// and those are younger.
 pub const STANDS_MS: u64 = 10_000;
 
 /// Stores may drop sums that are older than this.
@@ -70,18 +70,18 @@ pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
 /// Which accounts a sum is over, and how long its period is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// One account's, per day, by key and group.
+    /// Sums of one account per day, by key and group.
     Account(AccountId),
-    /// All accounts', per day.
+    /// Sums of all accounts per day.
     Days,
-    /// All accounts', per hour.
+    /// Sums of all accounts per hour.
     Hours,
     /// All accounts', per month: computed from the days of months that are over.
     Months,
 }
 
 impl Scope {
-    /// When the period that contains a moment begins.
+    /// Returns the beginning of the period that contains a moment.
     #[must_use]
     pub fn begin_ms(&self, at_ms: u64) -> u64 {
         match self {
@@ -91,7 +91,8 @@ impl Scope {
         }
     }
 
-    /// The range of whole periods within a time range. A range without an end includes all periods after its beginning.
+    /// Returns the range of whole periods within a time range. A range without an end includes all periods after its
+    /// beginning.
     #[must_use]
     pub fn whole_within(&self, time: &Range<u64>) -> Range<u64> {
         match self {
@@ -120,7 +121,7 @@ impl Scope {
         }
     }
 
-    /// The scope's name in stores. No account can have one of the others' names.
+    /// Returns the scope's name in stores. No account can have one of the others' names.
     #[must_use]
     pub fn word(&self) -> &str {
         match self {
@@ -135,13 +136,13 @@ impl Scope {
 /// Fields by which a sum is broken down, within its scope and period.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Words {
-    /// The key; `None` over all accounts.
+    /// The key; `None` in sums over all accounts.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
     /// The group that was charged; `None` over all accounts.
     #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// Catalog name of the model.
+    /// The catalog's name of the model.
     #[serde(rename = "m")]
     pub model: String,
     /// The vendor that answered.
@@ -183,12 +184,12 @@ impl Words {
     }
 }
 
-/// Identifies a sum.
+/// The fields that identify a sum.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId {
     /// The accounts and the length of the period.
     pub scope: Scope,
-    /// When the period begins, in Unix milliseconds.
+    /// The time at which the period begins, in Unix milliseconds.
     pub at_ms: u64,
     /// Fields by which the sum is broken down.
     pub words: Words,
@@ -197,7 +198,7 @@ pub struct RowId {
 /// How far the journals are included in the sums.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
-    /// Increases with each change.
+    /// A number that increases with each change of the sums.
     pub version: u64,
     /// The position of each account's last included line. Nothing is included of accounts that are missing here.
     pub places: HashMap<AccountId, String>,
@@ -219,14 +220,14 @@ pub struct Rolled {
     pub months_end_ms: u64,
 }
 
-/// Journal lines that are final.
+/// Journal lines that will not change any more.
 #[derive(Clone, Debug, Default)]
 pub struct StandingLines {
-    /// The sums of the calls among them.
+    /// The sums of the calls among those lines.
     pub calls: Tally,
-    /// Number of lines.
+    /// The number of lines.
     pub lines: usize,
-    /// Position of the last line; `None` if there are no lines.
+    /// The position of the last line; `None` if there are no lines.
     pub place: Option<String>,
     /// Whether more lines may follow.
     pub more: bool,
@@ -235,7 +236,7 @@ pub struct StandingLines {
     pub entries: Vec<(String, JournalLine)>,
 }
 
-/// Sums to be replaced.
+/// A batch of sums that replace earlier ones.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// [`Marks::version`] as it was read.
@@ -271,7 +272,7 @@ pub(crate) fn there(
 
 /// A ledger that stores a roll-up. If it stores none, it has no marks, and reports read the journals.
 pub trait Rollup: LedgerAdmin {
-    /// The ids of all accounts. A ledger overrides this if it can list them without reading their money.
+    /// Returns the ids of all accounts. A ledger overrides this if it can list them without reading their money.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -298,8 +299,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// When the newest call in each of these parts was booked; `None` for a part without calls. The parts must be read
-    /// backwards. Without a list if finding out takes as long as reading the call.
+    /// Returns when the newest call in each of these parts was booked; `None` for a part without calls. The parts must
+    /// be read backwards. Without a list if finding out takes as long as reading the call.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -326,7 +327,7 @@ pub trait Rollup: LedgerAdmin {
         parts: &[(Scope, Range<u64>)],
     ) -> impl Future<Output = Result<Rolled, BookError>> + Send;
 
-    /// A lower bound of when the oldest sums of a scope begin; `None` if it has none.
+    /// Returns a lower bound of when the oldest sums of a scope begin; `None` if it has none.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -335,11 +336,11 @@ pub trait Rollup: LedgerAdmin {
         scope: &Scope,
     ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
-    /// When the journal line at a position was booked, in Unix milliseconds. No later line was booked before that,
-    /// unless a server's clock went back.
+    /// Returns when the journal line at a position was booked, in Unix milliseconds. No later line was booked before
+    /// that, unless a server's clock went back.
     fn place_ms(&self, place: &str) -> u64;
 
-    /// The sums with these ids, in the same order.
+    /// Returns the sums with these ids, in the same order.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -359,7 +360,7 @@ pub trait Rollup: LedgerAdmin {
         before_ms: u64,
     ) -> impl Future<Output = Result<StandingLines, BookError>> + Send;
 
-    /// All payments and corrections of a journal up to `end`, an
+    /// Returns all payments and corrections of a journal up to `end`, an
     /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end), in journal order; `None` if finding
     /// them means reading the calls between them.
     ///

@@ -14,7 +14,7 @@ const ACCOUNTS_AT_ONCE: usize = 256;
 /// Lines of each account that are read first; most accounts have none that are not rolled up.
 const LINES_FIRST: usize = 64;
 
-/// The calls to read.
+/// Selects the calls to read.
 #[derive(Clone, Copy, Debug)]
 pub enum Whose<'a> {
     /// One account's. Each part has its key and its group.
@@ -32,11 +32,11 @@ pub enum Whose<'a> {
 pub struct Part<'a> {
     /// Some time in the day, hour or month in which the calls were booked.
     pub at_ms: u64,
-    /// The key, if an account's calls were requested.
+    /// The key, if the calls of one account were requested.
     pub key: Option<&'a KeyId>,
     /// The group that was charged, if an account's calls were requested and a group was charged.
     pub group: Option<&'a GroupId>,
-    /// Catalog name of the model.
+    /// The catalog's name of the model.
     pub model: &'a str,
     /// The vendor that answered.
     pub vendor: &'a str,
@@ -47,7 +47,7 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The part of one call.
+    /// Creates the part of the sums that one call adds.
     #[must_use]
     pub fn of(receipt: &'a Receipt, sums: &'a Sums) -> Self {
         Self {
@@ -114,7 +114,7 @@ pub async fn read<L: Rollup + ?Sized>(
     Ok(())
 }
 
-/// The rolled-up sums of a period, in the coarsest ones within it.
+/// Returns the rolled-up sums of a period, in the coarsest ones within it.
 async fn rolled<L: Rollup + ?Sized>(
     ledger: &L,
     scopes: &[Scope],
@@ -158,7 +158,8 @@ fn cover(
     parts.push((scope.clone(), whole));
 }
 
-/// The range of whole steps within a time range. A range without an end includes all steps after its beginning.
+/// Returns the range of whole steps within a time range. A range without an end includes all steps after its
+/// beginning.
 pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     let end = match time.end {
         u64::MAX => u64::MAX,
@@ -240,13 +241,13 @@ mod tests {
     use crate::rollup::HOUR_MS;
 
     #[test]
-    fn span_contains_only_whole_steps() {
+    fn span_of_sums_contains_only_whole_steps() {
         for (time, whole) in [
             (0..10, 0..10),
             (0..u64::MAX, 0..u64::MAX),
             (1..29, 10..20),
             (10..19, 10..10),
-            // An empty range, too.
+            // The range to read may be empty.
             (11..19, Range { start: 20, end: 10 }),
             (11..u64::MAX, 20..u64::MAX),
         ] {

@@ -19,14 +19,15 @@ const ROWS_AT_ONCE: usize = 1000;
 const LINES_AT_ONCE: usize = 100_000;
 /// In one of this many rounds every account is read, including those that have spent nothing.
 const ROUNDS_TO_ALL: u32 = 60;
-/// How long an account is read after it has spent something. Longer than it takes for its lines to become final.
+/// The time for which an account is read after it has spent something. Longer than it takes for its lines to become
+/// final.
 const QUIET_MS: u64 = 3 * STANDS_MS;
 
 /// Rolls up repeatedly, and skips accounts that have spent nothing for a while.
 #[derive(Debug, Default)]
 pub struct Roller {
     rounds: u32,
-    /// Spending and losses of accounts, and since when.
+    /// The spending and losses of accounts, and the time since when.
     seen: HashMap<AccountId, (MicroRub, MicroRub, u64)>,
 }
 
@@ -209,7 +210,7 @@ async fn catch_up<L: Rollup + ?Sized>(
     Ok(true)
 }
 
-/// Additions to the sums.
+/// The additions to the sums, not written yet.
 struct Batch {
     marks: Marks,
     rows: BTreeMap<RowId, Sums>,
@@ -231,7 +232,7 @@ impl Batch {
         }
     }
 
-    /// Whether the batch should be written.
+    /// Returns whether the batch is large enough to be written.
     fn is_full(&self) -> bool {
         let rows = self.rows.len() + self.entries.len() + self.places.len();
         rows >= ROWS_AT_ONCE || self.lines >= LINES_AT_ONCE
@@ -263,7 +264,7 @@ impl Batch {
         self.marks.places.insert(account.clone(), place);
     }
 
-    /// Whether an account's entries are stored as far as its sums reach.
+    /// Returns whether an account's entries are stored as far as its sums reach.
     fn is_even(&self, account: &AccountId) -> bool {
         let marks = &self.marks;
         let entries = marks.entries.as_ref();

@@ -20,11 +20,11 @@ const CLOCK_AHEAD_MS: u64 = DAY_MS;
 /// Which calls to find. A field that is not set matches anything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sought<'a> {
-    /// Calls made with this key.
+    /// Finds calls made with this key.
     pub key: Option<&'a KeyId>,
-    /// Calls of this model.
+    /// Finds calls of this model.
     pub model: Option<&'a str>,
-    /// Calls answered by this vendor.
+    /// Finds calls answered by this vendor.
     pub vendor: Option<&'a str>,
     /// Whether the vendor broke the answer off or reported an error in it.
     pub failed: Option<bool>,
@@ -48,7 +48,7 @@ impl Sought<'_> {
     }
 }
 
-/// Goes backwards through a period, part by part.
+/// Searches a period backwards, part by part.
 #[derive(Debug)]
 pub struct Search<'a> {
     scope: Scope,
@@ -56,17 +56,17 @@ pub struct Search<'a> {
     time: Range<u64>,
     /// Where the last part begins; the end of what is left.
     end_ms: u64,
-    /// There are no sums before this time.
+    /// The time before which there are no sums.
     oldest_ms: u64,
     /// How far each journal is included in the sums, and when the line there was booked, as of the first read. Both
     /// only grow.
     rolled: HashMap<AccountId, (u64, String)>,
 }
 
-/// A part of the period.
+/// A part of the searched period.
 #[derive(Debug)]
 pub struct SearchPart {
-    /// The part's range.
+    /// The time range of the part.
     pub time: Range<u64>,
     /// The days in it on which the sums have matching calls, oldest first.
     days: Vec<Range<u64>>,
@@ -75,9 +75,9 @@ pub struct SearchPart {
 /// The ranges of a journal to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times<'a> {
-    /// Ranges, oldest first; they do not touch.
+    /// The ranges, oldest first; no two of them touch.
     pub times: Vec<Range<u64>>,
-    /// The last range starts after this position.
+    /// The position after which the last range starts.
     pub behind: Option<&'a str>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The next part of the period, further back; `None` after the last.
+    /// Returns the next part of the period, further back; `None` after the last.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.

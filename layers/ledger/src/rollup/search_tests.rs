@@ -38,7 +38,7 @@ async fn found<L: Rollup>(
                     limit,
                     ..JournalPart::whole()
                 };
-                // Two accounts, because one alone is requested in another way.
+                // Two accounts, because a single account is read by a different request.
                 let nobody = given::account("nobody");
                 let mut pages = match alone {
                     true => ledger.journals(&[(account, part)]).await.unwrap(),
@@ -236,7 +236,7 @@ async fn days_without_a_model_are_not_read() {
     }
 }
 
-/// While a server's clock goes back, ids of lines go on from where they were, so that they show a later time.
+/// While a server's clock goes back, ids of lines continue from the last one, so that they show a later time.
 #[tokio::test]
 async fn backward_page_includes_lines_with_later_ids() {
     let now_ms = now();

@@ -16,28 +16,28 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sums {
-    /// Number of charged calls.
+    /// The number of charged calls.
     #[serde(rename = "n", skip_serializing_if = "is_zero")]
     pub calls: u64,
     /// Calls among them whose answer the vendor broke off or failed in.
     #[serde(rename = "f", skip_serializing_if = "is_zero")]
     pub failed_calls: u64,
-    /// Calls among them whose usage is estimated.
+    /// The number of these calls whose usage is estimated.
     #[serde(rename = "e", skip_serializing_if = "is_zero")]
     pub estimated_calls: u64,
-    /// Tokens by class.
+    /// The tokens of the calls, by class.
     #[serde(rename = "u", skip_serializing_if = "Usage::is_zero")]
     pub usage: Usage,
-    /// The sum of charges.
+    /// The sum of the charges.
     #[serde(rename = "c", skip_serializing_if = "is_zero")]
     pub charged_micro: i128,
-    /// The sum of costs that were not charged.
+    /// The sum of the costs that were not charged.
     #[serde(rename = "l", skip_serializing_if = "is_zero")]
     pub loss_micro: i128,
-    /// Number of calls for which the vendor's price is known. The next two fields are sums over these calls alone.
+    /// The number of calls for which the vendor's price is known. The next two fields are sums over these calls alone.
     #[serde(rename = "k", skip_serializing_if = "is_zero")]
     pub cost_known_calls: u64,
-    /// The vendors' prices.
+    /// The sum of what the vendors take.
     #[serde(rename = "v", skip_serializing_if = "is_zero")]
     pub vendor_cost_micro: i128,
     /// Charges of the same calls, minus the vendors' prices.
@@ -55,36 +55,36 @@ pub struct Sums {
 /// The part of a receipt that sums need. Reading the whole receipt would take longer.
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
-    /// [`Receipt::at_ms`].
+    /// The time of the booking, [`Receipt::at_ms`].
     pub at_ms: u64,
     /// The key's id.
     pub key: &'a str,
     /// The id of the group that was charged.
     pub group: Option<&'a str>,
-    /// [`Item::model`](crate::contract::Item::model); the fields below are the item's, too.
+    /// The model, [`Item::model`](crate::contract::Item::model); the following fields are of the item, too.
     pub model: &'a str,
     /// The vendor that answered.
     pub vendor: &'a str,
     /// The endpoint that was called.
     pub endpoint: Option<Endpoint>,
-    /// How the call ended.
+    /// The way in which the call ended.
     pub end: End,
     /// Whether the usage is estimated.
     pub estimated: bool,
-    /// Tokens by class.
+    /// The tokens of the call, by class.
     pub usage: Usage,
-    /// The amount charged.
+    /// The amount that was charged.
     pub charged_rub: MicroRub,
     /// Cost minus charge, and the price of usage that was cut: see [`Counted::loss`].
     pub loss_rub: MicroRub,
-    /// The vendor's price, if configured.
+    /// The amount that the vendor takes, if its price is configured.
     pub vendor_cost_rub: Option<MicroRub>,
     /// Time from the request to the end, and to the first byte, in milliseconds.
     pub took_ms: (Option<u32>, Option<u32>),
 }
 
 impl<'a> Counted<'a> {
-    /// Reads a receipt.
+    /// Extracts the counted fields of a receipt.
     #[must_use]
     pub fn of(receipt: &'a Receipt) -> Self {
         let item = &receipt.item;
@@ -105,20 +105,20 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// The seller's loss: what the account could not pay, and the price of usage that was cut.
+    /// Returns the seller's loss: what the account could not pay, and the price of usage that was cut.
     #[must_use]
     pub fn loss(unpaid: MicroRub, bounded: Option<MicroRub>) -> MicroRub {
         unpaid.plus_or_max(bounded.unwrap_or_default())
     }
 
-    /// [`Counted::took_ms`] of a call with this timeline.
+    /// Returns [`Counted::took_ms`] of a call with this timeline.
     #[must_use]
     pub fn took(timeline: Option<&Timeline>) -> (Option<u32>, Option<u32>) {
         let whole_ms = timeline.map(|times| times.whole_ms);
         (whole_ms, timeline.and_then(|times| times.first_byte_ms))
     }
 
-    /// Whether the call belongs to the sum of an account with these words.
+    /// Returns whether the call belongs to the sum of an account with these words.
     pub(super) fn is_of(&self, words: &Words) -> bool {
         words.key.as_deref() == Some(self.key)
             && words.model == self.model
@@ -141,7 +141,7 @@ impl<'a> Counted<'a> {
 }
 
 impl Sums {
-    /// The sums of one call.
+    /// Creates the sums of one call.
     #[must_use]
     pub fn of(receipt: &Receipt) -> Self {
         let mut sums = Self::default();
@@ -149,7 +149,7 @@ impl Sums {
         sums
     }
 
-    /// Adds a call.
+    /// Adds a call to the sums.
     pub fn count(&mut self, call: &Counted<'_>) {
         let charged = i128::from(call.charged_rub.micro());
         self.calls += 1;
@@ -169,7 +169,7 @@ impl Sums {
         (first_byte_ms.into_iter()).for_each(|ms| self.first_byte.count(ms));
     }
 
-    /// Adds other sums.
+    /// Adds other sums to these.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.failed_calls += other.failed_calls;
@@ -184,8 +184,8 @@ impl Sums {
         self.first_byte.add(&other.first_byte);
     }
 
-    /// Whether these are the sums of `receipts`. Durations may be known for only some of the calls, because earlier
-    /// versions write sums without them.
+    /// Returns whether these are the sums of `receipts`. Durations may be known for only some of the calls, because
+    /// earlier versions write sums without them.
     pub(super) fn agree_with(&self, receipts: &Self) -> bool {
         let timed = [&self.whole, &self.first_byte];
         let of = [&receipts.whole, &receipts.first_byte];
@@ -193,7 +193,7 @@ impl Sums {
             && self.same_but_for_times(receipts)
     }
 
-    /// Whether two sums of the same receipts are equal, apart from durations.
+    /// Returns whether two sums of the same receipts are equal, apart from durations.
     pub(super) fn same_but_for_times(&self, other: &Self) -> bool {
         let Self {
             whole, first_byte, ..
@@ -207,7 +207,7 @@ impl Sums {
     }
 }
 
-/// Whether a call with this end counts in [`Sums::failed_calls`].
+/// Returns whether a call with this end counts in [`Sums::failed_calls`].
 #[must_use]
 pub const fn is_failed(end: End) -> bool {
     matches!(end, End::VendorCut | End::VendorError)

@@ -9,7 +9,7 @@ use crate::account::IdError;
 pub struct Tally(Vec<(u64, Words, Sums)>);
 
 impl Tally {
-    /// Adds a call.
+    /// Adds a call to its row.
     ///
     /// # Errors
     /// The id of its key is invalid.
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_the_same_hour_and_words_are_one_row() {
+    fn calls_of_one_hour_with_equal_labels_are_one_row() {
         let mut tally = Tally::default();
         for (at_ms, key, group) in [
             (1, "k1", None),

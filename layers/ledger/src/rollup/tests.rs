@@ -23,9 +23,9 @@ use crate::{
 
 pub(crate) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
 const KEYS: usize = 2;
-/// Always includes a whole month.
+/// A time range that always includes a whole month.
 pub(crate) const DAYS: u64 = 70;
-/// Enough for all charges.
+/// A payment that covers all charges.
 const PAID: i64 = 1_000_000_000_000;
 /// Entries of an account: id, time before now, amount, reason.
 const MOVED: [(&str, u64, i64, Option<&str>); 3] = [
@@ -41,7 +41,7 @@ type Table = BTreeMap<(Option<AccountId>, u64, Words), Sums>;
 pub(crate) struct Call {
     pub(crate) account: usize,
     pub(crate) key: usize,
-    /// Time before now.
+    /// The time of a call, counted back from now.
     pub(crate) ago_ms: u64,
     pub(crate) model: u8,
     pub(crate) vendor: u8,
@@ -125,7 +125,7 @@ pub(crate) fn key_of(account: usize, key: usize) -> KeyId {
     given::key(&format!("k{account}-{key}"))
 }
 
-/// The books that result from these receipts.
+/// Returns the books that result from these receipts.
 async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
     let (ledger, id) = (MemoryLedger::new(), given::account(ACCOUNTS[account]));
     ledger.create_account(&id, "").await.unwrap();
@@ -266,7 +266,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     }
     assert_eq!(roll_up(ledger, u64::MAX).await.unwrap(), 0, "all is in it");
     let added_up_ms = ledger.marks().await.unwrap().months_end_ms;
-    // The last entry was made three hours ago.
+    // The last entry of the journal was made three hours ago.
     let newest = receipts.iter().map(|receipt| receipt.at_ms);
     let newest_ms = newest.fold(now_ms - 3 * HOUR_MS, u64::max);
     let begin_ms = Scope::Months.begin_ms(newest_ms);
@@ -363,7 +363,7 @@ pub(crate) fn some_calls() -> Vec<Call> {
     (0..500).map(|n| ago(DAY_MS + n * 60_000)).collect()
 }
 
-/// The roll-up exists to read less.
+/// A report must read fewer lines with the roll-up than without.
 #[tokio::test]
 async fn rolled_up_lines_are_not_read_again() {
     let now_ms = now();
@@ -529,9 +529,9 @@ async fn missing_durations_in_sums_are_allowed_and_extra_ones_are_a_breach() {
     }
 }
 
-/// As stored by a version without groups.
+/// Sums as a version without groups stores them.
 #[test]
-fn sums_without_a_group_are_read_and_written_as_before_there_were_any() {
+fn sums_without_a_group_keep_their_old_format() {
     let json = r#"{"k":"k1","m":"m","v":"v","e":"messages"}"#;
     let words: Words = serde_json::from_str(json).unwrap();
     assert_eq!(words.group, None);
@@ -547,7 +547,7 @@ fn sums_without_a_group_are_read_and_written_as_before_there_were_any() {
 /// A clock may go back, or another version may have added up the months.
 #[tokio::test]
 async fn late_lines_are_added_to_a_finished_month() {
-    // In a month that is over.
+    // The lines belong to a month that is over.
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -590,12 +590,12 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
 
 /// Another gateway deletes all sums while this one adds up the months; and clocks differ.
 #[tokio::test]
-async fn month_is_summed_from_the_sums_read_or_not_at_all() {
+async fn month_is_never_summed_from_sums_that_changed_meanwhile() {
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, then_ms - 3 * DAY_MS).await;
-    // All but the entries made since.
+    // Adds up everything except entries made since then.
     roll_up(&ledger, then_ms + 1).await.unwrap();
     let seen = ledger.marks().await.unwrap();
     let newest_ms = receipts.iter().map(|receipt| receipt.at_ms).max().unwrap();

@@ -11,11 +11,11 @@ use crate::{
     number::RequestNumber,
 };
 
-/// How long an attempt to settle counts as fresh. The tombstone of a settled hold lives for ten minutes. So within this
-/// time an unknown hold was lost and not settled; later its tombstone may be gone, too.
+/// The time for which an attempt to settle counts as fresh. The tombstone of a settled hold lives for ten minutes. So
+/// within this time an unknown hold was lost and not settled; later its tombstone may be gone, too.
 pub(crate) const FRESH: Duration = Duration::from_secs(300);
 
-/// How a call ends.
+/// The way in which a call ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The call is charged.
@@ -32,7 +32,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// The call's number.
+    /// Returns the call's number.
     #[must_use]
     pub fn number(&self) -> RequestNumber {
         match self {
@@ -82,7 +82,7 @@ impl Ending {
     }
 }
 
-/// Why a ledger did not acknowledge an end.
+/// The reason why a ledger did not acknowledge an end.
 pub(crate) fn cause_of(error: LedgerError) -> BoxError {
     match error {
         LedgerError::Unavailable(cause) => cause,

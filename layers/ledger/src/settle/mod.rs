@@ -17,7 +17,7 @@ pub use self::{
 };
 use crate::{contract::Item, money::MicroRub, usage::Reading};
 
-/// Computes a call's charge.
+/// Computes the charge of a call.
 pub trait Bill: Send + Sync + 'static {
     /// The cost of the call and what it was for; `None` if it is free. Called now and then while the call runs, and
     /// once at its end, however it ends: also after an error, an answer with status 500, or a client that disconnected.

@@ -30,17 +30,17 @@ use crate::{
 /// A granted call, shared by the owner of its hold and the settler that tends it.
 #[derive(Debug)]
 pub struct Granted<T> {
-    /// The hold that was requested.
+    /// The hold that was requested for the call.
     pub hold: Hold,
     /// The amount held; `None` until the ledger has answered.
     pub held: Option<MicroRub>,
-    /// When the hold was granted, if it was.
+    /// The time at which the hold was granted, if it was.
     pub held_at: Option<Instant>,
     /// The amounts that were held since, if the hold is adjusted.
     pub adjusted: AdjustedHold,
-    /// Usage of the call so far.
+    /// The usage of the call so far.
     pub meter: Meter,
-    /// Computes what that costs.
+    /// Computes the cost of that usage.
     pub bill: T,
     /// Whether the call must end now.
     pub cut: Cut,
@@ -56,7 +56,7 @@ struct Amounts {
     requested: u32,
     /// The number of the last adjustment that the ledger has answered, and the amount held after it.
     answered: Option<(u32, MicroRub)>,
-    /// The largest amount after any adjustment.
+    /// The largest amount that the hold has had, adjustments included.
     max: MicroRub,
 }
 
@@ -67,7 +67,7 @@ impl AdjustedHold {
     }
 }
 
-/// The order to a call to end now.
+/// Tells the call to end now.
 #[derive(Debug, Default)]
 pub struct Cut {
     ordered: AtomicBool,
@@ -90,16 +90,16 @@ impl Cut {
 trait Call: Send + Sync {
     fn hold(&self) -> &Hold;
 
-    /// Changes whenever the call's cost may have changed.
+    /// A value that changes whenever the call's cost may have changed.
     fn progress(&self) -> Progress;
 
-    /// The call's settlement if it ended now; `None` while it is free.
+    /// Returns the call's settlement if it ended now; `None` while it is free.
     fn settlement(&self) -> Option<Settlement>;
 
     fn cut(&self);
 }
 
-/// Bytes of text seen, and the usage reported.
+/// The bytes of text that were seen, and the usage that was reported.
 type Progress = (u64, Option<Usage>);
 
 impl<T> Granted<T> {
@@ -141,7 +141,7 @@ impl<T> Granted<T> {
 }
 
 impl<T: Bill> Granted<T> {
-    /// The settlement according to this reading; `None` if nothing is held, or the call is free.
+    /// Returns the settlement according to this reading; `None` if nothing is held, or the call is free.
     #[must_use]
     pub fn ended(&self, reading: &Reading) -> Option<Settlement> {
         let held = self.held?;
@@ -205,7 +205,7 @@ pub struct Running(Arc<Mutex<Calls>>);
 #[derive(Default)]
 struct Calls {
     places: Vec<Option<Tended>>,
-    /// Indexes of empty places.
+    /// The indexes of free places.
     spare: Vec<usize>,
     /// Calls that arrive from now on are cut at once.
     cut: bool,
@@ -245,8 +245,8 @@ impl Running {
         }
     }
 
-    /// The checkpoints to record: settlements, as if they ended now, of calls whose cost has changed since their last
-    /// checkpoint.
+    /// Returns the checkpoints to record: settlements, as if they ended now, of calls whose cost has changed since
+    /// their last checkpoint.
     pub(super) fn notes(&self) -> Vec<Settlement> {
         let mut notes = Vec::new();
         for tended in self.lock().places.iter_mut().flatten() {
@@ -295,7 +295,7 @@ impl Running {
         }
     }
 
-    /// Cost of an account's running calls so far: at most the hold of each.
+    /// The cost of an account's running calls so far: at most the hold of each.
     #[must_use]
     pub fn used(&self, account: &AccountId) -> MicroRub {
         let calls = self.lock();
@@ -307,7 +307,7 @@ impl Running {
         costs.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Number of running calls.
+    /// Returns the number of running calls.
     pub(super) fn count(&self) -> usize {
         let calls = self.lock();
         calls.places.len() - calls.spare.len()
@@ -325,7 +325,7 @@ impl Drop for RunningEntry {
         let tended = calls.places[self.place].take();
         calls.spare.push(self.place);
         drop(calls);
-        // Outside of the lock: this may drop the call itself.
+        // Dropped outside of the lock, because this may drop the call itself.
         drop(tended);
     }
 }
@@ -343,7 +343,7 @@ impl std::fmt::Debug for RunningEntry {
 }
 
 fn half_time(ttl: Duration) -> Instant {
-    // A longer time has the same effect, and an instant so far ahead may not be representable.
+    // A longer time would have the same effect, and an instant so far ahead may not be representable.
     Instant::now() + (ttl / 2).min(Duration::from_secs(365 * 24 * 3600))
 }
 
@@ -360,7 +360,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(60);
 
-    /// Records its calls; fails while `down`.
+    /// A ledger that records its calls, and fails while `down`.
     #[derive(Clone, Default)]
     struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    /// Charges one micro-ruble per byte of text.
+    /// A bill of one micro-ruble per byte of text.
     struct ByText;
 
     impl Bill for ByText {
@@ -463,7 +463,7 @@ mod tests {
         (meter, Arc::new(call))
     }
 
-    /// Advances the clock second by second.
+    /// Advances the clock, second by second.
     async fn pass(seconds: u64) {
         for _ in 0..seconds {
             advance(Duration::from_secs(1)).await;
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn used_is_the_cost_so_far_of_running_calls_up_to_their_holds() {
+    async fn cost_of_running_calls_counts_up_to_their_holds() {
         let (_ledger, settler, _tasks) = started();
         let calls = settler.calls();
         let used = |account: &str| calls.used(&account.parse().unwrap()).micro();
@@ -564,7 +564,7 @@ mod tests {
         answered(&grown);
         assert_eq!(amounts(), [Some(100), Some(120), Some(120)]);
         answered(&last);
-        // A late answer to an earlier adjustment.
+        // The answer to an earlier adjustment arrives late.
         answered(&grown);
         assert_eq!(amounts(), [Some(100), Some(120), Some(60)]);
         assert_eq!(call.held_now().map(MicroRub::micro), Some(60));

@@ -25,22 +25,22 @@ use super::{
 use crate::contract::{Ledger, Settled, Settlement};
 use crate::{BoxError, number::RequestNumber};
 
-/// Limits and intervals of a settler.
+/// The limits and intervals of a settler.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SettlerSettings {
     /// Calls that may be running or waiting to be settled. A call takes its place before its hold is made.
     pub calls_max: usize,
-    /// Settlements in flight, at most.
+    /// The largest number of settlements in flight.
     pub under_way_max: usize,
     /// Calls that continue without their client, at most; further ones are cut.
     pub without_client_max: usize,
     /// Wait before the first retry when the ledger did not answer; doubled with each retry.
     pub retry_min: Duration,
-    /// Longest wait before a retry.
+    /// The longest wait before a retry.
     pub retry_max: Duration,
-    /// How often running calls are tended: holds past half of their time are extended, and what calls have cost so far
-    /// is recorded in the ledger's [checkpoint](Ledger::checkpoint).
+    /// The interval at which running calls are tended: holds past half of their time are extended, and what calls have
+    /// cost so far is recorded in the ledger's [checkpoint](Ledger::checkpoint).
     pub tend_every: Duration,
 }
 
@@ -57,18 +57,18 @@ impl Default for SettlerSettings {
     }
 }
 
-/// Reports of a settler.
+/// The events that a settler reports.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A call was charged.
     Settled {
-        /// The settlement that was sent.
+        /// The settlement that was sent to the ledger.
         settlement: &'a Settlement,
-        /// The ledger's booking.
+        /// The ledger's answer.
         settled: &'a Settled,
     },
-    /// A hold was released; the call was free.
+    /// A hold was released, because the call was free.
     Released {
         /// The call's number.
         number: RequestNumber,
@@ -77,7 +77,7 @@ pub enum Event<'a> {
     Unavailable {
         /// The call's number.
         number: RequestNumber,
-        /// Why the ledger did not acknowledge the end.
+        /// The reason why the ledger did not acknowledge the end.
         cause: &'a BoxError,
     },
     /// Running calls could not be extended or recorded; the next round retries.
@@ -110,7 +110,7 @@ impl Settler {
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
         let (running, unacknowledged) = (Running::default(), Unacknowledged::default());
         let report = move |event: &Event<'_>| {
-            // The panic is printed; other calls must be settled all the same.
+            // The panic is printed, and the other calls must be settled all the same.
             drop(catch_unwind(AssertUnwindSafe(|| report(event))));
         };
         let task = SettlerTask {
@@ -133,7 +133,7 @@ impl Settler {
         )
     }
 
-    /// A permit for one end in the queue; `None` if the queue is full.
+    /// Returns a permit for one end in the queue; `None` if the queue is full.
     #[must_use]
     pub fn permit(&self) -> Option<QueuePermit> {
         self.endings
@@ -155,13 +155,13 @@ impl Settler {
         self.running.cut();
     }
 
-    /// Number of calls that hold money now.
+    /// Returns the number of calls that hold money now.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.count()
     }
 
-    /// The running calls themselves. They do not keep the settler alive.
+    /// Returns the running calls themselves. They do not keep the settler alive.
     #[must_use]
     pub fn calls(&self) -> Running {
         self.running.clone()
@@ -193,7 +193,8 @@ impl fmt::Debug for Settler {
 pub struct Unacknowledged(pub(super) Arc<AtomicUsize>);
 
 impl Unacknowledged {
-    /// Their number. After the settler's task was dropped, the number that it left behind.
+    /// Returns the number of these calls. After the settler's task was dropped, it is the number that was
+    /// left behind.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -204,7 +205,7 @@ impl Unacknowledged {
 pub struct QueuePermit(mpsc::OwnedPermit<Ending>);
 
 impl QueuePermit {
-    /// Queues the end.
+    /// Adds the end to the queue.
     pub fn send(self, ending: Ending) {
         self.0.send(ending);
     }

@@ -60,7 +60,7 @@ impl<L: Ledger> SettlerTask<L> {
     pub async fn run(mut self) {
         let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut without_client = FuturesUnordered::new();
-        // A separate set, so that its timers are polled when they are due and not at each end.
+        // Extensions are a separate set, so that their timers are polled when due and not at each end.
         let mut tending = FuturesUnordered::new();
         // Two tasks: a ledger that does not answer delays the extensions, but must not delay the checkpoints.
         tending.push(join(self.note(), self.extend()));
@@ -279,8 +279,8 @@ impl<L: Ledger> SettlerTask<L> {
 /// An end that the ledger has not acknowledged.
 struct Unended {
     ending: Ending,
-    /// When it was first sent to the ledger.
+    /// The time at which the end was first sent to the ledger.
     began: Instant,
-    /// Why it was not acknowledged.
+    /// The reason why it was not acknowledged.
     cause: BoxError,
 }

@@ -28,7 +28,7 @@ use crate::{
 /// Breaches of a file that are listed, at most.
 const BREACHES_MAX: usize = 100;
 
-/// The occasion of a check, which decides how strict it is.
+/// The moment of a check, which decides how strict the check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
     /// The file is being opened. Only faults with which a gateway could not continue are breaches: receipts may be
@@ -87,10 +87,10 @@ fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<S
             id: parsed(row, 0)?,
             balance_rub: amount(row, 1)?,
             loss_rub: amount(row, 2)?,
-            // No hold outlives its process.
+            // Holds of an SQLite ledger end with its process.
             held_rub: MicroRub::ZERO,
             holds: Vec::new(),
-            // These sums are not stored.
+            // The file does not store these sums.
             spent_rub: MicroRub::ZERO,
             entered_rub: MicroRub::ZERO,
             keys: Vec::new(),

@@ -51,7 +51,7 @@ WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 /// Prices whose text is cached per batch, at most.
 const PRICES_MAX: usize = 16;
 
-/// Commits records in their order, all or none.
+/// Commits records in their order: all of them or none.
 pub(super) fn commit<'a>(
     conn: &mut Connection,
     records: impl Iterator<Item = &'a Record>,
@@ -221,7 +221,7 @@ fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusql
     one(conn.prepare_cached(sql)?.execute(row)?)
 }
 
-/// Writes the group's new values.
+/// Writes the new values of a group.
 pub(super) fn write_group(
     conn: &Connection,
     account: &AccountId,
@@ -268,7 +268,7 @@ fn write_tariff(
     one(conn.prepare_cached(sql)?.execute(row)?)
 }
 
-/// Writes receipts.
+/// Writes the receipts of a batch.
 pub(super) struct Receipts<'conn> {
     insert: CachedStatement<'conn>,
     /// The text of prices as stored; calls of one model share a price.
@@ -372,7 +372,7 @@ fn price_text<'a>(
 /// Totals of accounts, keys and groups that are not in the file yet.
 #[derive(Default)]
 struct Totals<'a> {
-    /// Balance and loss.
+    /// An account's balance and loss.
     accounts: BTreeMap<&'a AccountId, (MicroRub, MicroRub)>,
     keys: BTreeMap<&'a KeyId, Used>,
     groups: BTreeMap<(&'a AccountId, &'a GroupId), Used>,

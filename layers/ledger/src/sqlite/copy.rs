@@ -37,7 +37,7 @@ pub struct SqliteCopy {
 }
 
 impl SqliteCopy {
-    /// Creates the file next to its final path.
+    /// Creates the new file next to its final path.
     ///
     /// # Errors
     /// The final path exists already, or the file cannot be created.
@@ -83,7 +83,7 @@ impl SqliteCopy {
 impl Target for SqliteCopy {
     type Ledger = SqliteLedger;
 
-    /// The file was started over.
+    /// The file was created again from the beginning.
     async fn has(&mut self, _: &AccountBooks) -> Result<bool, BookError> {
         Ok(false)
     }
@@ -231,7 +231,7 @@ impl Target for SqliteCopy {
         if strays > 0 {
             return Err(unavailable(format!("{strays} rows belong to no account")));
         }
-        // From here on, everything written is on the disk.
+        // From here on, everything that was written is synced to the disk.
         conn.execute_batch("PRAGMA synchronous = FULL;")
             .map_err(unavailable)?;
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))

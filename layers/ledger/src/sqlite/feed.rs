@@ -1,4 +1,4 @@
-//! Events, levels and notes in the file.
+//! Events, alert levels and documents in the file.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     happening::{Event, Levels, Watched},
 };
 
-/// Appends events, and drops the oldest.
+/// Adds events to the file, and drops the oldest.
 pub(super) fn write(
     conn: &Connection,
     events: &[Event],
@@ -148,7 +148,7 @@ impl Feed for SqliteLedger {
         self.look(State::last_event)
     }
 
-    /// The events that are in the file.
+    /// Returns the events that are in the file.
     async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, BookError> {
         let read = self.read(move |conn| {
             let sql = "SELECT number, at_ms, account, key, what FROM events
@@ -179,7 +179,7 @@ impl Feed for SqliteLedger {
         self.look(|state| state.notes(begins))
     }
 
-    /// The file's lock keeps every other process away.
+    /// The file is locked, so no other process can have this lock.
     async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }

@@ -54,7 +54,7 @@ use crate::{
 
 pub(super) use crate::durable::file::{count, integer, one};
 
-/// `tgl1`, version 1.
+/// The file's application id: `tgl1`, version 1.
 pub(super) const LEDGER: Kind = Kind {
     application_id: 0x7467_6c31,
     schema_version: 1,
@@ -193,7 +193,7 @@ const RECEIPT_COLUMNS: [(&str, &str); 12] = [
     ),
     ("vendor_cost", "INTEGER"),
     ("endpoint", "TEXT"),
-    // The call's timeline, in one line.
+    // The column has the call's timeline, in one line.
     ("timeline", "TEXT"),
     // The group that was charged; NULL if the key was in none.
     ("key_group", "TEXT"),
@@ -225,29 +225,29 @@ pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint
     cache_write, output, classes, charged, loss, vendor_cost, timeline, booked, bounded_loss";
 pub(super) const COUNTED_COLUMNS: usize = 19;
 
-/// A ledger file was not opened.
+/// The reason why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process, or this one, has the file open.
     #[error("the ledger {} is in use by another gateway: stop it first, or name another file", .path.display())]
     InUse {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file, its folder or its lock could not be opened.
     #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
     Io {
-        /// Path of what could not be opened.
+        /// The path that could not be opened.
         path: PathBuf,
-        /// Error of the file system.
+        /// The file system's error.
         #[source]
         source: io::Error,
     },
     /// The file is not a ledger.
     #[error("{} is not a ledger of this gateway: name another file", .path.display())]
     NotALedger {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// Another version of the gateway wrote the file.
@@ -256,17 +256,17 @@ pub enum OpenError {
         .path.display()
     )]
     Version {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
-        /// The file's schema version.
+        /// The schema version of the file.
         found: i64,
-        /// This gateway's schema version.
+        /// The schema version of this gateway.
         known: i64,
     },
     /// The file is read-only.
     #[error("the ledger {} may be read but not written to: check its owner and permissions", .path.display())]
     ReadOnly {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The books do not balance.
@@ -277,7 +277,7 @@ pub enum OpenError {
         .breaches.join("; ")
     )]
     Mismatch {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
         /// Every breach of an invariant; each text begins with the invariant's name.
         breaches: Vec<String>,
@@ -285,9 +285,9 @@ pub enum OpenError {
     /// SQLite failed.
     #[error("cannot use the ledger {}", .path.display())]
     Sqlite {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
-        /// Error of SQLite.
+        /// SQLite's error.
         #[source]
         source: BoxError,
     },
@@ -461,7 +461,7 @@ fn load_accounts(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Accounts must be loaded before.
+/// The accounts must be loaded before.
 fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select =
         "SELECT account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
@@ -495,7 +495,7 @@ fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Accounts and groups must be loaded before.
+/// The accounts and groups must be loaded before.
 fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
                          month, month_before, day, day_before FROM keys";
@@ -504,7 +504,7 @@ fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     while let Some(row) = rows.next()? {
         let record: KeyRecord = from_json(row, 2)?;
         if record.id != parsed::<KeyId>(row, 0)? || record.account != parsed::<AccountId>(row, 1)? {
-            return Err(unreadable(2, "the record is another key's".into()));
+            return Err(unreadable(2, "the record names another key".into()));
         }
         let money = KeyBook {
             ceilings: Ceilings {
@@ -522,7 +522,7 @@ fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The tariff's version in force and its fingerprint.
+/// Returns the tariff's version in force and its fingerprint.
 fn tariff(conn: &Connection) -> rusqlite::Result<Option<(TariffVersion, String)>> {
     let select = "SELECT id, effective_from_ms, fingerprint FROM tariff ORDER BY id DESC LIMIT 1";
     let newest = conn.query_row(select, [], |row| {
@@ -535,7 +535,7 @@ fn tariff(conn: &Connection) -> rusqlite::Result<Option<(TariffVersion, String)>
     newest.optional()
 }
 
-/// The receipt of a call.
+/// Reads the receipt of a call.
 pub(super) fn receipt(
     conn: &Connection,
     number: RequestNumber,
@@ -676,7 +676,7 @@ fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
     })
 }
 
-/// Reads an enum variant from its word.
+/// Parses an enum variant from its name.
 fn from_word<'a, T: Deserialize<'a>>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<T> {
     let word: BorrowedStrDeserializer<'a, serde::de::value::Error> =
         BorrowedStrDeserializer::new(row.get_ref(index)?.as_str()?);

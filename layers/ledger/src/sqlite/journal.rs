@@ -25,7 +25,7 @@ const CALLS_FORWARD: &str =
     "account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5";
 const CALLS_BACKWARD: &str = "account = ?1 AND (at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC LIMIT ?5";
 
-/// The entry with this id, if any.
+/// Reads the entry with this id, if it exists.
 pub(super) fn entry(
     conn: &Connection,
     account: &AccountId,
@@ -40,7 +40,7 @@ pub(super) fn entry(
     Ok(found.map(|(amount, reason)| Entry { id, amount, reason }))
 }
 
-/// A validated part of a journal.
+/// A part of a journal, after validation.
 #[derive(Debug)]
 pub(super) struct JournalRange {
     account: AccountId,
@@ -128,7 +128,7 @@ impl JournalRange {
         })
     }
 
-    /// All of its entries, without a limit.
+    /// Reads all entries of this part, without a limit.
     pub(super) fn all_entries(mut self, conn: &Connection) -> rusqlite::Result<Vec<JournalLine>> {
         self.limit = usize::MAX;
         let entries = self.entries(conn)?.into_iter();
@@ -213,7 +213,7 @@ impl JournalRange {
             .collect()
     }
 
-    /// Parameters of [`CALLS_FORWARD`] and [`CALLS_BACKWARD`].
+    /// Returns the parameters of [`CALLS_FORWARD`] and [`CALLS_BACKWARD`].
     fn calls_params(&self) -> impl Params + use<'_> {
         let (at_ms, row) = match &self.after {
             None => (self.first_ms(), None),
@@ -232,7 +232,7 @@ impl JournalRange {
         )
     }
 
-    /// The time just before the range in reading direction: lines of that time and before are excluded.
+    /// Returns the time just before the range in reading direction: lines of that time and before are excluded.
     fn first_ms(&self) -> i64 {
         if self.newest_first {
             self.until
@@ -255,7 +255,7 @@ impl JournalRange {
     }
 }
 
-/// When the newest call of each range was booked, from the index alone. Ranges are read backwards.
+/// Returns when the newest call of each range was booked, from the index alone. Ranges are read backwards.
 pub(super) fn newest_ms(
     conn: &Connection,
     stretches: &[JournalRange],
@@ -278,20 +278,20 @@ pub(super) fn newest_ms(
     newest.collect()
 }
 
-/// When the line at a position was booked; 0 for an invalid position.
+/// Returns when the line at a position was booked; 0 for an invalid position.
 pub(super) fn place_ms(place: &str) -> u64 {
     let cursor: Option<JournalCursor> = place.parse().ok();
     cursor.map_or(0, |cursor| u64::try_from(cursor.at_ms).unwrap_or_default())
 }
 
-/// A line's position in its journal.
+/// The position of a line in its journal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct JournalCursor {
     at_ms: i64,
     line: Line,
 }
 
-/// Entries come before calls.
+/// Within a millisecond, entries come before calls.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Line {
     Entry(String),

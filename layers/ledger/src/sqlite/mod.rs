@@ -114,7 +114,7 @@ impl SqliteLedger {
         self.inner.book.close(no_reader).await;
     }
 
-    /// Whether calls may be sold on it.
+    /// Returns whether calls may be served on this ledger.
     ///
     /// # Errors
     /// The ledger is closed, a write has failed for good, or the file cannot be written at the moment.

@@ -87,7 +87,7 @@ fn places(
 }
 
 fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> rusqlite::Result<Rolled> {
-    // All read at one moment.
+    // One transaction, so that all parts are read as of one moment.
     let moment = conn.unchecked_transaction()?;
     let of = parts.iter().find_map(|(scope, _)| scope.account());
     let mut rolled = Rolled {
@@ -209,7 +209,7 @@ impl Rollup for SqliteLedger {
         lines.map_err(BookError::Unavailable)
     }
 
-    /// Entries have a table of their own.
+    /// Entries are not in the sums; they have a table of their own.
     async fn entries(
         &self,
         account: &AccountId,

@@ -20,7 +20,7 @@ use crate::{
 /// With this many records queued, a commit does not wait for more.
 const GATHER_ENOUGH: usize = 256;
 
-/// How soon a change must be committed.
+/// The time within which a change must be committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Haste {
     /// The settler's changes: they wait a few milliseconds to share a commit.
@@ -34,13 +34,13 @@ pub(super) enum Haste {
 /// the book is ahead of the file, by charges that would be lost.
 pub(super) struct WrittenBook(GroupCommit<Bookings>);
 
-/// The state under the writer's lock.
+/// The writer's state, behind its lock.
 struct Bookings {
     state: State,
     records: Vec<Record>,
-    /// Spare buffer for the next records.
+    /// A spare buffer for the next records.
     spare: Vec<Record>,
-    /// The file is locked, and this was logged.
+    /// Another program has locked the file, and this was logged.
     put_back: bool,
 }
 
@@ -59,7 +59,7 @@ impl WrittenBook {
         GroupCommit::start(bookings, conn, lock, commit).map(Self)
     }
 
-    /// Reads the book.
+    /// Runs a function with the book, under the lock.
     pub(super) fn read<T>(&self, read: impl FnOnce(&State) -> T) -> Result<T, BoxError> {
         Ok(read(&self.serving()?.queue.state))
     }
@@ -72,7 +72,7 @@ impl WrittenBook {
         Ok(change(&mut self.selling()?.queue.state, now_ms()))
     }
 
-    /// Fails while nothing new may be sold.
+    /// Fails as long as the ledger must not serve calls.
     pub(super) fn check(&self) -> Result<(), BoxError> {
         self.selling().map(drop)
     }
@@ -115,12 +115,12 @@ impl WrittenBook {
         Ok(Ok((answer, committed)))
     }
 
-    /// Waits for a commit.
+    /// A future that waits for a commit.
     pub(super) async fn committed(&self, committed: Committed) -> Result<(), BoxError> {
         self.0.committed(committed).await
     }
 
-    /// The error of a ledger that was closed.
+    /// Returns the error of a ledger that was closed.
     pub(super) fn closed() -> BoxError {
         Bookings::explain(&Fault::Closed).into()
     }
@@ -159,7 +159,7 @@ impl WriteQueue for Bookings {
         self.records.len()
     }
 
-    /// A caller waits for each record.
+    /// A record, and the caller that waits for it.
     fn due(&self, _: Moment) -> Option<Moment> {
         None
     }

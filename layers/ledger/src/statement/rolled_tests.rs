@@ -52,7 +52,7 @@ fn statement_from_sums_equals_statement_from_lines() {
     let time = prop_oneof![
         (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS, b * DAY_MS)),
         (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
-        // Months in Moscow time.
+        // The periods are months in Moscow time.
         (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS + 3 * HOUR_MS, b * DAY_MS + 3 * HOUR_MS)),
     ];
     let calls = prop::collection::vec(call(), 0..120);

@@ -48,7 +48,7 @@ fn call(at_ms: u64, model: &str, charged: i64, booked: Booked) -> JournalLine {
     })
 }
 
-/// The statement of a period, given the balance after all of these lines.
+/// Returns the statement of a period, given the balance after all of these lines.
 fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement {
     let mut reader = Reader::new(MicroRub::new(balance), time);
     for line in lines {
@@ -57,7 +57,7 @@ fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement
     reader.finish()
 }
 
-/// The balance after these lines, from zero.
+/// Computes the balance after these lines, starting from zero.
 fn balance(lines: &[JournalLine]) -> i64 {
     i64::try_from(lines.iter().map(moved_by).sum::<i128>()).unwrap()
 }
@@ -119,7 +119,7 @@ fn statement_contains_exactly_the_movements_of_its_month() {
 
 #[test]
 fn rounding_over_models_is_a_separate_line() {
-    // Three models at a third of a kopeck each: each rounds to zero, their sum to one.
+    // Three models have cost a third of a kopeck each: each rounds to zero, their sum to one.
     let lines: Vec<_> = [entry(0, 1_000_000, None)]
         .into_iter()
         .chain(["a", "b", "c"].map(|model| call(1, model, 3_334, Booked::Held)))
@@ -156,7 +156,7 @@ fn statement_lines_are_bounded() {
 
 /// A missing account has no statement; an account without lines has an empty one.
 #[test]
-fn an_account_without_a_line_has_a_statement_of_nothing() {
+fn statement_of_an_account_without_lines_is_all_zero() {
     let ledger = MemoryLedger::new();
     let acme = account();
     let read = |time| {
@@ -171,7 +171,7 @@ fn an_account_without_a_line_has_a_statement_of_nothing() {
     let made = ledger.create_account(&acme, "Acme");
     made.now_or_never().unwrap().unwrap();
     assert_eq!(read(0..10).unwrap(), Statement::default());
-    // Periods that include now, and long before.
+    // One period includes now; the other is long past.
     let topup = Entry {
         id: "p1".into(),
         amount: MicroRub::new(7),
@@ -225,7 +225,7 @@ proptest! {
             let came = of_it.payments_micro() + of_it.corrections_micro();
             prop_assert_eq!(of_it.opening_micro + came - of_it.spent_micro(), of_it.closing_micro);
 
-            // The sum of the receipts' charges.
+            // The expected total is the sum of the receipts' charges.
             let receipts = lines.iter().filter_map(|line| match line {
                 JournalLine::Call(receipt) if time.contains(&receipt.at_ms) && is_charge(receipt) => Some(receipt),
                 _ => None,
@@ -242,7 +242,7 @@ proptest! {
                 kopecks.closing
             );
             prop_assert_eq!(kopecks.models.iter().sum::<i128>() + kopecks.models_rounding, kopecks.spent);
-            // Four sums are rounded, each by half a kopeck at most.
+            // Four sums are rounded, each by at most half a kopeck.
             prop_assert!((kopecks.spent * KOPECK - of_it.spent_micro()).abs() <= 2 * KOPECK);
 
             (closed, closed_kopecks) = (of_it.closing_micro, kopecks.closing);

@@ -1,4 +1,4 @@
-//! Accounts, payments, corrections, and sums over them.
+//! Tests of accounts, payments, corrections, and the sums over them.
 
 use super::{
     Books,
@@ -11,7 +11,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// I10: a payment is booked once per id.
+/// Invariant I10: a payment is booked once per id.
 pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
     open(ledger, 0).await;
     let once = pay(ledger, "invoice 1/2026 «Ромашка»", 100).await;
@@ -22,7 +22,7 @@ pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
         let answer = ledger.enter(&acme(), &entry).await;
         expect_matches!(answer, Err(BookError::Exists));
     }
-    // Another clone of the ledger has it; ids are separate per account.
+    // Another clone of the ledger has the same account; ids are separate per account.
     let clone = ledger.clone();
     expect_eq!(pay(&clone, "invoice 1/2026 «Ромашка»", 100).await, once);
     let other: AccountId = "other".parse().unwrap();
@@ -35,13 +35,13 @@ pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
     expect_eq!(pay(ledger, "invoice 2", 5).await.balance_rub, micro(105));
 }
 
-pub(super) async fn an_entry_is_found_by_its_id_as_it_was_booked<L: Books>(ledger: &L) {
+pub(super) async fn an_entry_is_read_by_its_id_as_it_was_booked<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let (paid, corrected) = (topup("p «1»", 5), correction("c1", -3));
     for entry in [&paid, &corrected] {
         ledger.enter(&acme(), entry).await.unwrap();
     }
-    // A repeat with the same amount changes nothing of the entry.
+    // A repeated entry with the same amount changes nothing.
     let mistaken = correction("p «1»", 5);
     ledger.enter(&acme(), &mistaken).await.unwrap();
     let other: AccountId = "other".parse().unwrap();
@@ -58,7 +58,7 @@ pub(super) async fn an_entry_is_found_by_its_id_as_it_was_booked<L: Books>(ledge
 }
 
 /// I4: a correction leaves at least the held money on the account.
-pub(super) async fn a_correction_leaves_what_is_held<L: Books>(ledger: &L) {
+pub(super) async fn a_correction_takes_no_held_money<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;
     let correct =
@@ -81,7 +81,7 @@ pub(super) async fn a_correction_leaves_what_is_held<L: Books>(ledger: &L) {
 }
 
 /// I3 for the largest amount, 2⁵³ − 1: the largest integer that a double holds exactly.
-pub(super) async fn amounts_are_exact_up_to_the_largest_and_none_goes_beyond<L: Books>(ledger: &L) {
+pub(super) async fn amounts_are_exact_up_to_the_largest_and_never_exceed_it<L: Books>(ledger: &L) {
     const MAX: i64 = MicroRub::MAX.micro();
     open(ledger, MAX).await;
     let beyond = async |id: &str, amount: i64| {
@@ -103,7 +103,7 @@ pub(super) async fn amounts_are_exact_up_to_the_largest_and_none_goes_beyond<L: 
         money(ledger).await,
         [MAX - half + 1, MAX - half, half - 1, 0]
     );
-    // Charges the whole balance; the rest of this cost is the largest loss that an account can have.
+    // This charges the whole balance; the rest of the cost is the largest loss that an account can have.
     let paid = settled(ledger, 2, "k2", MAX).await;
     expect_eq!(paid, booked(Booked::Held, MAX - half + 1, half - 1));
     expect_eq!(money(ledger).await, [0, 0, MAX, half - 1]);
@@ -116,7 +116,7 @@ pub(super) async fn amounts_are_exact_up_to_the_largest_and_none_goes_beyond<L: 
     beyond("third", 1).await;
 }
 
-pub(super) async fn accounts_are_opened_once_and_can_be_changed<L: Books>(ledger: &L) {
+pub(super) async fn an_account_is_created_once_and_can_be_changed<L: Books>(ledger: &L) {
     let create = async |id: &str, name: &str| {
         let id: AccountId = id.parse().unwrap();
         ledger.create_account(&id, name).await
@@ -162,7 +162,7 @@ pub(super) async fn accounts_are_opened_once_and_can_be_changed<L: Books>(ledger
     expect_eq!(all[2], expected);
 }
 
-pub(super) async fn the_tariff_version_grows_with_a_change_only<L: Books>(ledger: &L) {
+pub(super) async fn the_tariff_version_grows_only_with_a_change<L: Books>(ledger: &L) {
     let mut since = 0;
     for (fingerprint, id, is_new) in [
         ("a", 1, true),
@@ -183,7 +183,7 @@ pub(super) async fn the_tariff_version_grows_with_a_change_only<L: Books>(ledger
     }
 }
 
-pub(super) async fn an_audit_counts_what_there_is<L: Books>(ledger: &L) {
+pub(super) async fn an_audit_counts_accounts_keys_and_open_holds<L: Books>(ledger: &L) {
     let count = async || {
         let audit = ledger.audit().await.unwrap();
         expect_eq!(audit.breaches, Vec::<String>::new());

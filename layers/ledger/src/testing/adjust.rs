@@ -15,7 +15,7 @@ use crate::{
     contract::{Adjusted, Adjustment, Booked, Ledger, LedgerError, Refusal},
 };
 
-/// The adjustment of a call on a key of `acme`.
+/// Returns the adjustment of a call on a key of `acme`.
 pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     Adjustment {
         number: number(n),
@@ -26,7 +26,7 @@ pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     }
 }
 
-/// Whether the ledger can adjust holds. If it can, it has none for a number that it does not know.
+/// Returns whether the ledger can adjust holds. If it can, it has none for a number that it does not know.
 pub(super) async fn can_adjust<L: Ledger>(ledger: &L) -> bool {
     match ledger.adjust(&to(999, "k1", 1, 1)).await {
         Ok(Adjusted::Unsupported) => false,
@@ -50,7 +50,7 @@ pub(super) const fn held(amount: i64) -> Result<Adjusted, Refusal> {
     Ok(Adjusted::Held(micro(amount)))
 }
 
-/// I2.
+/// Invariant I2: nothing is held beyond the balance.
 pub(super) async fn a_smaller_hold_frees_money_at_once<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -85,7 +85,7 @@ pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
         adjusted(ledger, &to(2, "k2", 1, 201)).await,
         Err(does_not_fit(0, 200))
     );
-    // The larger hold pays.
+    // The hold pays with its larger amount.
     let paid = settled(ledger, 1, "k1", 800).await;
     expect_eq!(paid, booked(Booked::Held, 800, 0));
     let paid = settled(ledger, 2, "k2", 200).await;
@@ -93,7 +93,7 @@ pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
 }
 
 /// I1: a hold that has expired does not keep another one from growing.
-pub(super) async fn an_expired_hold_keeps_no_other_from_growing<L: Ledger>(ledger: &L) {
+pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
     }
@@ -122,7 +122,7 @@ pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
         expect_eq!(answer, held(now), "{sequence}: {amount}");
         expect_eq!(free(ledger, "k1").await, 1000 - now, "{sequence}: {amount}");
     }
-    // A late copy of the first request gets the current amount.
+    // A late copy of the first request gets the current amount of the hold.
     let again = reserved(ledger, &wish).await;
     expect_eq!([again.held, again.free], [400, 600].map(micro));
 }
@@ -154,7 +154,7 @@ pub(super) async fn an_ended_hold_is_not_adjusted<L: Ledger>(ledger: &L) {
     );
 }
 
-/// I4: what other calls hold is not charged.
+/// Invariant I4: money that other calls hold is not charged.
 pub(super) async fn a_cost_is_charged_up_to_the_adjusted_hold_and_free_money<L: Ledger>(
     ledger: &L,
 ) {
@@ -171,7 +171,7 @@ pub(super) async fn a_cost_is_charged_up_to_the_adjusted_hold_and_free_money<L: 
 }
 
 /// I1 and I12: a larger amount needs what a new hold needs; a smaller one needs nothing.
-pub(super) async fn account_and_key_have_to_allow_a_larger_hold<L: Books>(ledger: &L) {
+pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {
         return;
@@ -213,7 +213,7 @@ pub(super) async fn account_and_key_have_to_allow_a_larger_hold<L: Books>(ledger
 }
 
 /// I8: a hold expires with the amount that it has by then.
-pub(super) async fn an_adjusted_hold_expires_whole<L: Books>(ledger: &L) {
+pub(super) async fn the_whole_adjusted_hold_expires<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {
         return;

@@ -82,7 +82,7 @@ pub async fn one_after_another<L: Ledger>(
     began.elapsed()
 }
 
-/// The same calls, of which `tasks` run together, each in a task of its own.
+/// Makes `calls` such calls in `tasks` tasks that run at the same time. Returns how long that took.
 ///
 /// # Panics
 /// As [`one_after_another`].
@@ -153,7 +153,7 @@ async fn call<L: Ledger>(
     black_box(ledger.settle(&settlement).await.unwrap());
 }
 
-/// A price as a gateway records it in a receipt.
+/// Returns a price as a gateway records it in a receipt.
 fn price() -> Arc<Price> {
     let rate = Rate::new(100_000_000);
     Arc::new(Price {

@@ -1,6 +1,6 @@
 //! Tests what calls need, using only [`Ledger`]: the answers to holds and settlements.
 //!
-//! Each promise begins with [`super::openings`]: `acme` has 1000 µ₽ and the keys `k1` and `k2`, `other` has 100 µ₽ and
+//! Each test begins with [`super::openings`]: `acme` has 1000 µ₽ and the keys `k1` and `k2`, `other` has 100 µ₽ and
 //! the key `k3`.
 
 use std::time::Duration;
@@ -49,7 +49,9 @@ async fn free_of<L: Ledger>(ledger: &L, account: &AccountId, id: &str) -> i64 {
 }
 
 /// I1: at most what is free; nothing if less than `least` is free.
-pub(super) async fn a_hold_lies_between_the_least_and_the_wish<L: Ledger>(ledger: &L) {
+pub(super) async fn a_reserve_grants_between_the_least_and_the_wanted_amount<L: Ledger>(
+    ledger: &L,
+) {
     for (n, (want, least, answer)) in (1..).zip([
         (999, 999, Ok((999, 1))),
         (1000, 1000, Ok((1000, 0))),
@@ -91,7 +93,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account<L: Ledger>(ledge
 }
 
 /// I1, with all of them in flight at the same time.
-pub(super) async fn of_many_holds_at_once_those_that_fit_are_granted<L: Ledger>(ledger: &L) {
+pub(super) async fn concurrent_holds_are_granted_only_up_to_the_free_money<L: Ledger>(ledger: &L) {
     let holds: Vec<Hold> = (1..=200)
         .map(|n| hold(n, if n.is_multiple_of(2) { "k1" } else { "k2" }, 27))
         .collect();
@@ -118,7 +120,7 @@ pub(super) async fn of_many_holds_at_once_those_that_fit_are_granted<L: Ledger>(
 }
 
 /// I5: a RESERVE whose answer was lost may be sent again.
-pub(super) async fn a_hold_asked_for_again_is_granted_once<L: Ledger>(ledger: &L) {
+pub(super) async fn a_repeated_reserve_is_granted_once<L: Ledger>(ledger: &L) {
     let wish = Hold {
         least: micro(50),
         ..hold(1, "k1", 80)
@@ -141,7 +143,7 @@ pub(super) async fn a_hold_asked_for_again_is_granted_once<L: Ledger>(ledger: &L
 }
 
 /// I5: a request number cannot be used for a second hold.
-pub(super) async fn a_number_that_has_ended_holds_nothing_again<L: Ledger>(ledger: &L) {
+pub(super) async fn a_reserve_for_an_ended_call_holds_nothing<L: Ledger>(ledger: &L) {
     for n in [1, 2] {
         reserved(ledger, &hold(n, "k1", 100)).await;
     }
@@ -158,7 +160,7 @@ pub(super) async fn a_number_that_has_ended_holds_nothing_again<L: Ledger>(ledge
 }
 
 /// If an account's money is held but not spent, the refusal is "does not fit", not "empty".
-pub(super) async fn empty_is_what_has_no_posted_money<L: Ledger>(ledger: &L) {
+pub(super) async fn an_account_is_empty_only_without_posted_money<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 1000)).await;
     let refusal = refused(ledger, &hold(2, "k1", 1)).await;
     expect_eq!(refusal, does_not_fit(0, 1000));
@@ -171,8 +173,8 @@ pub(super) async fn empty_is_what_has_no_posted_money<L: Ledger>(ledger: &L) {
     }
 }
 
-/// I12: no request touches another account.
-pub(super) async fn a_key_holds_nothing_on_another_account<L: Ledger>(ledger: &L) {
+/// Invariant I12: no request touches another account.
+pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger: &L) {
     for (whose, id) in [("acme", "k3"), ("nobody", "k1"), ("other", "k1")] {
         let whose = account(whose);
         let hold = Hold {
@@ -219,7 +221,7 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money<L: Ledger>(ledger: &
     expect_eq!(paid, booked(Booked::Held, 300, 1));
 }
 
-/// I5: even if the repeat has other amounts.
+/// Invariant I5, even if the repetition has other amounts.
 pub(super) async fn a_repeated_settlement_gets_the_first_result<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 80)).await;
     let first = settled(ledger, 1, "k1", 70).await;
@@ -239,8 +241,8 @@ pub(super) async fn a_repeated_settlement_gets_the_first_result<L: Ledger>(ledge
     expect_eq!(free(ledger, "k1").await, 930);
 }
 
-/// I3, I5 and I7: as if they were settled one by one, whatever the results of the others.
-pub(super) async fn settlements_sent_together_are_answered_in_their_order<L: Ledger>(ledger: &L) {
+/// Invariants I3, I5 and I7: the calls are settled as if one by one; no result affects another.
+pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(ledger: &L) {
     expect_eq!(
         ledger.settle_all(&[]).await.len(),
         0,
@@ -254,7 +256,7 @@ pub(super) async fn settlements_sent_together_are_answered_in_their_order<L: Led
     };
     let calls = [
         settlement(1, "k1", 10),
-        // The ledger had lost its hold.
+        // The ledger had lost the hold of this call.
         settlement(3, "k1", 20),
         stale,
         settlement(2, "k2", 30),
@@ -265,7 +267,7 @@ pub(super) async fn settlements_sent_together_are_answered_in_their_order<L: Led
         booked(Booked::Stale, 0, 0),
         booked(Booked::Held, 30, 0),
     ];
-    // A dispute is not a first result.
+    // A disputed settlement is not a first result, so the next one is not a repetition.
     let repeated = first.map(|first| match first.booked {
         Booked::Stale => first,
         _ => again(first),
@@ -282,7 +284,9 @@ pub(super) async fn settlements_sent_together_are_answered_in_their_order<L: Led
 }
 
 /// I5 and I9. The RESERVE of a call that gave up may still be in flight.
-pub(super) async fn a_release_costs_nothing_and_wins_over_what_comes_later<L: Ledger>(ledger: &L) {
+pub(super) async fn a_release_costs_nothing_and_blocks_later_requests_of_its_call<L: Ledger>(
+    ledger: &L,
+) {
     reserved(ledger, &hold(1, "k1", 100)).await;
     for _ in 0..2 {
         release(ledger, 1, "k1").await;
@@ -295,8 +299,8 @@ pub(super) async fn a_release_costs_nothing_and_wins_over_what_comes_later<L: Le
     expect_eq!(free(ledger, "k1").await, 1000);
 }
 
-/// I8: an expired hold ends without its owner.
-pub(super) async fn holds_past_their_time_end_by_themselves<L: Ledger>(ledger: &L) {
+/// Invariant I8: an expired hold ends without its owner.
+pub(super) async fn holds_end_by_themselves_after_their_expiry<L: Ledger>(ledger: &L) {
     for n in 1..=3 {
         reserved(ledger, &due(n, "k1", 10)).await;
     }
@@ -319,7 +323,7 @@ pub(super) async fn holds_past_their_time_end_by_themselves<L: Ledger>(ledger: &
     expect_eq!(free(ledger, "k1").await, 980);
 }
 
-/// I8: even before a sweep.
+/// Invariant I8, even before a sweep.
 pub(super) async fn an_expired_hold_blocks_no_other_hold<L: Ledger>(ledger: &L) {
     for n in 1..=3 {
         reserved(ledger, &due(n, "k1", 300)).await;
@@ -328,7 +332,7 @@ pub(super) async fn an_expired_hold_blocks_no_other_hold<L: Ledger>(ledger: &L) 
 }
 
 /// I5: settled at most once; I4: never from another call's hold.
-pub(super) async fn an_expired_hold_is_settled_late_and_once<L: Ledger>(ledger: &L) {
+pub(super) async fn an_expired_hold_is_settled_late_once<L: Ledger>(ledger: &L) {
     for (n, want) in [(1, 500), (2, 400), (3, 100)] {
         reserved(ledger, &due(n, "k1", want)).await;
     }
@@ -348,7 +352,9 @@ pub(super) async fn an_expired_hold_is_settled_late_and_once<L: Ledger>(ledger: 
 
 /// I7: a ledger may lose a hold, but not its charge while that is fresh. I3: it is unknown whether an old number was
 /// charged before, so nothing is moved.
-pub(super) async fn a_number_never_held_is_forced_while_fresh_and_stale_later<L: Ledger>(
+pub(super) async fn a_call_without_a_hold_is_charged_by_force_while_fresh_and_is_stale_later<
+    L: Ledger,
+>(
     ledger: &L,
 ) {
     reserved(ledger, &hold(1, "k2", 300)).await;
@@ -372,8 +378,8 @@ pub(super) async fn a_number_never_held_is_forced_while_fresh_and_stale_later<L:
     expect_eq!(paid, booked(Booked::Held, 300, 0));
 }
 
-/// I12: no request touches another key's money.
-pub(super) async fn a_settlement_on_a_key_that_holds_nothing_moves_nothing<L: Ledger>(ledger: &L) {
+/// Invariant I12: no request touches another key's money.
+pub(super) async fn a_settlement_by_a_key_without_the_hold_charges_nothing<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 50)).await;
     for _ in 0..2 {
         let stray = settled(ledger, 1, "k2", 50).await;

@@ -1,4 +1,4 @@
-//! Steps and checks that the tests of promises share.
+//! Steps and checks that the contract tests share.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -145,7 +145,7 @@ pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     }
 }
 
-/// The refusal if this ceiling is the limit.
+/// The refusal that is expected if this ceiling is the limit.
 pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),
@@ -154,7 +154,7 @@ pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     }
 }
 
-/// Balance, held, spent, loss.
+/// Returns the account's balance, held amount, spending and loss.
 pub(super) async fn money<L: Books>(ledger: &L) -> [i64; 4] {
     let view = ledger.account(&acme()).await.unwrap();
     [
@@ -166,7 +166,7 @@ pub(super) async fn money<L: Books>(ledger: &L) -> [i64; 4] {
     .map(MicroRub::micro)
 }
 
-/// Spent, held, free.
+/// Returns the key's spending, held amount and free amount.
 pub(super) async fn key_money<L: Books>(ledger: &L, id: &str) -> [i64; 3] {
     let view = ledger.key(&key(id)).await.unwrap();
     [view.spent_rub, view.held_rub, view.free_rub].map(MicroRub::micro)

@@ -1,6 +1,6 @@
 //! Futures that are dropped at each await, as happens when a caller leaves or a timeout fires.
 //!
-//! A dropped future may have done anything up to that await. So each promise sends the operation again and checks that
+//! A dropped future may have done anything up to that await. So each test sends the operation again and checks that
 //! the money moved once.
 
 use std::{future::poll_fn, pin::pin, task::Poll};
@@ -32,7 +32,7 @@ async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
 }
 
 /// I2 and I8: the hold exists in full or not at all, so that releasing its number frees all money.
-pub(super) async fn a_dropped_reserve_leaves_nothing_after_its_release<L: Ledger>(ledger: &L) {
+pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
         let wish = hold(n, "k1", 300);
@@ -50,7 +50,7 @@ pub(super) async fn a_dropped_reserve_leaves_nothing_after_its_release<L: Ledger
 }
 
 /// I8: money that a dropped reserve took is free again after the hold's time to live, even if nothing releases it.
-pub(super) async fn a_dropped_reserve_leaves_nothing_after_its_time<L: Ledger>(ledger: &L) {
+pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let wish = due(u128::from(awaits), "k1", 300);
         let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
@@ -68,8 +68,8 @@ pub(super) async fn a_dropped_reserve_leaves_nothing_after_its_time<L: Ledger>(l
     }
 }
 
-/// I5: as if the answer had been lost.
-pub(super) async fn a_dropped_reserve_sent_again_is_granted_once<L: Ledger>(ledger: &L) {
+/// Invariant I5, as if the answer had been lost.
+pub(super) async fn a_dropped_reserve_that_is_repeated_is_granted_once<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
         let wish = hold(n, "k1", 300);
@@ -87,8 +87,8 @@ pub(super) async fn a_dropped_reserve_sent_again_is_granted_once<L: Ledger>(ledg
     }
 }
 
-/// I3, I5 and I7.
-pub(super) async fn a_dropped_settlement_sent_again_charges_once<L: Ledger>(ledger: &L) {
+/// Invariants I3, I5 and I7.
+pub(super) async fn a_dropped_settlement_that_is_repeated_charges_once<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -109,7 +109,9 @@ pub(super) async fn a_dropped_settlement_sent_again_charges_once<L: Ledger>(ledg
 }
 
 /// I3, I5 and I7, if several calls are settled together.
-pub(super) async fn dropped_settlements_sent_again_charge_once<L: Ledger>(ledger: &L) {
+pub(super) async fn a_dropped_batch_of_settlements_that_is_repeated_charges_once<L: Ledger>(
+    ledger: &L,
+) {
     let mut left = 1000;
     for awaits in 0..AWAITS_MAX {
         let numbers = [1, 2, 3].map(|n| u128::from(awaits) * 3 + n);
@@ -143,8 +145,8 @@ fn expect_first(paid: Settled, cost: i64, awaits: u16) {
     );
 }
 
-/// I2 and I9.
-pub(super) async fn a_dropped_release_sent_again_frees_the_hold<L: Ledger>(ledger: &L) {
+/// Invariants I2 and I9.
+pub(super) async fn a_dropped_release_that_is_repeated_frees_the_hold<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
         let wish = hold(n, "k1", 300);
@@ -168,8 +170,8 @@ pub(super) async fn a_dropped_release_sent_again_frees_the_hold<L: Ledger>(ledge
     }
 }
 
-/// I5: the hold is still the call's.
-pub(super) async fn a_dropped_extension_leaves_the_hold<L: Ledger>(ledger: &L) {
+/// Invariant I5: the hold still belongs to the call.
+pub(super) async fn a_dropped_extension_does_not_end_the_hold<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
         reserved(ledger, &hold(n, "k1", 10)).await;
@@ -187,7 +189,7 @@ pub(super) async fn a_dropped_extension_leaves_the_hold<L: Ledger>(ledger: &L) {
 }
 
 /// I2 and I5, for a hold that shrinks and one that grows.
-pub(super) async fn a_dropped_adjustment_sent_again_counts_once<L: Ledger>(ledger: &L) {
+pub(super) async fn a_dropped_adjustment_that_is_repeated_counts_once<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
     }
@@ -219,7 +221,7 @@ pub(super) async fn a_dropped_adjustment_sent_again_counts_once<L: Ledger>(ledge
 }
 
 /// I2, I3 and I5: the call ends with its old amount or with the new one.
-pub(super) async fn a_dropped_adjustment_leaves_nothing_after_its_calls_end<L: Ledger>(ledger: &L) {
+pub(super) async fn a_dropped_adjustment_leaves_no_hold_after_its_call_ends<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
     }
@@ -251,7 +253,7 @@ pub(super) async fn a_dropped_adjustment_leaves_nothing_after_its_calls_end<L: L
     }
 }
 
-/// I2, I5 and I8.
+/// Invariants I2, I5 and I8.
 pub(super) async fn a_dropped_sweep_loses_no_hold<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for awaits in 0..AWAITS_MAX {

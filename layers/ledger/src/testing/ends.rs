@@ -40,7 +40,7 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
     reserved(ledger, &hold(2, "k1", 100)).await;
     let paid = settled(ledger, 2, "k1", 150).await;
     expect_eq!(paid, booked(Booked::Held, 150, 0));
-    // A key's ceiling limits this, too: 250 are spent or held, so 30 are left under it.
+    // A key's ceiling limits the charge too: 250 are spent or held, so 30 are left under it.
     set_ceiling(ledger, "k1", Some(280)).await;
     reserved(ledger, &hold(3, "k1", 100)).await;
     let paid = settled(ledger, 3, "k1", 200).await;
@@ -65,10 +65,10 @@ pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books
     set_ceilings(ledger, "k1", ceilings).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     reserved(ledger, &hold(2, "k1", 60)).await;
-    // 90 are free next to the two holds.
+    // The account has 90 free next to the two holds.
     let paid = settled(ledger, 1, "k1", 300).await;
     expect_eq!(paid, booked(Booked::Held, 190, 110));
-    // The other hold was granted and pays, although nothing is left next to it.
+    // The second hold was granted, so it pays, although nothing is free next to it.
     let paid = settled(ledger, 2, "k1", 61).await;
     expect_eq!(paid, booked(Booked::Held, 60, 1));
     let paid = settled(ledger, 3, "k1", 5).await;
@@ -91,7 +91,7 @@ pub(super) async fn a_lowered_ceiling_does_not_take_back_a_hold<L: Books>(ledger
     expect_eq!(money(ledger).await, [600, 0, 400, 50]);
 }
 
-/// I5: even if the repeat has other amounts.
+/// Invariant I5, even if the repetition has other amounts.
 pub(super) async fn a_repeated_settlement_is_answered_with_the_first_result<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 80)).await;
@@ -140,7 +140,7 @@ pub(super) async fn a_released_hold_costs_nothing<L: Books>(ledger: &L) {
 }
 
 /// The RESERVE of a call that gave up may still be in flight.
-pub(super) async fn a_release_that_comes_first_wins<L: Books>(ledger: &L) {
+pub(super) async fn a_reserve_after_its_release_is_refused<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     release(ledger, 1, "k1").await;
     expect_eq!(refused(ledger, &hold(1, "k1", 10)).await, Refusal::Gone);
@@ -174,7 +174,7 @@ pub(super) async fn an_expired_hold_is_settled_late_once_from_what_is_free<L: Bo
 }
 
 /// I7: a failover may lose a hold, but not its charge.
-pub(super) async fn a_hold_that_was_lost_is_charged_by_force_while_fresh<L: Books>(ledger: &L) {
+pub(super) async fn a_lost_hold_is_charged_by_force_while_fresh<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k2", 30)).await;
     let first = settled(ledger, 2, "k1", 50).await;
@@ -194,7 +194,9 @@ pub(super) async fn a_hold_that_was_lost_is_charged_by_force_while_fresh<L: Book
 }
 
 /// I3: a dispute is recorded, and nothing is moved.
-pub(super) async fn an_unknown_number_is_stale_and_moves_nothing<L: Books>(ledger: &L) {
+pub(super) async fn a_settlement_of_an_old_unknown_call_is_stale_and_charges_nothing<L: Books>(
+    ledger: &L,
+) {
     open(ledger, 100).await;
     let stale = Settlement {
         fresh: false,
@@ -217,7 +219,9 @@ pub(super) async fn an_unknown_number_is_stale_and_moves_nothing<L: Books>(ledge
 }
 
 /// I12: no request touches another key's money. The hold stays, and its own settlement is booked and gets the receipt.
-pub(super) async fn a_settlement_on_another_key_than_its_holds_moves_nothing<L: Books>(ledger: &L) {
+pub(super) async fn a_settlement_by_another_key_than_the_holds_charges_nothing<L: Books>(
+    ledger: &L,
+) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 50)).await;
     reserved(ledger, &due(2, "k1", 20)).await;
@@ -227,7 +231,7 @@ pub(super) async fn a_settlement_on_another_key_than_its_holds_moves_nothing<L: 
             let stray = settled(ledger, n, "k2", 50).await;
             expect_eq!(stray, booked(Booked::Stale, 0, 0));
         }
-        // The dispute is recorded.
+        // The ledger records the dispute.
         let receipt = ledger.receipt(number(n)).await.unwrap();
         expect_eq!((&*receipt.key, receipt.booked), ("k2", Booked::Stale));
     }
@@ -245,7 +249,7 @@ pub(super) async fn a_settlement_on_another_key_than_its_holds_moves_nothing<L: 
 }
 
 /// A stale settlement of an unknown call records a dispute, and the call may still be charged later.
-pub(super) async fn a_dispute_is_no_first_result<L: Books>(ledger: &L) {
+pub(super) async fn a_stale_settlement_can_be_charged_later<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for n in [1, 2] {
         let stale = Settlement {
@@ -271,7 +275,7 @@ pub(super) async fn a_dispute_is_no_first_result<L: Books>(ledger: &L) {
     expect_eq!(money(ledger).await, [30, 0, 70, 0]);
 }
 
-pub(super) async fn an_account_that_is_gone_is_not_charged<L: Books>(ledger: &L) {
+pub(super) async fn an_unknown_account_is_not_charged<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let call = Settlement {
         account: "nobody".parse().unwrap(),
@@ -286,7 +290,7 @@ pub(super) async fn an_account_that_is_gone_is_not_charged<L: Books>(ledger: &L)
 }
 
 /// I3 and I11: every field, including the prices of the call's snapshot; and the journal has the same.
-pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
+pub(super) async fn a_receipt_has_the_amounts_of_its_settlement<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;
     reserved(ledger, &due(2, "k2", 30)).await;
@@ -387,7 +391,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
     expect_eq!(lines.collect::<Vec<_>>(), receipts);
 }
 
-/// I9: only a charged call has a receipt.
+/// Invariant I9: only a charged call has a receipt.
 pub(super) async fn only_settled_calls_have_a_receipt<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for n in [1, 2] {

@@ -1,4 +1,4 @@
-//! The events that a ledger emits.
+//! Tests of the events that a ledger emits.
 
 use futures_util::future::join_all;
 
@@ -124,11 +124,12 @@ pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books +
     set(ledger, &Watched::Balance, levels(&[50, 20])).await;
     charge(ledger, 1, "k1", 50).await;
     charge(ledger, 2, "k1", 10).await;
-    // 40 left: a payment that does not raise it above the level does not make the level be reported again.
+    // With 40 left, a payment that does not raise the balance above the level does not make the level be reported
+    // again.
     pay(ledger, "second", 5).await;
     charge(ledger, 3, "k2", 5).await;
     pay(ledger, "third", 60).await;
-    // If two levels are passed at once, the lower one is reported.
+    // If the balance falls through two levels at once, the lower one is reported.
     ledger.enter(&acme(), &correction("c", -90)).await.unwrap();
     expect_eq!(
         kinds(ledger).await,
@@ -162,7 +163,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
     set(ledger, &of_key("k1"), levels(&[300])).await;
     charge(ledger, 1, "k1", 200).await;
     charge(ledger, 2, "k1", 295).await;
-    // Another key's ceiling is separate.
+    // Another key's ceiling has its own events.
     set_ceiling(ledger, "k2", Some(100)).await;
     charge(ledger, 3, "k2", 98).await;
     charge(ledger, 4, "k2", 1).await;

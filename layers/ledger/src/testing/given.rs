@@ -14,28 +14,28 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// How long a [`hold`] lives: longer than any test.
+/// The time for which a [`hold`] lives: longer than any test.
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// An amount in micro-rubles.
+/// Creates an amount in micro-rubles.
 #[must_use]
 pub const fn micro(amount: i64) -> MicroRub {
     MicroRub::new(amount)
 }
 
-/// A call number, different for each `n`.
+/// Creates a call number, a different one for each `n`.
 #[must_use]
 pub const fn number(n: u128) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(n))
 }
 
-/// The account that most tests use.
+/// Returns the account that most of the tests use.
 #[must_use]
 pub fn acme() -> AccountId {
     account("acme")
 }
 
-/// An account's id.
+/// Creates the id of an account.
 ///
 /// # Panics
 /// The text is not a valid id.
@@ -44,7 +44,7 @@ pub fn account(id: &str) -> AccountId {
     id.parse().unwrap()
 }
 
-/// A key's id.
+/// Creates the id of a key.
 ///
 /// # Panics
 /// The text is not a valid id.
@@ -53,7 +53,7 @@ pub fn key(id: &str) -> KeyId {
     id.parse().unwrap()
 }
 
-/// An active key without restrictions; its digest is 32 times `digest`.
+/// Returns an active key without restrictions; its digest is 32 times `digest`.
 #[must_use]
 pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
     KeyRecord {
@@ -64,7 +64,7 @@ pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
     }
 }
 
-/// A payment of this many micro-rubles.
+/// Creates a payment of this many micro-rubles.
 #[must_use]
 pub fn topup(id: &str, amount: i64) -> Entry {
     Entry {
@@ -74,7 +74,7 @@ pub fn topup(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// A correction by this many micro-rubles.
+/// Creates a correction of this many micro-rubles.
 #[must_use]
 pub fn correction(id: &str, amount: i64) -> Entry {
     Entry {
@@ -83,7 +83,7 @@ pub fn correction(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// A hold, all or nothing, on a key of [`acme`]; it lives for an [`HOUR`].
+/// Returns a hold, all or nothing, on a key of [`acme`]; it lives for an [`HOUR`].
 #[must_use]
 pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -96,7 +96,7 @@ pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     }
 }
 
-/// A hold that expires at once.
+/// Creates a hold that expires at once.
 #[must_use]
 pub fn due(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -105,7 +105,7 @@ pub fn due(n: u128, id: &str, want: i64) -> Hold {
     }
 }
 
-/// The end of a call on a key of [`acme`], in its first attempt to settle.
+/// Returns the end of a call on a key of [`acme`], in its first attempt to settle.
 #[must_use]
 pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
     Settlement {

@@ -1,4 +1,4 @@
-//! Promises about groups of keys, and about the limit of a key's open calls.
+//! Contract tests of groups of keys, and of the limit of a key's open calls.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::{
     happening::{CeilingKind, Happening},
 };
 
-/// Number of concurrent calls.
+/// The number of calls that run at the same time.
 const AT_ONCE: u128 = 64;
 
 fn group(id: &str) -> GroupId {
@@ -70,7 +70,7 @@ async fn set_concurrency<L: Books>(ledger: &L, id: &str, concurrency: Option<u32
     expect_eq!(view.record.concurrency, concurrency);
 }
 
-/// Spent, held, free and carried.
+/// Returns the group's spending, held amount, free amount and amount carried over.
 async fn money_of<L: Books>(ledger: &L, id: &str) -> [i64; 4] {
     let groups = ledger.groups(&acme()).await.unwrap();
     let view = groups.iter().find(|view| view.record.id == group(id));
@@ -95,9 +95,7 @@ fn beyond(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
 }
 
 /// I1 and I2 over the keys of a group.
-pub(super) async fn a_group_spends_no_more_than_its_ceiling_whichever_key_asks<L: Books>(
-    ledger: &L,
-) {
+pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(300))).await;
     put(ledger, "k1", Some("g1")).await;
@@ -138,7 +136,7 @@ pub(super) async fn a_group_spends_no_more_than_its_ceiling_whichever_key_asks<L
 }
 
 /// The key's own ceiling and the account's money limit a hold as well.
-pub(super) async fn account_key_and_group_have_to_allow_a_hold<L: Books>(ledger: &L) {
+pub(super) async fn a_hold_is_granted_only_if_account_key_and_group_allow_it<L: Books>(ledger: &L) {
     open(ledger, 250).await;
     make(ledger, "g1", Ceilings::total(micro(200))).await;
     put(ledger, "k1", Some("g1")).await;
@@ -152,7 +150,7 @@ pub(super) async fn account_key_and_group_have_to_allow_a_hold<L: Books>(ledger:
         refused(ledger, &hold(1, "k1", 201)).await,
         beyond(Ceiling::GroupTotal, 200, 0)
     );
-    // A key in no group.
+    // Key `k2` is in no group, so its holds do not count.
     reserved(ledger, &hold(2, "k2", 100)).await;
     expect_eq!(
         refused(ledger, &hold(1, "k1", 151)).await,
@@ -165,8 +163,8 @@ pub(super) async fn account_key_and_group_have_to_allow_a_hold<L: Books>(ledger:
     reserved(ledger, &hold(3, "k1", 150)).await;
 }
 
-/// I1 and I2.
-pub(super) async fn a_group_has_to_allow_a_larger_hold<L: Books>(ledger: &L) {
+/// Invariants I1 and I2, for the ceiling of a group.
+pub(super) async fn a_hold_grows_only_if_the_group_allows_it<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {
         return;
@@ -189,8 +187,8 @@ pub(super) async fn a_group_has_to_allow_a_larger_hold<L: Books>(ledger: &L) {
     expect_eq!(money_of(ledger, "g1").await, [20, 0, 280, 0]);
 }
 
-/// I1 under concurrent calls of two keys.
-pub(super) async fn of_many_calls_at_once_a_group_lets_in_those_that_fit<L: Books>(ledger: &L) {
+/// Invariant I1, under concurrent calls of two keys.
+pub(super) async fn a_group_admits_concurrent_calls_only_up_to_its_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
     put(ledger, "k1", Some("g1")).await;
@@ -213,8 +211,10 @@ pub(super) async fn of_many_calls_at_once_a_group_lets_in_those_that_fit<L: Book
     expect_eq!(money_of(ledger, "g1").await, [0, 0, 100, 0]);
 }
 
-/// I2 and I3 while keys join and leave.
-pub(super) async fn a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there<L: Books>(
+/// Invariants I2 and I3, while keys join and leave.
+pub(super) async fn a_key_that_joins_a_group_brings_its_holds_and_its_spending_stays_when_it_leaves<
+    L: Books,
+>(
     ledger: &L,
 ) {
     open(ledger, 1000).await;
@@ -241,7 +241,7 @@ pub(super) async fn a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent
     let refused = ledger.change_key(&key("k1"), &elsewhere).await.unwrap_err();
     expect_matches!(refused, BookError::NoGroup);
     expect_eq!(ledger.key(&key("k1")).await.unwrap().record.group, None);
-    // A key that is created in a group.
+    // A key may be created in a group, but not in an unknown one.
     let mut third = record(&acme(), "k3", 3);
     third.group = Some(group("nowhere"));
     let refused = ledger.create_key(&third, Ceilings::NONE).await.unwrap_err();
@@ -254,7 +254,7 @@ pub(super) async fn a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent
 
 /// A receipt names the group that its charge was counted in: the key's group at that moment. So the sum of a group's
 /// receipts equals what it has spent.
-pub(super) async fn receipts_of_a_group_come_to_what_it_has_spent<L: Books>(ledger: &L) {
+pub(super) async fn receipts_of_a_group_add_up_to_its_spending<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
     make(ledger, "g2", Ceilings::NONE).await;
@@ -303,22 +303,22 @@ pub(super) async fn receipts_of_a_group_come_to_what_it_has_spent<L: Books>(ledg
     }
 }
 
-pub(super) async fn holds_that_end_by_themselves_leave_their_group<L: Books>(ledger: &L) {
+pub(super) async fn expired_holds_no_longer_count_in_their_group<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
     put(ledger, "k1", Some("g1")).await;
     put(ledger, "k2", Some("g1")).await;
     reserved(ledger, &due(1, "k1", 60)).await;
-    // The expired hold blocks one that would otherwise fit.
+    // An expired hold takes the group's room until another hold needs it.
     reserved(ledger, &hold(2, "k2", 90)).await;
     expect_eq!(money_of(ledger, "g1").await, [0, 90, 10, 0]);
-    // Charged late, from what the group has free.
+    // The expired call is charged late, from what the group has free.
     let late = settled(ledger, 1, "k1", 60).await;
     expect_eq!((late.booked, late.charged), (Booked::Late, micro(10)));
     expect_eq!(money_of(ledger, "g1").await, [10, 90, 0, 0]);
 }
 
-pub(super) async fn a_group_is_made_once_and_removed_when_its_keys_are_gone<L: Books>(ledger: &L) {
+pub(super) async fn a_group_is_created_once_and_removed_only_without_keys<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let ceilings = Ceilings {
         total: None,
@@ -376,8 +376,8 @@ async fn refused_by<L: Books>(ledger: &L, n: u128, want: i64) -> Refusal {
     refused(ledger, &hold(n, "k1", want)).await
 }
 
-/// A key has at most as many open calls as its limit allows, whatever they cost; each end lets another call in.
-pub(super) async fn no_more_calls_of_a_key_are_open_than_may_be<L: Books>(ledger: &L) {
+/// A key has at most as many open calls as its limit allows, at any cost; each end admits another call.
+pub(super) async fn a_key_has_at_most_its_limit_of_open_calls<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     // Calls that were open before the limit was set count.
     reserved(ledger, &hold(1, "k1", 10)).await;
@@ -390,7 +390,7 @@ pub(super) async fn no_more_calls_of_a_key_are_open_than_may_be<L: Books>(ledger
     reserved(ledger, &hold(4, "k2", 10)).await;
     settled(ledger, 1, "k1", 10).await;
     reserved(ledger, &due(5, "k1", 10)).await;
-    // An expired hold makes room.
+    // Under the limit of open calls, an expired hold makes room for another.
     reserved(ledger, &hold(6, "k1", 10)).await;
     expect_eq!(refused_by(ledger, 7, 1).await, full);
     release(ledger, 2, "k1").await;
@@ -411,7 +411,7 @@ pub(super) async fn no_more_calls_of_a_key_are_open_than_may_be<L: Books>(ledger
     reserved(ledger, &hold(13, "k1", 10)).await;
 }
 
-pub(super) async fn of_many_calls_at_once_as_many_as_may_be_are_let_in<L: Books>(ledger: &L) {
+pub(super) async fn concurrent_calls_of_a_key_are_admitted_up_to_its_limit<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     make(ledger, "g1", Ceilings::NONE).await;
     put(ledger, "k1", Some("g1")).await;
@@ -422,7 +422,7 @@ pub(super) async fn of_many_calls_at_once_as_many_as_may_be_are_let_in<L: Books>
     expect_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 7);
 }
 
-/// Emitted once, about the group and no key.
+/// The event is emitted once, and names the group but no key.
 pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
     L: Books + super::Feed,
 >(

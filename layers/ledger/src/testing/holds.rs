@@ -58,7 +58,7 @@ pub(super) async fn a_hold_is_between_the_least_and_the_wanted_amount<L: Books>(
     }
 }
 
-/// I1 and I2 over several holds.
+/// Invariants I1 and I2, over several holds.
 pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key<
     L: Books,
 >(
@@ -71,7 +71,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
         refused(ledger, &hold(2, "k1", 301)).await,
         does_not_fit(300, 700)
     );
-    // The key's ceiling leaves less than the account has left.
+    // Here the key's ceiling leaves less than the account has left.
     expect_eq!(
         refused(ledger, &hold(2, "k2", 251)).await,
         under(Ceiling::Total, 250, 0)
@@ -82,7 +82,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
         under(Ceiling::Total, 50, 200)
     );
     reserved(ledger, &hold(5, "k1", 60)).await;
-    // Now the account has less left than the key's ceiling leaves.
+    // Here the account has less left than the key's ceiling leaves.
     expect_eq!(
         refused(ledger, &hold(6, "k2", 41)).await,
         does_not_fit(40, 200)
@@ -98,7 +98,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
     expect_eq!(key_money(ledger, "k2").await, [150, 0, 100]);
 }
 
-pub(super) async fn a_ceiling_can_be_raised_lowered_and_taken_away<L: Books>(ledger: &L) {
+pub(super) async fn a_ceiling_can_be_raised_lowered_and_removed<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     settled(ledger, 1, "k1", 100).await;
@@ -123,7 +123,7 @@ pub(super) async fn a_ceiling_can_be_raised_lowered_and_taken_away<L: Books>(led
 }
 
 /// I1: each ceiling limits a key, and a refusal names the ceiling that leaves least and when it resets.
-pub(super) async fn a_day_and_a_month_have_ceilings_of_their_own<L: Books>(ledger: &L) {
+pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
         total: Some(micro(600)),
@@ -206,7 +206,7 @@ pub(super) async fn a_day_and_a_month_have_ceilings_of_their_own<L: Books>(ledge
 }
 
 /// I5: a RESERVE whose answer was lost may be sent again.
-pub(super) async fn the_same_hold_asked_for_again_is_granted_once<L: Books>(ledger: &L) {
+pub(super) async fn a_repeated_hold_is_granted_once<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let wish = Hold {
         least: micro(50),
@@ -215,7 +215,7 @@ pub(super) async fn the_same_hold_asked_for_again_is_granted_once<L: Books>(ledg
     let first = reserved(ledger, &wish).await;
     expect_eq!(first.free, micro(20));
     expect_eq!(reserved(ledger, &wish).await, first);
-    // The free amount is the current one.
+    // The refusal names the amount that is free now.
     reserved(ledger, &hold(2, "k2", 15)).await;
     let second = reserved(ledger, &wish).await;
     expect_eq!((second.held, second.free), (micro(80), micro(5)));
@@ -225,8 +225,8 @@ pub(super) async fn the_same_hold_asked_for_again_is_granted_once<L: Books>(ledg
     expect_eq!(money(ledger).await, [100, 95, 0, 0]);
 }
 
-/// I5: a request number identifies one hold.
-pub(super) async fn a_number_cannot_hold_two_things<L: Books>(ledger: &L) {
+/// Invariant I5: a request number identifies one hold.
+pub(super) async fn a_call_number_cannot_have_two_different_holds<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     for other in [
@@ -244,7 +244,7 @@ pub(super) async fn a_number_cannot_hold_two_things<L: Books>(ledger: &L) {
 }
 
 /// I5: a number whose call has ended cannot be held again.
-pub(super) async fn a_number_that_has_ended_is_gone<L: Books>(ledger: &L) {
+pub(super) async fn an_ended_call_number_gets_no_new_hold<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     for n in [1, 2] {
         reserved(ledger, &hold(n, "k1", 100)).await;
@@ -262,7 +262,7 @@ pub(super) async fn a_number_that_has_ended_is_gone<L: Books>(ledger: &L) {
 }
 
 /// If an account's money is held but not spent, the refusal is "does not fit", not "empty".
-pub(super) async fn nothing_to_spend_is_judged_by_posted_money<L: Books>(ledger: &L) {
+pub(super) async fn an_empty_account_is_recognised_by_its_posted_money<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     expect_eq!(
@@ -342,7 +342,7 @@ pub(super) async fn unknown_accounts_and_keys_are_refused<L: Books>(ledger: &L) 
     expect_eq!(found, None);
 }
 
-/// I12: from the acknowledged disabling on, whatever a gateway has cached.
+/// Invariant I12: once disabling a key is acknowledged, it gets no hold, even if a gateway has it cached.
 pub(super) async fn a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged<L: Books>(
     ledger: &L,
 ) {
@@ -383,7 +383,7 @@ pub(super) async fn a_suspended_account_gets_no_new_hold_and_its_running_calls_a
     expect_eq!(money(ledger).await, [945, 1, 60, 0]);
 }
 
-pub(super) async fn the_gravest_refusal_comes_first<L: Books>(ledger: &L) {
+pub(super) async fn the_most_serious_refusal_is_reported<L: Books>(ledger: &L) {
     open(ledger, 0).await;
     set_ceiling(ledger, "k1", Some(0)).await;
     set_status(ledger, "k1", KeyStatus::Disabled).await;
@@ -411,7 +411,7 @@ pub(super) async fn the_gravest_refusal_comes_first<L: Books>(ledger: &L) {
     expect_eq!(probed(ledger, &acme(), "k1").await, Ok(()));
 }
 
-pub(super) async fn an_extended_hold_lives_on<L: Books>(ledger: &L) {
+pub(super) async fn an_extended_hold_does_not_expire_at_its_first_time<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &due(1, "k1", 10)).await;
     reserved(ledger, &hold(2, "k1", 10)).await;
@@ -430,7 +430,7 @@ pub(super) async fn an_extended_hold_lives_on<L: Books>(ledger: &L) {
 }
 
 /// I8: an idle account returns to nothing held by itself.
-pub(super) async fn only_holds_past_their_time_expire<L: Books>(ledger: &L) {
+pub(super) async fn only_holds_past_their_expiry_are_ended<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let other: AccountId = "other".parse().unwrap();
     ledger.create_account(&other, "Other").await.unwrap();
@@ -458,7 +458,7 @@ pub(super) async fn only_holds_past_their_time_expire<L: Books>(ledger: &L) {
 }
 
 /// I8, and a limit on the number of expired holds that a RESERVE ends.
-pub(super) async fn a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account<L: Books>(
+pub(super) async fn a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account<L: Books>(
     ledger: &L,
 ) {
     let some = i64::try_from(EXPIRE_ON_RESERVE_MAX).unwrap();

@@ -1,4 +1,4 @@
-//! Keys, from creation to deletion.
+//! Tests of keys, from creation to deletion.
 
 use super::{
     Books,
@@ -38,7 +38,7 @@ fn full_record() -> KeyRecord {
     }
 }
 
-pub(super) async fn a_key_comes_back_as_it_was_written<L: Books>(ledger: &L) {
+pub(super) async fn a_key_is_read_as_it_was_written<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let record = full_record();
     let made = ledger.create_key(&record, CEILINGS).await.unwrap();
@@ -69,7 +69,7 @@ pub(super) async fn a_key_comes_back_as_it_was_written<L: Books>(ledger: &L) {
     expect_eq!(keys[0], view);
 }
 
-pub(super) async fn a_key_is_made_once<L: Books>(ledger: &L) {
+pub(super) async fn a_key_is_created_once<L: Books>(ledger: &L) {
     open(ledger, 0).await;
     let other: AccountId = "other".parse().unwrap();
     ledger.create_account(&other, "Other").await.unwrap();
@@ -113,7 +113,7 @@ pub(super) async fn a_key_is_made_once<L: Books>(ledger: &L) {
 
 type Edit = fn(&mut KeyView);
 
-pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L) {
+pub(super) async fn a_change_of_a_key_changes_only_the_named_fields<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let mut view = ledger.create_key(&full_record(), CEILINGS).await.unwrap();
     let id = full_record().id;
@@ -252,7 +252,7 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
     expect_eq!(other.record, record(&acme(), "k1", 1));
 }
 
-pub(super) async fn a_deleted_key_is_still_found_and_stays_deleted<L: Books>(ledger: &L) {
+pub(super) async fn a_deleted_key_can_be_read_and_stays_deleted<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 50)).await;
     for status in [KeyStatus::Deleted, KeyStatus::Active, KeyStatus::Disabled] {

@@ -1,4 +1,4 @@
-//! A ledger with one planted bug at a time: each bug must break the promise that is named next to it.
+//! A ledger with one planted bug at a time: each bug must fail the contract test that is named next to it.
 //!
 //! The ledger is a first attempt: accounts in a map, and for some operations a second step after an await, like a second
 //! query to a database.
@@ -41,62 +41,62 @@ macro_rules! bugs {
 }
 
 bugs! {
-    ReserveDroppedAfterTakingMoney: a_dropped_reserve_leaves_nothing_after_its_release;
-    ReserveDroppedLivesForEver: a_dropped_reserve_leaves_nothing_after_its_time;
-    ReserveDroppedIsGone: a_dropped_reserve_sent_again_is_granted_once;
-    SettleDroppedAfterTheCharge: a_dropped_settlement_sent_again_charges_once;
-    SettlementsDroppedAfterTheFirst: dropped_settlements_sent_again_charge_once;
-    ReleaseDroppedBeforeMoneyReturns: a_dropped_release_sent_again_frees_the_hold;
-    ExtendDroppedWithoutTheHold: a_dropped_extension_leaves_the_hold;
+    ReserveDroppedAfterTakingMoney: a_dropped_reserve_leaves_no_hold_after_its_release;
+    ReserveDroppedLivesForEver: a_dropped_reserve_leaves_no_hold_after_its_expiry;
+    ReserveDroppedIsGone: a_dropped_reserve_that_is_repeated_is_granted_once;
+    SettleDroppedAfterTheCharge: a_dropped_settlement_that_is_repeated_charges_once;
+    SettlementsDroppedAfterTheFirst: a_dropped_batch_of_settlements_that_is_repeated_charges_once;
+    ReleaseDroppedBeforeMoneyReturns: a_dropped_release_that_is_repeated_frees_the_hold;
+    ExtendDroppedWithoutTheHold: a_dropped_extension_does_not_end_the_hold;
     SweepDroppedBeforeMoneyReturns: a_dropped_sweep_loses_no_hold;
-    AdjustDroppedAfterTakingMoney: a_dropped_adjustment_sent_again_counts_once;
-    AdjustDroppedWithoutTheHold: a_dropped_adjustment_leaves_nothing_after_its_calls_end;
-    GrowthChecksBeforeItLocks: of_holds_grown_on_several_threads_those_that_fit_are_granted;
-    AdjustChecksBeforeItLocks: an_adjustment_and_a_settlement_at_once_lose_nothing;
+    AdjustDroppedAfterTakingMoney: a_dropped_adjustment_that_is_repeated_counts_once;
+    AdjustDroppedWithoutTheHold: a_dropped_adjustment_leaves_no_hold_after_its_call_ends;
+    GrowthChecksBeforeItLocks: holds_grow_by_several_threads_only_up_to_the_free_money;
+    AdjustChecksBeforeItLocks: a_concurrent_adjustment_and_settlement_lose_no_money;
     AdjustKeepsTheMoney: a_smaller_hold_frees_money_at_once;
     AdjustNeedsAnAmount: a_smaller_hold_frees_money_at_once;
     GrowthIsNotChecked: a_hold_grows_only_into_free_money;
     GrowthCountsItsOwnHold: a_hold_grows_only_into_free_money;
     GrowthIsGrantedInPart: a_hold_grows_only_into_free_money;
     RefusedGrowthTakesMoney: a_hold_grows_only_into_free_money;
-    ExpiredHoldsKeepOthersSmall: an_expired_hold_keeps_no_other_from_growing;
+    ExpiredHoldsKeepOthersSmall: an_expired_hold_does_not_keep_another_from_growing;
     OlderAdjustmentCounts: an_older_adjustment_changes_nothing;
     AdjustedHoldIsAnother: an_older_adjustment_changes_nothing;
     AdjustHoldsAgain: an_ended_hold_is_not_adjusted;
     AnotherKeyAdjusts: an_ended_hold_is_not_adjusted;
     TheFirstHoldPays: a_cost_is_charged_up_to_the_adjusted_hold_and_free_money;
-    ReserveChecksBeforeItLocks: of_holds_on_several_threads_no_more_is_granted_than_there_is;
+    ReserveChecksBeforeItLocks: holds_by_several_threads_are_granted_only_up_to_the_free_money;
     RepeatIsCheckedBeforeTheLock: a_hold_sent_by_two_threads_is_granted_once;
     SettleChecksBeforeItLocks: a_call_settled_by_two_threads_is_charged_once;
-    ReleaseChecksBeforeItLocks: of_a_settlement_and_a_release_at_once_one_wins;
-    ReserveAwaitsAfterTheCheck: of_many_holds_at_once_those_that_fit_are_granted;
-    LeastIsIgnored: a_hold_lies_between_the_least_and_the_wish;
-    AllOrNothing: a_hold_lies_between_the_least_and_the_wish;
+    ReleaseChecksBeforeItLocks: only_one_of_a_concurrent_settlement_and_release_takes_effect;
+    ReserveAwaitsAfterTheCheck: concurrent_holds_are_granted_only_up_to_the_free_money;
+    LeastIsIgnored: a_reserve_grants_between_the_least_and_the_wanted_amount;
+    AllOrNothing: a_reserve_grants_between_the_least_and_the_wanted_amount;
     EachKeyHasTheWholeBalance: holds_of_all_keys_count_against_the_account;
     OpenHoldsAreNotCounted: holds_of_all_keys_count_against_the_account;
-    RepeatedHoldTakesTwice: a_hold_asked_for_again_is_granted_once;
-    AnotherHoldUnderTheSameNumber: a_hold_asked_for_again_is_granted_once;
-    EndedNumberHoldsAgain: a_number_that_has_ended_holds_nothing_again;
-    HeldMoneyCountsAsSpent: empty_is_what_has_no_posted_money;
-    AnyKeyOfAnyAccount: a_key_holds_nothing_on_another_account;
+    RepeatedHoldTakesTwice: a_repeated_reserve_is_granted_once;
+    AnotherHoldUnderTheSameNumber: a_repeated_reserve_is_granted_once;
+    EndedNumberHoldsAgain: a_reserve_for_an_ended_call_holds_nothing;
+    HeldMoneyCountsAsSpent: an_account_is_empty_only_without_posted_money;
+    AnyKeyOfAnyAccount: a_key_cannot_hold_money_of_another_account;
     TheHoldIsCharged: a_settlement_charges_the_cost_and_frees_the_hold;
     TheHoldIsKept: a_settlement_charges_the_cost_and_frees_the_hold;
     CostIsCutToTheHold: a_cost_beyond_the_hold_takes_free_money;
     CostTakesOtherHolds: a_cost_beyond_the_hold_takes_free_money;
     LossIsForgotten: a_cost_beyond_the_hold_takes_free_money;
     RepeatedSettlementCharges: a_repeated_settlement_gets_the_first_result;
-    AnswersInAnotherOrder: settlements_sent_together_are_answered_in_their_order;
+    AnswersInAnotherOrder: settlements_of_one_batch_are_answered_in_order;
     ReleaseRefundsASettledCall: a_repeated_settlement_gets_the_first_result;
-    ReleaseOfAnUnknownCallIsForgotten: a_release_costs_nothing_and_wins_over_what_comes_later;
-    EverySecondReleaseIsIgnored: a_release_costs_nothing_and_wins_over_what_comes_later;
-    SweepEndsEveryHold: holds_past_their_time_end_by_themselves;
-    ExtendChangesNothing: holds_past_their_time_end_by_themselves;
+    ReleaseOfAnUnknownCallIsForgotten: a_release_costs_nothing_and_blocks_later_requests_of_its_call;
+    EverySecondReleaseIsIgnored: a_release_costs_nothing_and_blocks_later_requests_of_its_call;
+    SweepEndsEveryHold: holds_end_by_themselves_after_their_expiry;
+    ExtendChangesNothing: holds_end_by_themselves_after_their_expiry;
     ExpiredHoldsBlock: an_expired_hold_blocks_no_other_hold;
-    ExpiredHoldIsNotCharged: an_expired_hold_is_settled_late_and_once;
-    LostHoldIsNotCharged: a_number_never_held_is_forced_while_fresh_and_stale_later;
-    OldNumberIsCharged: a_number_never_held_is_forced_while_fresh_and_stale_later;
-    AnotherKeySettles: a_settlement_on_a_key_that_holds_nothing_moves_nothing;
-    MissingAccountIsAnError: a_settlement_on_a_key_that_holds_nothing_moves_nothing;
+    ExpiredHoldIsNotCharged: an_expired_hold_is_settled_late_once;
+    LostHoldIsNotCharged: a_call_without_a_hold_is_charged_by_force_while_fresh_and_is_stale_later;
+    OldNumberIsCharged: a_call_without_a_hold_is_charged_by_force_while_fresh_and_is_stale_later;
+    AnotherKeySettles: a_settlement_by_a_key_without_the_hold_charges_nothing;
+    MissingAccountIsAnError: a_settlement_by_a_key_without_the_hold_charges_nothing;
 }
 
 /// Lets a second thread in between a check and the change that relies on it.
@@ -112,7 +112,7 @@ const IN_TWO_STEPS: &[Bug] = &[
 ];
 
 #[tokio::test]
-async fn each_planted_bug_breaks_the_promise_named_next_to_it() {
+async fn each_planted_bug_fails_the_contract_test_named_next_to_it() {
     assert!(BUGS.len() >= 21);
     let cases = cases::<Arc<Planted>>();
     let mut missed = Vec::new();
@@ -128,7 +128,7 @@ async fn each_planted_bug_breaks_the_promise_named_next_to_it() {
 }
 
 #[tokio::test]
-async fn the_ledger_without_a_planted_bug_keeps_every_promise() {
+async fn ledger_without_a_planted_bug_passes_every_contract_test() {
     super::check(async |openings| Planted::open(None, openings)).await;
 }
 
@@ -258,7 +258,7 @@ impl Planted {
         })
     }
 
-    /// How much the hold gets.
+    /// Returns the amount that is held.
     fn granted(&self, account: &mut Account, hold: &Hold) -> Result<MicroRub, Refusal> {
         self.admits(account, &hold.key)?;
         if account.free() < hold.want && !self.has(Bug::ExpiredHoldsBlock) {
@@ -326,7 +326,7 @@ impl Planted {
                     account.lost = account.lost.minus_or_zero(held)
                 });
             }
-            // The time to live is written after the hold.
+            // The bug: the hold's time to live is written in a second step.
             Some(Bug::ReserveDroppedLivesForEver) => {
                 let endless = Hold {
                     ttl: HOUR,
@@ -494,7 +494,7 @@ impl Ledger for Planted {
         for call in calls {
             answers.push(self.settle(call).await);
             if self.has(Bug::SettlementsDroppedAfterTheFirst) {
-                // The receipt is written with the last of them.
+                // The bug: the record of the ended call is missing for a moment, so a drop at that point loses it.
                 let forgotten =
                     self.on(&call.account, |account| account.ended.remove(&call.number));
                 yield_now().await;

@@ -1,4 +1,4 @@
-//! Calls that several threads make at once, which one task that joins many futures cannot show.
+//! Tests in which several threads make calls at once, which one task that joins many futures cannot show.
 
 #![expect(clippy::disallowed_types, reason = "threads run in real time")]
 
@@ -29,11 +29,11 @@ use crate::{
 const THREADS: usize = 2;
 /// Calls that the threads make at the same time, one after the other.
 const STEPS: u128 = 200;
-/// How long threads compete, at most.
+/// The longest time for which threads compete.
 const RACE: Duration = Duration::from_millis(150);
 /// A granted hold is kept for this long, so that a second one is seen next to it.
 const KEPT: Duration = Duration::from_micros(50);
-/// A thread that waits longer than this for another goes on alone: the other has panicked.
+/// A thread that waits longer than this for another continues alone: the other has panicked.
 const MEETING_MAX: Duration = Duration::from_secs(10);
 
 /// Runs each future on a thread of its own, on the runtime that polls this function.
@@ -65,7 +65,7 @@ impl Meeting {
 }
 
 /// I1: the check and the hold are one step.
-pub(super) async fn of_holds_on_several_threads_no_more_is_granted_than_there_is<
+pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_money<
     L: Ledger + Clone,
 >(
     ledger: &L,
@@ -109,7 +109,7 @@ pub(super) async fn of_holds_on_several_threads_no_more_is_granted_than_there_is
     );
 }
 
-/// I5.
+/// Invariant I5, with competing threads.
 pub(super) async fn a_hold_sent_by_two_threads_is_granted_once<L: Ledger + Clone>(ledger: &L) {
     let meeting = Meeting::default();
     let answers = on_threads((0..THREADS).map(|_| {
@@ -169,7 +169,7 @@ async fn ended_by_two<L: Ledger + Clone>(
     .await
 }
 
-/// I3 and I5.
+/// Invariants I3 and I5, with competing threads.
 pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Clone>(ledger: &L) {
     let answers = ended_by_two(ledger, [false, false]).await;
     let first = booked(Booked::Held, 1, 0);
@@ -192,7 +192,11 @@ pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Cl
 }
 
 /// I5: whichever comes first wins, and the money agrees with the answers.
-pub(super) async fn of_a_settlement_and_a_release_at_once_one_wins<L: Ledger + Clone>(ledger: &L) {
+pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect<
+    L: Ledger + Clone,
+>(
+    ledger: &L,
+) {
     let answers = ended_by_two(ledger, [false, true]).await;
     let mut left = 1000;
     for (n, answer) in (1..).zip(&answers[0]) {
@@ -218,9 +222,7 @@ pub(super) async fn of_a_settlement_and_a_release_at_once_one_wins<L: Ledger + C
 }
 
 /// I1: the check and the larger hold are one step.
-pub(super) async fn of_holds_grown_on_several_threads_those_that_fit_are_granted<
-    L: Ledger + Clone,
->(
+pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: Ledger + Clone>(
     ledger: &L,
 ) {
     if !can_adjust(ledger).await {
@@ -264,7 +266,7 @@ pub(super) async fn of_holds_grown_on_several_threads_those_that_fit_are_granted
 }
 
 /// I2, I3 and I5: whichever comes first, the hold ends whole.
-pub(super) async fn an_adjustment_and_a_settlement_at_once_lose_nothing<L: Ledger + Clone>(
+pub(super) async fn a_concurrent_adjustment_and_settlement_lose_no_money<L: Ledger + Clone>(
     ledger: &L,
 ) {
     if !can_adjust(ledger).await {

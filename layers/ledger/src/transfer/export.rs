@@ -15,7 +15,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Iterates over these accounts, in this order.
+    /// Reads these accounts, in this order.
     #[must_use]
     pub fn of(accounts: Vec<AccountId>) -> Self {
         Self {
@@ -23,7 +23,7 @@ impl Export {
         }
     }
 
-    /// Iterates over all accounts, by id.
+    /// Reads all accounts, by id.
     ///
     /// # Errors
     /// See [`LedgerAdmin::accounts`].

@@ -37,7 +37,7 @@ impl<'a, T: Target> Restore<'a, T> {
         }
     }
 
-    /// Writes lines of its journal, oldest first.
+    /// Writes lines of an account's journal, oldest first.
     pub(super) async fn lines(&mut self, lines: &[JournalLine]) -> Result<(), BookError> {
         for line in lines {
             self.audit.line(line);
@@ -66,7 +66,7 @@ impl<'a, T: Target> Restore<'a, T> {
 }
 
 impl<T: Target> RestoredJournal<'_, T> {
-    /// Adds entries that the journal has dropped.
+    /// Adds entries that the original journal has dropped.
     pub(super) fn add_entries(&mut self, entries: HashMap<String, MicroRub>) {
         self.entries.extend(entries);
     }

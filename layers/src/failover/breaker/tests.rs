@@ -4,7 +4,7 @@ use super::*;
 
 use Trouble::{Answered, Away, Silent};
 
-/// Two callers.
+/// Two callers, by their digests.
 const ANN: u64 = 1;
 const BOB: u64 = 2;
 
@@ -12,7 +12,7 @@ fn opened(now: Instant) -> Breaker {
     opened_by(Away, &[ANN], now)
 }
 
-/// A breaker opened by failures of these callers in turn.
+/// Returns a breaker opened by failures of these callers in turn.
 fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
     let mut breaker = Breaker::new();
     for caller in callers.iter().cycle().take(FAILURES_MAX as usize) {
@@ -23,7 +23,7 @@ fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_in_a_row_open_it_and_an_answer_between_them_does_not() {
+async fn consecutive_failures_open_the_breaker_unless_an_answer_comes_between() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     for _ in 0..3 {
@@ -49,7 +49,7 @@ async fn failures_in_a_row_open_it_and_an_answer_between_them_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_probe_is_admitted_after_the_pause() {
+async fn one_probe_is_admitted_after_the_breakers_pause() {
     let now = Instant::now();
     let mut breaker = opened(now);
     assert_eq!(breaker.pass(ANN, now), None);
@@ -116,7 +116,7 @@ async fn calls_begun_before_the_breaker_opened_do_not_count() {
     breaker.failed(first, Away, now + OPEN_MIN, 255);
     let later = now + 3 * OPEN_MIN;
     let second = breaker.pass(ANN, later).unwrap();
-    // A result of the first probe does not count for the second.
+    // The result of an earlier probe does not count for a later one.
     breaker.failed(first, Away, later, 255);
     breaker.succeeded(first);
     assert!(matches!(breaker.shown(later), Shown::Probing(_)));
@@ -144,7 +144,7 @@ async fn calls_begun_before_the_breaker_opened_do_not_count_after_it_closed() {
     }
     let shown = (breaker.shown(later), breaker.failures());
     assert_eq!(shown, (Shown::Closed, 0));
-    // Successes of such calls do not count either.
+    // If such a call succeeds, that does not count either.
     let pass = breaker.pass(ANN, later).unwrap();
     breaker.failed(pass, Away, later, 255);
     breaker.succeeded(old[0]);
@@ -152,14 +152,14 @@ async fn calls_begun_before_the_breaker_opened_do_not_count_after_it_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_one_caller_open_it_for_that_caller_only() {
+async fn failures_of_one_caller_open_the_breaker_for_that_caller_only() {
     let now = Instant::now();
     for trouble in [Answered, Silent] {
         let mut breaker = opened_by(trouble, &[ANN], now);
         assert_eq!(breaker.shown_to(ANN, now), Shown::Open(OPEN_MIN));
         assert_eq!(breaker.shown_to(BOB, now), Shown::Closed);
         let pass = breaker.pass(BOB, now).unwrap();
-        // After failures of two callers it is open for all.
+        // Once calls of two callers have failed, the breaker is open for all callers.
         breaker.failed(pass, trouble, now, 255);
         assert_eq!(breaker.shown_to(BOB, now), Shown::Open(OPEN_MIN));
 
@@ -174,7 +174,7 @@ async fn failures_of_one_caller_open_it_for_that_caller_only() {
         let breaker = opened_by(trouble, &[ANN, BOB], now);
         assert_eq!(breaker.shown_to(3, now), Shown::Open(OPEN_MIN));
     }
-    // A request cannot cause a connection failure.
+    // A failure to connect cannot be caused by a request, so it opens the breaker for all.
     let breaker = opened_by(Away, &[ANN], now);
     assert_eq!(breaker.shown_to(BOB, now), Shown::Open(OPEN_MIN));
 }
@@ -242,7 +242,7 @@ async fn as_a_last_resort_an_unreachable_vendor_is_tried_four_times_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_that_the_vendor_lacks_rests_and_is_not_a_failure() {
+async fn model_missing_at_the_vendor_pauses_its_route_and_is_not_a_failure() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let pass = breaker.pass(ANN, now).unwrap();

@@ -1,21 +1,21 @@
-//! Marks of keys that rest for a while.
+//! Marks API keys that are not used for a while.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Why a key rests.
+/// The reason why an API key is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::failover) enum Why {
-    /// The key is at its limit.
+    /// The vendor's rate limit for the API key is reached.
     Limited,
     /// The vendor is down, and stated for how long.
     Down,
-    /// The vendor rejected the key.
+    /// The vendor rejected the API key.
     Refused,
 }
 
-/// A key that rests for a while.
+/// An API key that is not used for a while.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) digest: u64,

@@ -36,7 +36,7 @@ use crate::{
     model::{Route, Vendor},
 };
 
-/// State of all vendors and routes. Clones share it.
+/// The state of all vendors and routes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Health {
     shared: Arc<Shared>,
@@ -57,7 +57,7 @@ impl Health {
     /// Creates an empty state, in which all vendors count as healthy.
     #[must_use]
     pub fn new() -> Self {
-        // As random as the process's hash maps.
+        // The seed is random in the same way as that of the process's hash maps.
         Self::seeded(RandomState::new().hash_one(0))
     }
 
@@ -104,7 +104,7 @@ impl Health {
         true
     }
 
-    /// The current state, ordered by vendor name.
+    /// Returns the current state of all vendors, sorted by name.
     #[must_use]
     pub fn snapshot(&self) -> Vec<VendorState> {
         let now = Instant::now();
@@ -152,7 +152,7 @@ impl Health {
         self.shared.digests.hash_one(key)
     }
 
-    /// Identifies a caller.
+    /// Returns a digest that identifies a caller.
     pub(super) fn caller(&self, key: &KeyId) -> u64 {
         self.shared.callers.hash_one(&**key)
     }
@@ -171,14 +171,14 @@ pub(super) struct RouteHandle {
     pub(super) route: Arc<RouteRecord>,
 }
 
-/// Whether a route can be tried now.
+/// The availability of a route at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Availability {
-    /// The route can be tried.
+    /// The route can be tried now.
     Ready {
         /// Expected time to the first byte, if it was measured.
         expected: Option<Duration>,
-        /// Calls in flight.
+        /// The number of calls in flight.
         in_flight: usize,
     },
     /// All keys of the route rest, the first of them for this long.
@@ -190,7 +190,7 @@ pub(super) enum Availability {
         wait: Duration,
         last_resort: Duration,
     },
-    /// The operator disabled the vendor.
+    /// The operator has disabled the vendor.
     Disabled,
 }
 
@@ -225,8 +225,8 @@ impl RouteHandle {
         }
     }
 
-    /// The key to use: the next in turn of the keys that do not rest; otherwise the one whose rest ends first, with the
-    /// remaining time and the reason.
+    /// Returns the key to use: the next in turn of the keys that do not rest; otherwise the one whose rest ends first,
+    /// with the remaining time and the reason.
     pub(super) fn key(
         &self,
         health: &Health,

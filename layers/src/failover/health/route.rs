@@ -26,10 +26,10 @@ use crate::{
     usage::Meter,
 };
 
-/// Longest rest after one answer, whatever the vendor requests.
+/// The longest rest after one answer, even if the vendor requests more.
 const REST_MAX: Duration = Duration::from_secs(300);
 
-/// State of a vendor's model, shared by all calls.
+/// The state of a vendor's model, shared by all calls.
 #[derive(Debug)]
 pub(in crate::failover) struct RouteRecord {
     model: String,
@@ -46,7 +46,7 @@ pub(in crate::failover) struct Inner {
     pub(in crate::failover) load: PeakEwma,
     /// Meter of the last call that tried the route while its breaker was open.
     pub(in crate::failover) tried: Option<Meter>,
-    /// Keys that the vendor limits on this model.
+    /// The API keys whose rate limit for this model is reached.
     pub(super) rests: Vec<Mark>,
     pub(in crate::failover) last_error: Option<(Instant, Option<StatusCode>)>,
 }
@@ -54,12 +54,12 @@ pub(in crate::failover) struct Inner {
 /// Marks an attempt for which there is no other route.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::failover) struct LastResort {
-    /// Whether it is the call's first attempt.
+    /// Whether this is the first attempt of the call.
     pub(in crate::failover) first: bool,
 }
 
 impl Inner {
-    /// Time until a call without another route is admitted.
+    /// The time until a call without another route is admitted.
     pub(super) fn last_resort_in(&mut self, now: Instant) -> Duration {
         // Once one call has a connection, its answer may take long, and other calls need not wait for it.
         let reached = |meter: &Meter| meter.look(|reading| reading.dispatched);

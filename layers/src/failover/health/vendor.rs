@@ -1,4 +1,4 @@
-//! State of a vendor, shared by all calls.
+//! The state of a vendor that all calls share.
 
 use std::{
     collections::HashMap,
@@ -20,19 +20,20 @@ use super::{
 };
 use crate::model::Vendor;
 
-/// How long a key that the vendor rejected is not used: the operator has to act, and may have done so by then.
+/// The time for which a key that the vendor rejected is not used: the operator has to act, and may have done so by
+/// then.
 const KEY_PARKED: Duration = Duration::from_secs(300);
 
-/// State of a vendor, shared by all calls.
+/// The state of a vendor that all calls share.
 #[derive(Debug)]
 pub(in crate::failover) struct VendorRecord {
     pub(super) name: Arc<str>,
     disabled: AtomicBool,
     in_flight: AtomicUsize,
-    /// Index of the key whose turn it is.
+    /// The index of the API key that is used next.
     turn: AtomicUsize,
     parked: Mutex<Vec<Mark>>,
-    /// Routes by the vendor's name of the model.
+    /// The vendor's routes, by its name of the model.
     pub(super) routes: RwLock<HashMap<String, Arc<RouteRecord>, fast::RandomState>>,
     /// Configured values, shown to operators next to the current ones.
     connections_max: AtomicUsize,
@@ -64,17 +65,17 @@ impl VendorRecord {
         self.disabled.store(!enabled, Ordering::Relaxed);
     }
 
-    /// Calls in flight.
+    /// Returns the number of calls in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Index of the key whose turn it is.
+    /// Returns the index of the API key that is used next.
     pub(super) fn turn(&self) -> usize {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// Whether the operator disabled the vendor.
+    /// Returns whether the operator has disabled the vendor.
     pub(in crate::failover) fn is_disabled(&self) -> bool {
         self.disabled.load(Ordering::Relaxed)
     }
@@ -110,7 +111,7 @@ impl VendorRecord {
         self.lock_parked().retain(|mark| mark.digest != digest);
     }
 
-    /// Keys that the vendor rejected.
+    /// The API keys that the vendor has rejected.
     pub(super) fn lock_parked(&self) -> MutexGuard<'_, Vec<Mark>> {
         lock(&self.parked)
     }

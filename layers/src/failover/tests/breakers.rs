@@ -39,7 +39,7 @@ async fn a_failing_route_is_skipped_and_probed_by_one_call() {
         assert!(world.call().await.is_ok());
     }
     assert_eq!(world.asked(), ["a", "b", "b", "b"], "exactly one probe");
-    // The client of the probe disconnects: the next call is the probe.
+    // The client of the probe disconnects, so the next call is the probe.
     drop(probe);
     world.call_and_leave();
     assert_eq!(world.asked(), ["a"]);
@@ -256,10 +256,10 @@ async fn answering_route_is_found_among_open_breakers() {
             advance(Duration::from_millis(100)).await;
             assert!(calls < 20, "{name} is asked at last");
         }
-        // Failing vendors do not receive a multiple of the calls.
+        // Retries do not multiply the calls that failing vendors receive.
         assert!(world.asked().len() <= calls + calls.div_ceil(2));
         assert_eq!(world.breaker(name), BreakerState::Closed);
-        // Back to the state in which both breakers are open.
+        // Restores the state in which both breakers are open.
         *well.lock().unwrap() = "";
         for _ in 0..20 {
             assert!(world.call().await.is_err());
@@ -268,7 +268,7 @@ async fn answering_route_is_found_among_open_breakers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_a_vendor_is_reachable_calls_do_not_wait_for_its_first_answer() {
+async fn calls_to_a_reachable_vendor_do_not_wait_for_a_probes_answer() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(vec![route("a")], move |attempt| {
@@ -315,7 +315,7 @@ async fn a_skipped_vendor_is_not_marked_reachable_by_the_next_vendors_call() {
     *sick.lock().unwrap() = false;
     advance(Duration::from_millis(250)).await;
     world.asked();
-    // Both breakers are open, and this is the last resort.
+    // Both breakers are open, so this call is sent as a last resort.
     let mut first = world.call();
     assert!((&mut first).now_or_never().is_none());
     assert_eq!(world.asked(), ["a", "b"]);
@@ -331,7 +331,7 @@ async fn a_skipped_vendor_is_not_marked_reachable_by_the_next_vendors_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vendor_without_the_model_rests_and_is_not_an_outage() {
+async fn vendor_without_the_model_is_paused_and_not_reported_as_an_outage() {
     let world = World::new(in_order(), a_fails(|| answered(404)));
     for _ in 0..3 {
         assert!(world.call().await.is_ok());
@@ -348,7 +348,7 @@ async fn a_vendor_without_the_model_rests_and_is_not_an_outage() {
     assert_eq!(world.asked(), ["a", "b", "b"], "now and then");
     assert!(world.vendor("a").routes[0].model_unknown);
 
-    // The operator has corrected the model, or the vendor has added it.
+    // The operator has corrected the model's name, or the vendor has added the model.
     let first = Mutex::new(Some(Fails(answered(404))));
     let world = World::new(vec![self::route("a")], move |_| {
         first.lock().unwrap().take().unwrap_or(Answers)

@@ -1,4 +1,4 @@
-//! Which of several healthy routes a call takes.
+//! Tests which of several healthy routes a call takes.
 
 use super::*;
 

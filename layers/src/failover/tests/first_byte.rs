@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_vendor_that_fails_before_the_first_byte_is_not_noticed() {
+async fn caller_does_not_notice_a_vendor_that_fails_before_the_first_byte() {
     type Fails = fn() -> Error;
     let failures: [(&str, Fails); 9] = [
         ("refused", down),
@@ -78,7 +78,7 @@ async fn if_all_fail_the_most_informative_error_is_returned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_budget_the_first_error_is_the_answer() {
+async fn without_retry_budget_the_first_error_is_returned() {
     let settings = FailoverSettings {
         budget: BudgetSettings {
             retries_percent: 0,
@@ -103,13 +103,13 @@ async fn without_budget_the_first_error_is_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_ends_after_some_attempts_and_begins_none_late() {
+async fn number_and_time_of_attempts_are_limited() {
     let many = || ["a", "b", "c", "d", "e", "f"].map(route).into();
     let world = World::new(many(), |_| Fails(down()));
     assert!(world.call().await.is_err());
     assert_eq!(world.asked().len(), 4);
 
-    // Two minutes of silence leave time for another attempt; more than two and a half do not.
+    // After two minutes of silence there is time for another attempt; after more than two and a half there is not.
     for (seconds, asked) in [(120, 2), (151, 1)] {
         let world = World::new(many(), move |_| Stalls(seconds));
         assert!(world.call().await.is_err());

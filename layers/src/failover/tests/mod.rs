@@ -27,20 +27,20 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// Reaction of a vendor to an attempt.
+/// The reaction of a scripted vendor to an attempt.
 #[derive(Debug)]
 enum Does {
-    /// Sends a plain answer.
+    /// The vendor sends a plain answer.
     Answers,
     /// Sends a stream of two frames that ends like this; `None`: it does not end.
     Streams(Option<End>),
-    /// The same, but the first frame is not the vendor's; nor is the second, if it ends the stream.
+    /// Sends such a stream whose first frame is not the vendor's; nor is the second, if it ends the stream.
     Idles(Option<End>),
-    /// Fails before the first byte.
+    /// The vendor fails before the first byte.
     Fails(Error),
-    /// Is silent for this many seconds, then fails.
+    /// The vendor is silent for this many seconds, then fails.
     Stalls(u64),
-    /// Is silent.
+    /// The vendor is silent.
     Nothing,
 }
 
@@ -114,7 +114,7 @@ struct Scripted {
     frames: VecDeque<Bytes>,
     end: Option<End>,
     meter: Meter,
-    /// Whether the second frame is the vendor's.
+    /// Whether the second frame comes from the vendor.
     says: bool,
 }
 
@@ -236,7 +236,7 @@ impl World {
         Box::pin(self.service.clone().oneshot(self.request("x")))
     }
 
-    /// A call with this key.
+    /// Sends a call with this key.
     fn call_of(&self, key: &str) -> Calling {
         let mut req = self.request(key);
         req.extensions_mut().insert(caller(key));
@@ -248,7 +248,7 @@ impl World {
         drop(self.service.clone().call(self.request("x")));
     }
 
-    /// The vendors called since the last time.
+    /// Returns the vendors that were called since the last time.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -262,7 +262,7 @@ impl World {
         self.vendor(name).routes[0].breaker
     }
 
-    /// Whether no slot is held.
+    /// Returns whether no slot is held.
     fn is_idle(&self) -> bool {
         self.health.snapshot().iter().all(|vendor| {
             vendor.in_flight == 0 && vendor.routes.iter().all(|route| route.in_flight == 0)
@@ -278,7 +278,7 @@ fn caller(key: &str) -> Caller {
     )))
 }
 
-/// Whether the call is of this key, which [`World::call_of`] puts into the text.
+/// Returns whether the call is of this key, which [`World::call_of`] puts into the text.
 fn is_of(attempt: &Attempt, key: &str) -> bool {
     let body = String::from_utf8_lossy(&attempt.priced.call.body);
     body.contains(&format!("\"{key}\""))
@@ -287,7 +287,7 @@ fn is_of(attempt: &Attempt, key: &str) -> bool {
 type Answered = Result<Response<ResponseBody<Scripted>>, Error>;
 type Calling = Pin<Box<dyn Future<Output = Answered> + Send>>;
 
-/// The bytes of the answer, or the error that ended it.
+/// Returns the bytes of the answer, or the error that ended it.
 async fn read(answered: Answered) -> Result<Bytes, Error> {
     Ok(answered?.into_body().collect().await?.to_bytes())
 }
@@ -302,7 +302,7 @@ fn egress() -> Egress {
     }
 }
 
-/// A route to a vendor of this name.
+/// Returns a route to a vendor of this name.
 fn route(name: &str) -> Route {
     let vendor = Vendor {
         name: name.into(),
@@ -334,14 +334,14 @@ fn with_vendor(name: &str, change: impl FnOnce(&mut Vendor)) -> Route {
     route
 }
 
-/// A route whose vendor has two keys.
+/// Creates a route whose vendor has two API keys.
 fn with_keys(name: &str) -> Route {
     with_vendor(name, |vendor| {
         vendor.credentials = ["one", "two"].map(HeaderValue::from_static).into();
     })
 }
 
-/// `a` is tried before `b`.
+/// Creates two routes of which `a` is tried before `b`.
 fn in_order() -> Vec<Route> {
     let second = Route {
         priority: 1,

@@ -37,14 +37,14 @@ async fn paused_only_route_is_probed_by_one_call_at_a_time() {
     assert_eq!(retry_after, Duration::from_secs(25));
     assert_eq!(world.asked(), ["a", "a"]);
     drop(waiting);
-    // The vendor's new wait is returned, but does not shorten the rest.
+    // The caller gets the wait of the vendor's new answer, but the rest does not become shorter.
     let Err(Error::VendorLimit { retry_after }) = world.call().await else {
         panic!("the place was not given back");
     };
     assert_eq!(retry_after, Duration::from_secs(7));
     let rests_for = world.vendor("a").routes[0].rests_for;
     assert_eq!(rests_for, Some(Duration::from_secs(25)));
-    // An answer ends the rest.
+    // A successful answer ends the rest.
     assert!(world.call().await.is_ok());
     assert_eq!(world.vendor("a").routes[0].rests_for, None);
 }
@@ -128,7 +128,7 @@ async fn vendor_limit_on_one_key_leaves_the_other_usable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_vendor_is_passed_by_until_a_stream_ends() {
+async fn vendor_without_a_free_slot_is_skipped_until_a_stream_ends() {
     let full = |name: &str| with_vendor(name, |vendor| vendor.connections_max = 1);
     let second = Route {
         priority: 1,
@@ -162,7 +162,8 @@ async fn a_call_dropped_at_any_await_releases_its_slots() {
     world.call_and_leave();
     assert_eq!(world.asked(), ["a"]);
     assert!(world.is_idle(), "before anybody polled it");
-    // Before the first byte of the first and of the second attempt, and within the body, frame by frame.
+    // The call is dropped before the first byte of the first attempt, of the second attempt, and within the body,
+    // frame by frame.
     for polls in 0..3 {
         let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
             "a" => Stalls(1),
@@ -203,7 +204,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     assert_eq!(world.vendor("a").in_flight, 1, "what runs goes on");
     assert!(world.health.enable("b", false));
     assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
-    // The config is reloaded.
+    // The configuration is reloaded.
     world.health.follow(&world.routes);
     assert!(world.vendor("a").disabled);
     assert!(world.health.enable("a", true));
@@ -249,7 +250,7 @@ async fn a_vendor_of_several_formats_shares_health_limits_and_rests_of_keys() {
         assert!(matches!(full, Err(Error::Overloaded)), "{format:?}");
         drop(running);
     }
-    // The rejected key was used once, whatever the format.
+    // The rejected key was used only once, although the calls are in two formats.
     assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
     let (chat, messages) = (Format::Chat, Format::Messages);
     assert_eq!(*spoken.lock().unwrap(), [chat, chat, messages, messages]);
@@ -325,7 +326,7 @@ async fn last_error_of_the_vendor_is_kept_with_its_status() {
         "a stream that was cut"
     );
 
-    // Errors that are not the vendor's.
+    // These errors are not the vendor's fault.
     let cases: [Make; 3] = [
         unfit,
         || Error::Internal("bug".into()),

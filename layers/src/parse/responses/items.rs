@@ -17,7 +17,7 @@ use crate::{
     json::{Reader, Str},
 };
 
-/// Findings in `input`.
+/// The findings in the field `input`.
 #[derive(Debug, Default)]
 pub(super) struct InputSeen {
     /// Whether it lists a tool that the caller described.
@@ -26,7 +26,7 @@ pub(super) struct InputSeen {
     pub(super) cut: Vec<Range<usize>>,
 }
 
-/// The conversation, which must not be empty.
+/// Reads the conversation, which must not be empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input;
 
@@ -67,7 +67,7 @@ impl Shape for Input {
     }
 }
 
-/// Result of reading an item.
+/// The result of reading an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Usual,
@@ -84,9 +84,9 @@ enum Kind {
     /// Calls of tools that callers run, their outputs, and items that contain only text.
     Other,
     Reference,
-    /// Requests more than an answer.
+    /// The item requests more than an answer.
     Trigger,
-    /// A call of a vendor's tool.
+    /// The item is a call of a vendor's tool.
     Vendors,
     Unknown,
 }
@@ -132,7 +132,7 @@ const ROLES: &[&str] = &["user", "assistant", "system", "developer"];
 #[derive(Debug, Default)]
 struct Fields {
     kind: Option<Kind>,
-    /// Whether there is an id.
+    /// Whether the item has an id.
     id: bool,
     /// Whether the role is known, if there is one.
     role: Option<bool>,
@@ -186,7 +186,7 @@ impl Shape for Item {
                     (fields.encrypted, fields.capsule) = (bytes > 0, capsule);
                     at.cx.weigh(|size| size.add_unsampled(bytes as u64));
                 }
-                // Free text for a tool.
+                // The field is the free text that a tool gets.
                 "input" => at.weigh_written(&key, &mut object)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "tools" => fields.has_functions = at.field(&key, &mut object, MoreTools)?,
@@ -236,7 +236,7 @@ impl Fields {
     }
 }
 
-/// How much content there was.
+/// The amount of content that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Amount {
     #[default]

@@ -444,7 +444,7 @@ fn r14_tools_that_a_vendor_runs_are_refused_also_next_to_functions() {
 }
 
 #[test]
-fn fields_that_are_cut_out_take_their_comma_along() {
+fn removed_field_takes_its_comma_along() {
     let reasoning = r#"{"type":"reasoning","id":"rs_1","summary":[]}"#;
     let kept = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"AAAA"}"#;
     let raw = r#"{"type":"reasoning","content":[{"type":"reasoning_text","text":"x"}]}"#;
@@ -530,7 +530,7 @@ fn text_is_counted_wherever_it_is() {
 proptest::proptest! {
     /// For any combination of removed and remaining parts, in any spelling, the rest is the remaining parts.
     #[test]
-    fn a_body_after_cuts_is_json_of_the_remaining_parts(
+    fn body_with_removed_fields_is_valid_json_of_the_rest(
         stays in proptest::collection::vec(proptest::bool::ANY, 1..7),
         blank in "[ \n\t]{0,2}",
         client in 0..3,
@@ -554,7 +554,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_mark_is_found_in_every_place() {
+fn cache_mark_is_found_in_every_place_of_a_responses_request() {
     use crate::price::{Class, Unpriced};
     for (fields, name) in [
         ("MARK", "cache_control"),

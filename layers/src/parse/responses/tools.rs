@@ -14,23 +14,23 @@ use crate::{
     json::{Reader, Str},
 };
 
-/// Bytes of instructions that a vendor adds for a tool on which the model was trained.
+/// The bytes of instructions that a vendor adds for a tool on which the model was trained.
 const TYPED_BYTES: u64 = 3000;
 
-/// Findings in `tools`.
+/// The findings in the field `tools`.
 #[derive(Debug, Default)]
 pub(super) struct ToolsSeen {
     /// Whether there is a tool that the caller described.
     pub(super) has_functions: bool,
     /// Byte ranges to cut out in order to remove the web searches.
     pub(super) searches: Vec<Range<usize>>,
-    /// Number of searches, and the index of the first.
+    /// The number of searches, and the index of the first.
     search_count: u64,
     first_search: usize,
 }
 
 impl ToolsSeen {
-    /// Number of searches to cut out.
+    /// Returns the number of searches to cut out.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the caller needs them: the choice requires one, or there are no other tools.
@@ -99,18 +99,18 @@ impl Shape for MoreTools {
     }
 }
 
-/// Kind of a tool.
+/// The kind of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Described and run by the caller.
+    /// The caller describes and runs the tool.
     Function,
     /// Described by the vendor, and run by the caller.
     Typed,
     /// A group of tools.
     Group,
-    /// Web search, run by the vendor.
+    /// The tool is a web search that the vendor runs.
     Search,
-    /// Run by the vendor.
+    /// The vendor runs the tool.
     Vendors,
     Unknown,
 }
@@ -221,7 +221,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Whether the model may answer without a search.
+    /// Returns whether the model may answer without a search.
     const fn is_free(&self) -> bool {
         !self.required && !self.names_search
     }

@@ -105,7 +105,7 @@ async fn a_vendor_that_sends_blank_lines_or_comments_for_ever_is_cut_off() {
 }
 
 #[tokio::test]
-async fn an_incomplete_event_waits_and_complete_ones_do_not() {
+async fn incomplete_event_is_held_back_and_complete_ones_are_forwarded() {
     let (one, two) = (chat("раз"), chat("два"));
     let (begun, rest) = two.split_at(40);
     for strip in [false, true] {
@@ -208,7 +208,7 @@ async fn the_requested_usage_chunk_is_removed_however_the_stream_is_split() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_fails_and_keeps_its_counts() {
+async fn truncated_stream_fails_and_keeps_its_token_counts() {
     let one = chat("abcd");
     for chunks in [vec![one.as_bytes()], vec![one.as_bytes(), b"data: {\"choi"]] {
         let (_, failure, reading) = through(&chunks, Format::Chat, true).await;
@@ -249,7 +249,7 @@ async fn a_chat_stream_ends_with_done_whatever_its_vendor_sends() {
 }
 
 #[tokio::test]
-async fn a_complete_last_event_without_its_blank_line_is_forwarded() {
+async fn last_event_is_forwarded_even_without_its_blank_line() {
     let text = chat("a");
     let stream = [&text, FINISH.trim_end()].concat();
     let (out, failure, _) = through(&[stream.as_bytes()], Format::Chat, true).await;
@@ -326,7 +326,7 @@ async fn no_byte_of_a_vendors_error_is_forwarded_however_it_is_split() {
         // Some vendors close the connection after the error's last byte.
         for end in ["\n\n", "\r\n\r\n", ""] {
             if end.is_empty() && error == no_json {
-                // This could be half an event.
+                // This input could be half an event, so no error is required.
                 continue;
             }
             let behind = if end.is_empty() { "" } else { behind };
@@ -406,7 +406,7 @@ async fn no_keep_alive_follows_the_last_event() {
     assert_eq!(body.collect().await.unwrap().to_bytes(), last);
 }
 
-/// The stream from its head on; each piece arrives after this many seconds.
+/// Returns the stream from its head on; each piece arrives after this many seconds.
 async fn begun(
     format: Format,
     pieces: Vec<(u64, &'static str)>,
@@ -470,7 +470,7 @@ async fn the_head_waits_for_the_first_event_and_thirty_seconds_at_most() {
 }
 
 #[tokio::test]
-async fn messages_streams_are_metered_too() {
+async fn messages_stream_is_metered() {
     let stream = concat!(
         "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,",
         "\"cache_read_input_tokens\":7,\"cache_creation_input_tokens\":2,\"output_tokens\":1}}}\n\n",
@@ -497,7 +497,7 @@ async fn messages_streams_are_metered_too() {
 }
 
 #[tokio::test]
-async fn the_usage_of_a_responses_stream_is_due_once_its_last_item_is_done() {
+async fn usage_of_a_responses_stream_is_due_after_its_last_item() {
     let added = |kind: &str| {
         format!(
             "data: {{\"type\":\"response.output_item.added\",\"item\":{{\"type\":\"{kind}\"}}}}\n\n"
@@ -542,12 +542,12 @@ fn bounds() -> Bounds {
     }
 }
 
-/// The forwarded stream, and the usage charged within [`bounds`].
+/// Returns the forwarded stream, and the usage charged within [`bounds`].
 async fn charged(format: Format, events: &[String]) -> (String, Usage) {
     charged_to(format, false, events).await
 }
 
-/// The same of an answer that may be translated afterwards.
+/// Returns the forwarded stream and the charged usage of an answer that may be `translated` afterwards.
 async fn charged_to(format: Format, translated: bool, events: &[String]) -> (String, Usage) {
     let frames = events
         .iter()
@@ -697,7 +697,7 @@ async fn a_stream_states_the_usage_that_is_charged_and_keeps_every_other_byte() 
         (r#"{"output_tokens":4}"#, None),
         (r#"{"output_tokens":51}"#, Some((9, 50))),
         (r#"{"input_tokens":1000,"output_tokens":4}"#, Some((100, 4))),
-        // Less than `message_start` counted.
+        // The last event counts fewer tokens than `message_start` did.
         (r#"{"input_tokens":8,"output_tokens":4}"#, Some((8, 4))),
     ] {
         let said = [start.to_owned(), messages(usage), stop.to_owned()];

@@ -1,4 +1,4 @@
-//! Usage of a plain answer.
+//! Reads the usage of a plain answer.
 
 use std::borrow::Cow;
 
@@ -245,13 +245,13 @@ mod tests {
                 [6, 4, 0, 5],
                 false,
             ),
-            // Reasoning outside the completion.
+            // The vendor counts reasoning in addition to the completion.
             (
                 r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}"#,
                 [10, 0, 0, 105],
                 false,
             ),
-            // Reasoning within the completion.
+            // The vendor counts reasoning as a part of the completion.
             (
                 r#"{"prompt_tokens":10,"completion_tokens":105,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}"#,
                 [10, 0, 0, 105],
@@ -333,7 +333,7 @@ mod tests {
             (Format::Messages, MESSAGES),
             (Format::Responses, RESPONSES),
         ] {
-            // Text before and after the usage, for answers without usage and with it.
+            // Text before and after the usage; the answer is tried without usage and with it.
             let without = [
                 (format!("{{{text}"), "}".to_owned()),
                 (format!(" {{\"id\" : 1.000 ,{text}"), " }\r\n".to_owned()),
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tier_decides_the_price_of_an_answer_without_usage_too() {
+    fn answer_without_usage_is_priced_by_its_tier() {
         for (format, answer) in [
             (
                 Format::Chat,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{call::Format, price::Class, usage::Usage};
 
-/// An answer, a JSON object, with this usage.
+/// Returns an answer, a JSON object, with this usage in it.
 pub(super) fn with_usage(
     format: Format,
     answer: &[u8],
@@ -79,7 +79,7 @@ pub(super) fn with_usage(
     with_member(answer, old, &usage)
 }
 
-/// An answer, a JSON object, with this value as its `usage`: at `old`, or as its last member.
+/// Returns an answer, a JSON object, with this value as its `usage`: at `old`, or as its last member.
 pub(super) fn with_member(answer: &[u8], old: Option<&Range<usize>>, usage: &str) -> Bytes {
     if let Some(&Range { start, end }) = old {
         return [&answer[..start], usage.as_bytes(), &answer[end..]]

@@ -1,4 +1,4 @@
-//! Usage of a stream, event by event.
+//! Reads the usage of a stream, event by event.
 
 use std::ops::Range;
 
@@ -21,18 +21,18 @@ use crate::{
     vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error, tier},
 };
 
-/// Reads a stream, event by event.
+/// Reads the usage of a stream, event by event.
 #[derive(Debug)]
 pub struct Reader {
     format: Format,
     chunks: Chunks,
     chat: Option<VendorUsage>,
     messages: MessagesUsage,
-    /// State of a stream of the responses format.
+    /// The state of a stream of the responses format.
     responses: Option<Box<responses::Told>>,
     /// The service tier that a chat stream has reported so far.
     tier: Label,
-    /// Bytes of text received when output was last counted.
+    /// The bytes of text received when output was last counted.
     counted_at: Option<u64>,
     /// Web searches whose results a messages stream has sent.
     searches: u64,
@@ -45,7 +45,7 @@ pub struct Reader {
     spoke: bool,
     /// Whether several choices were requested.
     has_choices: bool,
-    /// Number of requested choices that have not finished.
+    /// The number of requested choices that have not finished.
     choices_left: u64,
     /// Whether any choice has finished, requested or not. For a messages stream: whether a `message_delta` was sent.
     has_ended_any: bool,
@@ -55,20 +55,20 @@ pub struct Reader {
 /// Start of the comment that states a stream's cost.
 const COST_COMMENT: &[u8] = b": cost_rub";
 
-/// Kind of an event.
+/// The kind of an event.
 #[derive(Debug)]
 pub enum Seen {
-    /// Any other event; forwarded.
+    /// Any other event, which is forwarded.
     Other,
     /// An event without data, such as a comment or a blank line.
     Nothing,
     /// An event that only announces an answer.
     Announced,
-    /// A chat chunk with usage and without choices.
+    /// A chat chunk that has usage and no choices.
     UsageAlone,
     /// The call's cost at another gateway of this kind; removed, because callers get their own cost.
     CostComment,
-    /// The vendor's error within a stream.
+    /// An error that the vendor reports within the stream.
     Failure(Error),
 }
 
@@ -125,8 +125,8 @@ impl Reader {
         seen
     }
 
-    /// The latest event with the charged usage. `None` unless its own usage contradicts itself, was cut, or is the
-    /// final one and incomplete. A plain answer states the same usage.
+    /// Returns the latest event with the charged usage. `None` unless its own usage contradicts itself, was cut, or is
+    /// the final one and incomplete. A plain answer states the same usage.
     pub fn charged(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
         let Some(at) = self.usage_at.as_ref() else {
             return self.unstated(event, meter);
@@ -191,7 +191,7 @@ impl Reader {
         Some(meter.counted_at(End::Finished)?.usage)
     }
 
-    /// Whether a usage that arrives now is the final one.
+    /// Returns whether a usage that arrives now is the final one.
     fn has_come_whole(&self) -> bool {
         match self.format {
             Format::Chat => self.choices_left == 0,
@@ -200,25 +200,25 @@ impl Reader {
         }
     }
 
-    /// Whether there was an event that is neither an error nor a keep-alive.
+    /// Returns whether there was an event that is neither an error nor a keep-alive.
     #[must_use]
     pub const fn spoke(&self) -> bool {
         self.spoke
     }
 
-    /// Whether the last event was received.
+    /// Returns whether the last event was received.
     #[must_use]
     pub const fn finished(&self) -> bool {
         self.finished
     }
 
-    /// Whether the stream may end now: some chat vendors omit `[DONE]`.
+    /// Returns whether the stream may end now: some chat vendors omit `[DONE]`.
     #[must_use]
     pub const fn may_end(&self) -> bool {
         self.finished || self.choices_left == 0
     }
 
-    /// Whether all text seems to have arrived, but not the usage.
+    /// Returns whether all text seems to have arrived, but not the usage.
     #[must_use]
     pub fn usage_due(&self) -> bool {
         if self.finished {
@@ -230,13 +230,13 @@ impl Reader {
         }
     }
 
-    /// Whether there is something to charge: a choice has text or has finished, or tokens were counted.
+    /// Returns whether there is something to charge: a choice has text or has finished, or tokens were counted.
     fn has_answered(&self) -> bool {
         let has_counted = || self.chat.is_some_and(|counts| !counts.usage.is_zero());
         self.text.bytes() > 0 || self.has_ended_any || has_counted()
     }
 
-    /// The newest usage.
+    /// Returns the newest usage.
     fn counts(&self) -> Option<VendorUsage> {
         match self.format {
             Format::Chat => self.chat,
@@ -267,14 +267,14 @@ impl Reader {
         note_text(&self.text, reading);
     }
 
-    /// The newest usage.
+    /// Returns the newest usage.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.counts().map(|counts| counts.usage)
     }
 
-    /// Whether the usage counts all output: messages streams begin with an estimate, and vendors that report usage in
-    /// each chunk may not have counted the latest text.
+    /// Returns whether the usage counts all output: messages streams begin with an estimate, and vendors that report
+    /// usage in each chunk may not have counted the latest text.
     fn output_counted(&self) -> bool {
         match &self.responses {
             Some(told) => told.usage.is_some(),
@@ -288,7 +288,7 @@ impl Reader {
         self.responses.as_ref().map(|told| told.progress.clone())
     }
 
-    /// A keep-alive in the stream's format, which clients ignore.
+    /// Returns a keep-alive in the stream's format, which clients ignore.
     #[must_use]
     pub const fn keep_alive(&self) -> Bytes {
         sign_of_life(self.format)
@@ -364,7 +364,7 @@ impl Reader {
         }
     }
 
-    /// Records a usage of a chat stream.
+    /// Records the usage of a chat stream.
     fn count_chunk(&mut self, usage: &RawValue) {
         let Some(counts) = chat_usage(usage.get()) else {
             self.suspect = true;
@@ -429,7 +429,7 @@ impl Reader {
             }
             "error" => {
                 return Seen::Failure(event.error.map_or_else(
-                    || broken("an error without a text"),
+                    || broken("an error without a message"),
                     |error| vendor_error(error.get()),
                 ));
             }
@@ -468,12 +468,12 @@ impl Reader {
     }
 }
 
-/// Whether the newer usage has less output.
+/// Returns whether the newer usage has less output.
 fn has_less_output(newer: &VendorUsage, older: &VendorUsage) -> bool {
     newer.usage.output_total() < older.usage.output_total()
 }
 
-/// Whether the newer usage has less input.
+/// Returns whether the newer usage has less input.
 fn has_less_input(newer: &VendorUsage, older: &VendorUsage) -> bool {
     newer.usage.input_total() < older.usage.input_total()
 }
@@ -527,7 +527,7 @@ struct MessagesEvent<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// The start of a block.
+/// The start of a content block.
 #[derive(Deserialize)]
 struct Begun<'a> {
     #[serde(borrow)]
@@ -543,7 +543,7 @@ struct Block<'a> {
 }
 
 impl Begun<'_> {
-    /// Whether a search succeeded and is charged: a failed search has an object in place of its results.
+    /// Returns whether a search succeeded and is charged: a failed search has an object in place of its results.
     fn is_search(&self) -> bool {
         let Block { kind, content } = &self.content_block;
         *kind == "web_search_tool_result"
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn tier_before_the_usage_is_kept_if_the_usage_has_none() {
+    fn tier_reported_before_the_usage_is_kept() {
         const TEXT: &str = r#"{"service_tier":"fast","choices":[{"delta":{"content":"abc"}}]}"#;
         const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
         for events in [&[TEXT][..], &[TEXT, USAGE]] {

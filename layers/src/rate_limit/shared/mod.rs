@@ -50,17 +50,17 @@ use crate::{error::BoxError, facts::RequestNumber};
 /// A gateway's request for permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Take {
-    /// Calls that wait for a permit.
+    /// The number of calls that wait for a permit.
     pub calls: u64,
-    /// Further permits requested in advance.
+    /// The number of further permits, requested in advance.
     pub spare: u64,
-    /// Permits that it has in memory.
+    /// The number of permits that the gateway has in memory.
     pub has: u64,
-    /// Permits that it had and returns.
+    /// The number of permits that the gateway had and returns.
     pub back: u64,
 }
 
-/// Counts over all gateways.
+/// The totals over all gateways.
 pub trait RateStore: Clone + Send + Sync + 'static {
     /// Takes permits of `id` for a gateway, and returns their number or the time until there is one. If a gateway sends
     /// nothing for `ttl`, its permits are returned to the bucket.
@@ -84,29 +84,29 @@ pub trait RateStore: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64, BoxError>> + Send;
 }
 
-/// Usage of the calls that ended since the previous batch.
+/// The usage of the calls that ended since the previous batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Number of the batch, unique per gateway.
+    /// The number of the batch, unique per gateway.
     pub number: u64,
-    /// Units used.
+    /// The number of units that were used.
     pub units: u64,
 }
 
 /// Counts of the commands sent to the store, and of their results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateCounts {
-    /// Commands that requested or returned permits.
+    /// The number of commands that requested or returned permits.
     pub takes: u64,
-    /// Permits received.
+    /// The number of permits received.
     pub permits: u64,
-    /// Permits returned.
+    /// The number of permits returned.
     pub given_back: u64,
-    /// Commands that reported or queried usage.
+    /// The number of commands that reported or queried usage.
     pub spends: u64,
     /// Calls that waited for the store's answer, in parallel with the ledger's.
     pub waited: u64,
-    /// Commands without an answer: this gateway decided alone.
+    /// The number of commands without an answer, after which the gateway decided alone.
     pub failures: u64,
 }
 
@@ -140,7 +140,7 @@ pub struct SharedRates<S> {
 /// has stopped.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Maximum number of queued commands.
+/// The largest number of queued commands.
 const JOBS_MAX: usize = 10_000;
 
 impl<S: RateStore> SharedRates<S> {
@@ -158,7 +158,7 @@ impl<S: RateStore> SharedRates<S> {
         (rates, SharedRatesTask { asked })
     }
 
-    /// Counts since the start.
+    /// Returns the counts since the start.
     #[must_use]
     pub fn counts(&self) -> RateCounts {
         let Counters {

@@ -18,7 +18,7 @@ use crate::rate_limit::{Gcra, Limiter, Quota};
 
 /// A gateway takes permits for this time in advance.
 pub const SLICE: Duration = Duration::from_millis(200);
-/// Permits unused for this time are returned.
+/// Permits that are not used within this time are returned.
 pub const IDLE: Duration = Duration::from_millis(250);
 /// Divisor of a quota for the most that a gateway has in memory: three gateways have a hundredth.
 const QUOTA_PARTS: u64 = 300;
@@ -29,7 +29,7 @@ const VALID: Duration = Duration::from_millis(750);
 /// After the store had no permit, it is queried again when there should be one, or after this time, in case another
 /// gateway has returned some.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Smallest number of permits that is taken in advance.
+/// The smallest number of permits that is taken in advance.
 const WORTH_ASKING: u32 = 16;
 
 type Verdict = Result<(), Duration>;
@@ -59,7 +59,7 @@ struct State {
     demand: Demand,
     /// The store had no permit: when there should be one, and until when it is not queried.
     none: Option<(Instant, Instant)>,
-    /// Calls waiting for the next command.
+    /// The calls that wait for the next command.
     next: Option<Vec<oneshot::Sender<Verdict>>>,
     asked: Vec<Asked>,
     number: u64,
@@ -75,7 +75,7 @@ struct Asked {
     waiting: Vec<oneshot::Sender<Verdict>>,
 }
 
-/// Calls in the last [`SLICE`].
+/// The number of calls in the last [`SLICE`].
 struct Demand {
     before: u64,
     now: u64,
@@ -115,7 +115,7 @@ where
         slot
     }
 
-    /// The decision from memory; `None` if the store must be queried.
+    /// Returns the decision from memory; `None` if the store must be queried.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let mut state = slot.lock();
         let now = Instant::now();
@@ -158,7 +158,7 @@ where
             state.next = Some(vec![tell]);
             drop(state);
             if !self.ask(&slot) {
-                // The queue of commands is full: this gateway decides by itself.
+                // The queue of commands is full, so this gateway decides alone.
                 slot.lock().next = None;
                 return Begun::Decided(self.0.alone.count(id, quota));
             }
@@ -319,18 +319,18 @@ impl State {
         self.last_used = now;
     }
 
-    /// When unused permits are returned.
+    /// Returns when unused permits are returned.
     fn due(&self) -> Instant {
         (self.last_used + IDLE).min(self.valid_until - (VALID - IDLE) / 4)
     }
 
-    /// Whether no permits are requested, and a request could succeed.
+    /// Returns whether no permits are requested, and a request could succeed.
     fn is_quiet(&self, now: Instant) -> bool {
         let has_some = self.none.is_none_or(|(_, ask_at)| now >= ask_at);
         has_some && self.asked.is_empty() && self.next.is_none()
     }
 
-    /// Number of permits to have in advance.
+    /// Returns the number of permits to have in advance.
     fn target(&mut self, now: Instant) -> u64 {
         let most = u64::from(self.quota.count) / QUOTA_PARTS;
         self.demand.count(now, 0);
@@ -382,7 +382,7 @@ impl Quota {
         self.per / self.count.max(1)
     }
 
-    /// How long the store is not queried after it reported that no permit is free for `wait`.
+    /// Returns how long the store is not queried after it reported that no permit is free for `wait`.
     fn pause(self, wait: Duration) -> Duration {
         let some = if u64::from(self.count) < QUOTA_PARTS {
             Duration::ZERO

@@ -16,7 +16,7 @@ pub struct RedisRates {
 }
 
 impl RedisRates {
-    /// Creates a store over a connection.
+    /// Creates a store over an existing connection.
     #[must_use]
     pub fn new(conn: RedisConn) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl RateStore for RedisRates {
     }
 }
 
-/// Largest number of units whose thousandths Lua represents exactly.
+/// The largest number of units whose thousandths Lua represents exactly.
 const UNITS_MAX: u64 = 1_000_000_000_000;
 
 fn micros(time: Duration) -> u64 {

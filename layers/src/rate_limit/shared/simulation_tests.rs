@@ -13,7 +13,7 @@ use crate::rate_limit::{Gcra, Limiter, PostPaid};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The generator splitmix64.
+/// The random generator splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -26,11 +26,11 @@ impl Random {
     }
 }
 
-/// `take.lua` and `spend.lua`, behind a simulated network.
+/// A store that works like `take.lua` and `spend.lua`, behind a simulated network.
 #[derive(Clone)]
 struct SimulatedStore(Arc<Mutex<Simulated>>);
 
-/// Permits of each gateway, and until when.
+/// The permits of each gateway, and when they expire.
 type Permits = HashMap<u64, (u64, f64)>;
 
 struct Simulated {
@@ -40,7 +40,7 @@ struct Simulated {
     is_down: bool,
     /// One in this many answers is lost after its command was executed.
     lost_in: Option<u64>,
-    /// The TAT, and each gateway's permits.
+    /// The theoretical arrival time, and the permits of each gateway.
     permits: HashMap<String, (f64, Permits)>,
     /// Amount taken, its time, and each gateway's newest batch.
     spent: HashMap<String, (f64, f64, HashMap<u64, u64>)>,
@@ -63,7 +63,7 @@ impl SimulatedStore {
         change(&mut self.0.lock().unwrap());
     }
 
-    /// One direction of the network.
+    /// One direction of the simulated network.
     async fn way(&self) -> Result<(), BoxError> {
         let delay = {
             let mut store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +193,7 @@ struct Load {
     bursts: Option<u64>,
 }
 
-/// Time and gateway of each call.
+/// Returns the time and the gateway of each call.
 fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, usize)> {
     let count = (load.per_second * time.as_secs_f64()) as u64;
     let mut all: Vec<(Duration, usize)> = (0..count)
@@ -217,7 +217,7 @@ fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, u
     all
 }
 
-/// Times at which calls were admitted, by three gateways and, for comparison, by one gateway that got all calls.
+/// The times at which calls were admitted, by three gateways and, for comparison, by one gateway that got all calls.
 struct Outcome {
     let_in: Vec<Duration>,
     by_one: Vec<Duration>,
@@ -274,8 +274,8 @@ async fn requests(
 }
 
 impl Outcome {
-    /// Largest difference between the two, in hundredths of a minute's quota, over the minutes that begin at a full
-    /// second.
+    /// The largest difference between the two, in hundredths of a minute's quota, over the minutes that begin at a
+    /// full second.
     fn error_percent(&self, time: Duration) -> f64 {
         let within = |calls: &[Duration], from: Duration| {
             let end = calls.partition_point(|at| *at < from + MINUTE);
@@ -359,7 +359,7 @@ async fn small_limits_are_exact() {
                 ours.abs_diff(one) <= 1 + one / 100,
                 "{per_minute}, {seed}: {ours} for {one}"
             );
-            // At most the quota, in any minute.
+            // In any minute, at most the quota was admitted.
             for (index, from) in outcome.let_in.iter().enumerate() {
                 let minute = &outcome.let_in[index..];
                 let count = minute.partition_point(|at| *at < *from + MINUTE) as u32;
@@ -397,7 +397,7 @@ async fn permits_of_a_killed_gateway_are_returned() {
         println!("{killed} killed: {error:.2} % off");
         assert!(error < 2.0, "{seed}: {error} %");
     }
-    // A gateway that took all permits and used none.
+    // One gateway took all permits, used none, and stopped.
     let store = SimulatedStore::new(7, 100);
     let one = Quota::per_minute(6_000).with_burst(20);
     let take = Take {
@@ -448,7 +448,7 @@ async fn without_the_store_each_gateway_enforces_the_limit_locally() {
     let store = SimulatedStore::new(1, 100);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(60);
-    // The burst is used at the first gateway, which remembers this when the store fails.
+    // The burst is used up at the first gateway, which remembers that when the store fails.
     for _ in 0..10 {
         assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
     }
@@ -462,7 +462,7 @@ async fn without_the_store_each_gateway_enforces_the_limit_locally() {
             let_in += u64::from(node.requests.admit("key".into(), quota).await.is_ok());
         }
     }
-    // Half a minute, three gateways, and the bursts of the two that had admitted no call.
+    // The limit: half a minute at three gateways, and the bursts of the two that had admitted no call.
     assert!((90..=3 * 31 + 20).contains(&let_in), "{let_in}");
     assert!(nodes.iter().all(|node| node.rates.counts().failures > 0));
     store.set(|store| store.is_down = false);
@@ -539,7 +539,7 @@ async fn three_gateways_admit_as_many_tokens_as_one_within_two_percent() {
         for parts in [[34, 33, 33], [90, 8, 2]] {
             for lost_in in [None, Some(20)] {
                 let load = Load {
-                    // Twice the rate: the burst is a minute's, and two minutes pass.
+                    // Twice the rate, because the burst covers one minute, and two minutes pass.
                     per_second: f64::from(per_minute) / 60.0 / each as f64 * factor,
                     parts,
                     bursts: None,

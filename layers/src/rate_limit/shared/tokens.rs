@@ -19,13 +19,13 @@ use crate::rate_limit::{
     post_paid::{Bucket, UNIT},
 };
 
-/// Maximum age of the usage of a caller that has taken more than half.
+/// The maximum age of the usage of a caller that has taken more than half.
 pub const NEAR_FRESH: Duration = Duration::from_millis(25);
-/// Maximum age for other callers.
+/// The largest age of known usage, for other callers.
 const FAR_FRESH: Duration = Duration::from_millis(100);
-/// Maximum age if few calls use the whole quota.
+/// The maximum age if few calls use the whole quota.
 const EXACT_FRESH: Duration = Duration::from_millis(2);
-/// Number of calls that counts as few.
+/// The number of calls up to which they count as few.
 const FEW: u128 = 16;
 /// A call waits for the store if the usage is this many times older than its maximum age. Until then the store is
 /// queried, but no call waits.
@@ -52,15 +52,15 @@ struct Slot<K> {
 struct State {
     /// Usage over all gateways as of the store's last answer, plus this gateway's since.
     bucket: Bucket,
-    /// Used at this gateway and not reported.
+    /// The tokens that were used at this gateway and not reported yet.
     untold: u64,
-    /// Being reported; kept until the store answers.
+    /// The tokens that are being reported; kept until the store answers.
     batch: Batch,
-    /// Time of the latest answer.
+    /// The time of the latest answer.
     known: Option<Instant>,
-    /// Time of the latest command.
+    /// The time of the latest command.
     asked: Option<Instant>,
-    /// Largest usage of one call.
+    /// The largest usage of one call.
     largest: u64,
     waiting: Vec<oneshot::Sender<Verdict>>,
     telling: Telling,
@@ -71,7 +71,7 @@ enum Telling {
     No,
     /// Scheduled, to include calls that end in the meantime.
     Soon,
-    /// Due now, or sent and not answered.
+    /// A command is due now, or was sent and not answered.
     Now,
 }
 
@@ -133,7 +133,7 @@ where
         slot
     }
 
-    /// The decision from memory; `None` if the store must be queried.
+    /// Returns the decision from memory; `None` if the store must be queried.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let now = Instant::now();
         let mut state = slot.lock();
@@ -248,7 +248,7 @@ impl<K> Slot<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a report is due and no other task has started one. Marks it as started.
+    /// Returns whether a report is due and no other task has started one. Marks it as started.
     fn is_due(&self) -> bool {
         let mut state = self.lock();
         let is_due = state.telling == Telling::Soon;
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// Maximum age of the known usage.
+    /// Returns the largest age that the known usage may have.
     fn fresh(&self) -> Duration {
         let burst = u128::from(self.bucket.quota.burst.max(1)) * UNIT;
         if self.largest == 0 || u128::from(self.largest) * UNIT * FEW > burst {
@@ -288,7 +288,7 @@ impl State {
         }
     }
 
-    /// When the next report to the store is due.
+    /// Returns when the next report to the store is due.
     fn due(&self) -> Instant {
         let now = Instant::now();
         self.asked.map_or(now, |asked| asked + self.fresh() * 4 / 5)
@@ -312,7 +312,7 @@ where
             Begun::Decided(verdict) => verdict,
             Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
                 Ok(Ok(verdict)) => verdict,
-                // The task has stopped.
+                // The task that sent the batches has stopped.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();

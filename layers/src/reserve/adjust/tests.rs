@@ -37,7 +37,7 @@ const HELD: MicroRub = MicroRub::rubles(9);
 const LOWER: MicroRub = MicroRub::rubles(4);
 const COST: MicroRub = MicroRub::rubles(3);
 
-/// How a ledger answers an adjustment.
+/// The way in which a ledger answers an adjustment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     AtOnce,
@@ -128,7 +128,7 @@ impl Bill for Ticket {
     }
 }
 
-/// The vendor's report before a frame.
+/// The usage that the vendor reports before a frame.
 #[derive(Clone, Copy)]
 enum Reports {
     Nothing,
@@ -141,14 +141,14 @@ enum Reports {
 struct Ended {
     frames: usize,
     adjustments: usize,
-    /// Held after the last frame that was read.
+    /// The amount held after the last frame that was read.
     held: MicroRub,
     /// The largest and the last amount, by each settlement.
     settled: Vec<(Option<MicroRub>, Option<MicroRub>)>,
     balance: MicroRub,
 }
 
-/// A stream of these frames, dropped after `taken` of them.
+/// Returns a stream of these frames, dropped after `taken` of them.
 async fn call(answers: Answers, is_stream: bool, reports: &[Reports], taken: usize) -> Ended {
     let books = MemoryLedger::new();
     let payer: (AccountId, KeyId) = ("acme".parse().unwrap(), "web".parse().unwrap());

@@ -84,7 +84,7 @@ impl Bill for TokenBill {
         let (charge, mut vendor_cost_rub) = price(paid_for);
         let bounded_loss_rub = overcount.map(|overcount| {
             let (billable, vendor_cost) = price(overcount.billable);
-            // The vendor bills what it has counted.
+            // The vendor bills the tokens that it has counted.
             vendor_cost_rub = vendor_cost;
             billable.cost.minus_or_zero(charge.cost)
         });

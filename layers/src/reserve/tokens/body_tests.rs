@@ -29,7 +29,7 @@ enum Part {
     Image(Option<(u32, u32)>),
     /// A PDF with this many pages; `None`: sent as an address.
     Document(Option<u64>),
-    /// A tool's result with these parts.
+    /// A tool's result that has these parts.
     Result(Vec<Self>),
     /// A tenth of a second of audio, which is three tokens at the most expensive vendor.
     Sound,
@@ -94,7 +94,7 @@ struct Most {
     images: u64,
     sound: u64,
     text_bytes: u64,
-    /// Contains a document that can fill the window.
+    /// Whether the body has a document that can fill the window.
     unseen: bool,
     searches: u64,
     output: u64,
@@ -122,7 +122,8 @@ fn image_tokens(width: u64, height: u64) -> u64 {
         (long, short)
     };
     let grid = |(long, short): (u64, u64), side: u64| long.div_ceil(side) * short.div_ceil(side);
-    // 85 and 170 per tile; patches at 2.46; patches of 28, at most 4 784; patches of 16 with a mark after each row.
+    // Vendors count images as tiles (85, and 170 per tile), as patches times 2.46, as patches of 28 pixels (at most 4
+    // 784), or as patches of 16 with a mark after each row.
     let tiles = 85 + 170 * grid(fit(2048, 768), 512);
     let patches = grid((width, height), 32).min(1536) * 246 / 100;
     let small = grid(fit(2576, 2576), 28).min(4784);
@@ -131,9 +132,9 @@ fn image_tokens(width: u64, height: u64) -> u64 {
     tiles.max(patches).max(small).max(smallest).max(258)
 }
 
-/// A part in the wire format; adds its maximum to `most`.
+/// Returns a part in the wire format; adds its maximum to `most`.
 fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Option<Value> {
-    // A head of 48 bytes, and silence.
+    // A WAV file: a header of 48 bytes, then silence.
     let wav = || {
         format!(
             "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA{}",
@@ -172,7 +173,7 @@ fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Optio
             let pages = pages.or((op == Operation::Responses).then_some(1));
             let is_unseen = pages.is_none() || mode == HoldMode::Strict;
             most.unseen |= is_unseen;
-            // Text and image of each page.
+            // Each page counts as text and as an image.
             most.input += pages.unwrap_or(0) * 3_000;
             most.images += pages.unwrap_or(0) * 4_784;
             let url = pages.map_or("https://files.example/1.pdf".to_owned(), |pages| {
@@ -201,7 +202,7 @@ fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Optio
     })
 }
 
-/// The head of a PNG file.
+/// Returns the head of a PNG file of this size.
 fn png(width: u32, height: u32) -> Vec<u8> {
     let mut file = b"\x89PNG\r\n\x1A\n\0\0\0\rIHDR".to_vec();
     file.extend(width.to_be_bytes());
@@ -209,7 +210,7 @@ fn png(width: u32, height: u32) -> Vec<u8> {
     file
 }
 
-/// The source of a part in the messages format.
+/// Returns the source of a part in the messages format.
 fn source(url: &str) -> Value {
     match url
         .strip_prefix("data:")
@@ -223,7 +224,7 @@ fn source(url: &str) -> Value {
 /// A body, and the most that it can cause. Wishes for which the format has no field are ignored.
 fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (Value, Most) {
     let mut most = Most::default();
-    // A turn must not be empty.
+    // A turn must have content.
     let first = Part::Text("x".into(), 0);
     let content = std::iter::once(&first)
         .chain(parts)
@@ -313,7 +314,7 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
     (body, most)
 }
 
-/// A price of every class for each set of conditions.
+/// Returns a price of every class for each set of conditions.
 fn prices(rates: &[u64]) -> PriceList {
     let word = |said: bool, word: &str| {
         if said {
@@ -346,7 +347,7 @@ fn prices(rates: &[u64]) -> PriceList {
     PriceList::from(usual).rules(all)
 }
 
-/// The vendor's usage: each count in thousandths of the maximum, or of the input that is left.
+/// Returns the vendor's usage: each count in thousandths of the maximum, or of the input that is left.
 fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [bool; 4]) -> Value {
     let [
         _,
@@ -484,7 +485,7 @@ proptest! {
         let (charged, item) = bill.charge(&reading).unwrap();
         prop_assert!(charged <= want, "{charged:?} of {want:?}: {body} {said} {item:?}");
         prop_assert!(!item.bounded && !item.unpriced, "{body} {said} {item:?}");
-        // Nothing is lost, and anybody can recompute the charge.
+        // The receipt has the complete usage, so anybody can recompute the charge.
         prop_assert_eq!(item.usage.input_total(), input);
         prop_assert_eq!(item.usage.output_total(), usage.output_total());
         let searches = |usage: Usage| usage.classes.get(Class::WebSearchCall);
@@ -493,7 +494,7 @@ proptest! {
     }
 }
 
-/// A count in any relation to the others.
+/// A count that may have any relation to the others.
 fn any_count() -> impl Strategy<Value = Value> {
     prop_oneof![
         6 => (0..400_u64).prop_map(Value::from),

@@ -1,4 +1,4 @@
-//! Bounds of a call's input, in tokens.
+//! Computes the bounds of a call's input, in tokens.
 
 use super::{ByTokens, HoldMode, Known};
 use crate::{
@@ -69,7 +69,7 @@ impl ByTokens {
         }
     }
 
-    /// The bound of everything but text.
+    /// Returns the bound of everything except text.
     pub(super) fn parts_bound(
         &self,
         input: &InputSize,
@@ -102,8 +102,8 @@ impl ByTokens {
             .max(input.document_tokens)
     }
 
-    /// Maximum that honest usage can reach. Text is at least one byte per token; other content may be anything up to
-    /// the context window.
+    /// The maximum that honest usage can reach. Text is at least one byte per token; other content may be anything up
+    /// to the context window.
     pub(super) fn input_limit(
         &self,
         input: &InputSize,
@@ -123,13 +123,13 @@ impl ByTokens {
 /// The most input tokens that a call can be billed for, as far as a hold covers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InputBound {
-    /// Input tokens over all its steps.
+    /// Returns the input tokens over all steps of the call.
     pub(super) tokens: u64,
     /// Input tokens of its longest step, which the vendor's window and its prices of long calls apply to.
     pub(super) longest_step: u64,
 }
 
-/// How often the vendor may read the input of one call: once, and again after each search.
+/// Returns how often the vendor may read the input of one call: once, and again after each search.
 const fn steps(apart: &Counts) -> u64 {
     apart.get(Class::WebSearchCall).saturating_add(1)
 }

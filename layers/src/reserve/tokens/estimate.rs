@@ -10,7 +10,7 @@ use crate::{
     usage::{EstimateInput, InputEstimate, Usage},
 };
 
-/// Tokens that formats usually add around a message.
+/// The number of tokens that formats usually add around a message.
 const MESSAGE_TOKENS: u64 = 4;
 
 /// Estimates the input of one call, once, if its vendor does not report it.
@@ -19,11 +19,11 @@ pub(super) struct InputEstimator {
     texts: TextSample,
     /// Estimated tokens of texts that were not sampled, in thousandths.
     unsampled_milli: u64,
-    /// Estimated tokens of everything but text.
+    /// The estimated tokens of everything except text.
     others: u64,
     /// The part of `others` that is audio.
     sound: u64,
-    /// The largest estimate.
+    /// The largest possible estimate.
     tokens_max: u64,
     remembered: Option<(Conversation, Arc<CachedShares>)>,
     estimate: OnceLock<InputEstimate>,

@@ -85,7 +85,7 @@ fn unrequested_searches_cost_no_more_than_the_hold() {
         (99, None, 6, 90),
         (30, None, 0, 30),
         (20, None, 0, 30),
-        // These are covered by the hold.
+        // The hold covers these usages.
         (20, Some(7), 7, 100),
     ] {
         bill.held = MicroRub::new(held);
@@ -122,12 +122,12 @@ fn token_inputs_count_as_tokens_and_each_input_has_its_own_window() {
         ..InputSize::default()
     };
     let around = 3 * INPUT_TOKENS;
-    // mode, window, bound
+    // Columns: mode, window, bound.
     for (mode, context, bound) in [
         (HoldMode::Usual, None, 320 + around),
         (HoldMode::Strict, None, 330 + around),
         (HoldMode::Usual, Some(8192), 320 + around),
-        // No input exceeds the window, and each may fill it.
+        // The bound of each input is the window, because no input exceeds it and each may fill it.
         (HoldMode::Usual, Some(120), 360),
         // Text beyond the window shows that the window is larger.
         (HoldMode::Usual, Some(10), 320),
@@ -155,7 +155,7 @@ fn search_results_are_input_and_each_step_has_its_own_window() {
         ..InputSize::default()
     };
     let alone = 200 + CALL_TOKENS + MESSAGE_TOKENS;
-    // searches, window, bound, longest step, limit
+    // Columns: searches, window, bound, longest step, limit.
     for (searches, context, bound, longest, limit) in [
         (
             0,
@@ -166,7 +166,7 @@ fn search_results_are_input_and_each_step_has_its_own_window() {
         ),
         (1, Some(2000), 2 * alone + 1000, alone + 1000, 4000),
         (2, Some(6000), 3 * alone + 3000, alone + 2000, 18_000),
-        // No step exceeds the window.
+        // No step can be longer than the window.
         (5, Some(2000), 12_000, 2000, 12_000),
         (5, Some(700), 4200, 700, 4200),
         (
@@ -192,7 +192,7 @@ fn search_results_are_input_and_each_step_has_its_own_window() {
 }
 
 #[test]
-fn r62_a_ceiling_that_a_vendor_would_refuse_is_held_as_it_is_raised() {
+fn r62_output_ceiling_below_the_vendors_minimum_is_held_at_that_minimum() {
     let sold_by = |formats: &[Format]| {
         let model = Model::new("m", 4096);
         formats.iter().fold(model, |model, format| {
@@ -214,7 +214,7 @@ fn r62_a_ceiling_that_a_vendor_would_refuse_is_held_as_it_is_raised() {
         let model = sold_by(formats);
         assert_eq!(sent_at_most(caller, &model, tokens), held, "{formats:?}");
     }
-    // A vendor of both formats gets the caller's own, else its first.
+    // A vendor that speaks both formats gets the caller's own, otherwise its first.
     for (first, other, caller, held) in [
         (responses, chat, chat, 1),
         (responses, chat, responses, 1),
@@ -231,7 +231,7 @@ fn r62_a_ceiling_that_a_vendor_would_refuse_is_held_as_it_is_raised() {
     }
 }
 
-/// Caller whose account pays.
+/// The caller whose account pays.
 #[cfg(feature = "parse")]
 pub(super) fn caller() -> Caller {
     use crate::key::{KeyDigest, KeyRecord};
@@ -275,7 +275,7 @@ fn minimum_hold_covers_the_ceiling_sent_to_the_vendor() {
 }
 
 #[test]
-fn call_costs_what_the_decisions_promise() {
+fn charges_follow_the_documented_decisions() {
     let reading = |usage, text_bytes, end| Reading {
         dispatched: true,
         usage,
@@ -290,7 +290,7 @@ fn call_costs_what_the_decisions_promise() {
         Some(End::VendorCut),
         Some(End::VendorError),
     );
-    // name, reading, charge in micro-rubles, estimated
+    // Columns: name, reading, charge in micro-rubles with whether it is estimated.
     for (name, reading, charge) in [
         ("never sent", Reading::default(), None),
         (

@@ -1,4 +1,4 @@
-//! English texts for callers.
+//! The English texts for callers.
 
 use super::{OtherWay, is_header, listed, rubles, shown, whole_seconds};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     respond::Language,
 };
 
-/// The text of a refusal, without the number.
+/// Returns the text of a refusal, without the number.
 pub(super) fn text(error: &Error) -> String {
     match error {
         Error::PathUnknown => {
@@ -203,7 +203,7 @@ pub(super) fn text(error: &Error) -> String {
     }
 }
 
-/// Name of a ceiling, and when it resets.
+/// Returns the name of a ceiling, and when it resets.
 fn ceiling_and_reset(ceiling: &Ceiling) -> (&'static str, String) {
     let name = match ceiling {
         Ceiling::Total => "The API key's spending ceiling",

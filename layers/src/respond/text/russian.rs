@@ -1,4 +1,4 @@
-//! Russian texts for callers.
+//! The Russian texts for callers.
 
 use super::{OtherWay, is_header, listed, rubles, shown, whole_seconds};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     respond::Language,
 };
 
-/// The text of a refusal, without the number.
+/// Returns the text of a refusal, without the number.
 pub(super) fn text(error: &Error) -> String {
     match error {
         Error::PathUnknown => {
@@ -214,7 +214,7 @@ pub(super) fn text(error: &Error) -> String {
     }
 }
 
-/// Name of a ceiling, and when it resets.
+/// Returns the name of a ceiling, and when it resets.
 fn ceiling_and_reset(ceiling: &Ceiling) -> (&'static str, String) {
     let name = match ceiling {
         Ceiling::Total => "Лимит расходов ключа API",
@@ -230,7 +230,7 @@ fn ceiling_and_reset(ceiling: &Ceiling) -> (&'static str, String) {
     (name, renewed.unwrap_or_default())
 }
 
-/// `01.03.2026` for `2026-03-01`.
+/// Writes `2026-03-01` as `01.03.2026`.
 fn russian_date(date: &str) -> String {
     date.rsplit('-').collect::<Vec<_>>().join(".")
 }

@@ -15,7 +15,7 @@ use crate::{
     translate::wire::{AnswerCx, broken, compact, write_json},
 };
 
-/// Messages answer → chat answer.
+/// Translates a messages answer to a chat answer.
 ///
 /// # Errors
 /// [`Error::VendorBroken`]: the body is not an answer of the messages format.
@@ -35,7 +35,7 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
                     arguments: arguments(block.input),
                 },
             }),
-            // Redacted thinking, the vendor's own tools, and unknown blocks.
+            // These blocks are redacted thinking, the vendor's own tools, and unknown blocks.
             _ => {}
         }
     }
@@ -78,7 +78,7 @@ pub(in crate::translate) fn arguments(input: Option<&RawValue>) -> Cow<'_, str> 
     input.map_or(Cow::Borrowed("{}"), compact)
 }
 
-/// The raw JSON text of a string, with its quotes.
+/// Returns the raw JSON text of a string, with its quotes.
 pub(in crate::translate) fn json_string(value: Option<&RawValue>) -> Result<&RawValue, Error> {
     value
         .filter(|value| value.get().starts_with('"'))
@@ -116,7 +116,7 @@ pub(in crate::translate) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The content blocks. An answer without content is empty if it has a usage.
+    /// Returns the content blocks. An answer without content is empty if it has a usage.
     ///
     /// # Errors
     /// [`Error::VendorBroken`] if the answer has neither content nor usage.
@@ -140,7 +140,7 @@ pub(in crate::translate) struct Block<'a> {
     pub(in crate::translate) thinking: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(in crate::translate) signature: Option<&'a RawValue>,
-    /// Only in redacted thinking.
+    /// The block's data, which only redacted thinking has.
     #[serde(borrow)]
     pub(in crate::translate) data: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -342,7 +342,7 @@ mod tests {
                 0,
                 1,
             ),
-            // Cache lifetimes without a total, or exceeding it.
+            // The cache lifetimes have no total, or exceed it.
             (
                 r#"{"input_tokens":5,"cache_creation":{"ephemeral_5m_input_tokens":60,"ephemeral_1h_input_tokens":400},"output_tokens":1}"#,
                 465,
@@ -393,19 +393,19 @@ mod tests {
     }
 
     #[test]
-    fn case_59_created_is_now() {
+    fn case_59_created_is_the_current_time() {
         assert_eq!(with("[]", "null")["created"], CX.created);
     }
 
     #[test]
-    fn case_62_an_empty_answer_is_an_answer() {
+    fn case_62_empty_answer_is_valid() {
         let answer = with("[]", r#""end_turn""#);
         assert_eq!(answer["choices"][0]["message"]["content"], "");
         assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     }
 
     #[test]
-    fn case_64_a_body_that_is_not_an_answer_is_broken() {
+    fn case_64_body_that_is_not_an_answer_is_an_error() {
         // Errors in the form of an answer are handled by the layer below; any that reach this code fail too.
         for body in [
             r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#,
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_surrogate_pair_is_forwarded_as_written() {
+    fn lone_surrogate_is_forwarded_unchanged() {
         let body = br#"{"id":"m","model":"o","content":[{"type":"text","text":"a\ud83e"}],"stop_reason":"max_tokens"}"#;
         let answer = answer(body, &CX).unwrap();
         assert!(

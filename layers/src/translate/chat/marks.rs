@@ -13,10 +13,10 @@ use crate::{
     translate::wire::{Object, RequestCx},
 };
 
-/// The vendor rejects more marks.
+/// The largest number of marks that vendors accept.
 const MARKS_MAX: usize = 4;
-/// Shortest request that receives the gateway's own marks: no vendor caches fewer than 1024 tokens of about four bytes
-/// each.
+/// The shortest request that receives the gateway's own marks: no vendor caches fewer than 1024 tokens of about four
+/// bytes each.
 const PROMPT_BYTES_MIN: usize = 4096;
 const HOUR: &str = "1h";
 
@@ -53,7 +53,7 @@ impl Mark {
     }
 }
 
-/// A content block with its mark.
+/// A content block together with its cache mark.
 #[derive(Debug)]
 pub(in crate::translate) struct Marked<'a> {
     pub(super) block: Box<Block<'a>>,
@@ -74,7 +74,7 @@ impl Serialize for Marked<'_> {
 /// Something that can have a mark: a tool or a block.
 pub(in crate::translate) trait Markable {
     fn mark(&self) -> Option<Mark>;
-    /// Replaces the mark. Thinking blocks ignore this.
+    /// Replaces the block's mark. Thinking blocks ignore this.
     fn set_mark(&mut self, mark: Option<Mark>);
 }
 
@@ -482,7 +482,8 @@ mod tests {
                 "messages.2.content.0:5m"
             ]
         );
-        // Too short to be cached; disabled by the caller; marked by the caller; disabled by the operator.
+        // The conversation is too short to be cached; then caching is disabled by the caller; then the caller has
+        // marked it; then caching is disabled by the operator.
         let short = json!([
             says("system", "s"),
             says("user", "a"),
@@ -505,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_that_grows_keeps_its_beginning() {
+    fn growing_conversation_keeps_its_marked_prefix() {
         let says = |role: &str, text: &str| json!({ "role": role, "content": text });
         let all = [
             says("system", "rules"),

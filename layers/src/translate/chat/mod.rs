@@ -18,7 +18,7 @@ pub(super) mod usage;
 
 pub use self::{answer::answer, request::request, stream::Events};
 
-/// The chat format's `finish_reason`.
+/// Returns the `finish_reason` of the chat format.
 ///
 /// An unknown stop reason becomes `stop`: the answer is complete. So does `tool_use` without a tool call, on which
 /// agents would loop for ever.
@@ -27,7 +27,7 @@ fn finish_reason(stop_reason: &str, called: bool) -> &'static str {
         "max_tokens" | "model_context_window_exceeded" => "length",
         "tool_use" if called => "tool_calls",
         "refusal" => "content_filter",
-        // `end_turn`, `stop_sequence`, `pause_turn`
+        // The others are `end_turn`, `stop_sequence` and `pause_turn`.
         _ => "stop",
     }
 }

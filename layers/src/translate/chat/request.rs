@@ -60,7 +60,7 @@ pub(in crate::translate) const DROPPED: &[&str] = &[
     "prompt_cache_key",
     "prompt_cache_retention",
     "moderation",
-    // Rejected earlier, unless the value changes nothing.
+    // These two were rejected earlier, unless the value changes nothing.
     "service_tier",
     "speed",
     "web_search_options",
@@ -81,13 +81,13 @@ const EFFORTS: &[(&str, &str, u64)] = &[
     ("max", "max", u64::MAX),
 ];
 const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
-/// Smallest thinking budget that vendors accept.
+/// The smallest thinking budget that vendors accept.
 const BUDGET_MIN: u64 = 1024;
 
 /// Instruction that replaces `response_format: json_object`, which the messages format lacks.
 pub(in crate::translate) const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
 
-/// Chat body → messages body.
+/// Translates the body of a chat request to that of a messages request.
 ///
 /// # Errors
 /// [`Error::Invalid`] with the field's name: its type is wrong, or it requests what the messages format cannot express.
@@ -140,7 +140,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// Body of the messages request.
+/// The body of the messages request.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -219,7 +219,7 @@ fn check_names(fields: &Object<'_, '_>) -> Result<(), Error> {
     }
 }
 
-/// The messages format answers only in text.
+/// Checks that only text is requested, because the messages format answers only in text.
 fn check_modalities(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(audio) = fields.get("audio")? {
         return Err(audio.refuse(Problem::Unsupported));
@@ -270,7 +270,7 @@ fn count(fields: &Object<'_, '_>, name: &str) -> Result<Option<u64>, Error> {
     fields.get(name)?.map(|value| value.count()).transpose()
 }
 
-/// A number as written, and its value.
+/// Returns a number: its text as written, and its value.
 fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValue, f64)>, Error> {
     let Some(value) = fields.get(name)? else {
         return Ok(None);
@@ -278,7 +278,7 @@ fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValu
     Ok(Some((value.raw, value.number()?)))
 }
 
-/// Requested reasoning.
+/// The reasoning that is requested.
 #[derive(Default)]
 pub(in crate::translate) struct Reasoning {
     pub(in crate::translate) thinking: Option<ThinkingField>,
@@ -420,7 +420,7 @@ fn response_format<'a>(
     }
 }
 
-/// The end user's id; the newer field's name takes precedence.
+/// Returns the end user's id; the newer field's name takes precedence.
 pub(in crate::translate) fn user_id<'a>(
     fields: &Object<'a, '_>,
 ) -> Result<Option<Cow<'a, str>>, Error> {

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Longest id of an answer, and longest model name, that a vendor may send: both are stored and repeated in every
+/// The longest id of an answer, and longest model name, that a vendor may send: both are stored and repeated in every
 /// chunk.
 const NAME_BYTES_MAX: usize = 512;
 
@@ -28,7 +28,7 @@ const NAME_BYTES_MAX: usize = 512;
 const CONTENT: &str = "{\"content\":";
 const REASONING: &str = "{\"reasoning_content\":";
 
-/// Messages events → chat chunks.
+/// Translates messages events to chat chunks.
 ///
 /// Memory per stream: the head of a chunk with the vendor's answer id and model (at most 512 bytes each), and counts;
 /// less than 1.5 KiB. Text and arguments are not stored.
@@ -40,7 +40,7 @@ pub struct Events {
     counts: Counts,
     open: Open,
     index: Option<u64>,
-    /// Number of tool calls so far: the chat format numbers them separately, from 0.
+    /// The number of tool calls so far: the chat format numbers them separately, from 0.
     tools: u64,
     /// Start of a delta for the last tool call.
     tool_head: String,
@@ -51,7 +51,7 @@ pub struct Events {
 /// The block to which the next deltas belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
-    /// No block, or one of text or thinking.
+    /// There is no open block, or it is one of text or thinking.
     Shown,
     /// A call of a client's tool whose arguments arrive in pieces, with their start.
     ToolInPieces(Lead),
@@ -98,14 +98,14 @@ impl Events {
                 self.close_block(out);
                 let block = wire
                     .content_block
-                    .ok_or_else(|| broken("a block start without a block"))?;
+                    .ok_or_else(|| broken("a content_block_start without a block"))?;
                 self.index = wire.index;
                 self.open_block(&block, out)
             }
             "content_block_delta" => {
                 let delta = wire
                     .delta
-                    .ok_or_else(|| broken("a delta without a delta"))?;
+                    .ok_or_else(|| broken("a content_block_delta without a delta"))?;
                 self.delta(wire.index, &delta, out)
             }
             "content_block_stop" => {
@@ -176,7 +176,7 @@ impl Events {
     fn open_block(&mut self, block: &Block<'_>, out: &mut BytesMut) -> Result<(), Error> {
         self.open = Open::Shown;
         match &*block.kind {
-            // Most blocks begin empty, some without the field.
+            // Most blocks begin with an empty input; some lack the field.
             "text" if block.text.is_some() => self.text(CONTENT, block.text, out),
             "thinking" if block.thinking.is_some() => self.text(REASONING, block.thinking, out),
             "text" | "thinking" => Ok(()),
@@ -237,7 +237,7 @@ impl Events {
                     },
                 }
             }
-            // Signatures, citations, and unknown deltas.
+            // These deltas are signatures, citations, and unknown ones.
             _ => Ok(()),
         }
     }
@@ -324,7 +324,7 @@ impl Events {
     }
 }
 
-/// The text between the quotes of a JSON string.
+/// Returns the text between the quotes of a JSON string.
 pub(in crate::translate) fn between_quotes(string: &str) -> &str {
     &string[1..string.len() - 1]
 }
@@ -352,7 +352,7 @@ struct Odd<'a> {
 }
 
 impl<'a> Odd<'a> {
-    /// The readable part of the event.
+    /// The part of an event that is read.
     fn read(self) -> Wire<'a> {
         let delta = self.delta.map(RawValue::get);
         Wire {
@@ -411,7 +411,7 @@ pub(in crate::translate) struct Message<'a> {
 
 #[derive(Deserialize)]
 pub(in crate::translate) struct Delta<'a> {
-    /// Empty in a `message_delta`.
+    /// The block's type; empty in a `message_delta`.
     #[serde(borrow, default, rename = "type")]
     pub(in crate::translate) kind: Cow<'a, str>,
     #[serde(borrow)]

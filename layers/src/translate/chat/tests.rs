@@ -14,17 +14,17 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: false,
 };
 
-/// An answer as accumulated by a caller.
+/// An answer as a caller accumulates it from the stream.
 #[derive(Debug, Default, PartialEq)]
 struct Gathered {
     id: String,
     model: String,
     text: String,
     reasoning: String,
-    /// Id, name, arguments.
+    /// The id, name and arguments of each tool call.
     tools: Vec<(String, String, Value)>,
     finish_reason: String,
-    /// Prompt, cached, written, completion, reasoning tokens.
+    /// The tokens: prompt, cached, written, completion, reasoning.
     usage: [u64; 5],
 }
 
@@ -33,7 +33,7 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Names of the messages recordings with this ending, except errors, which never reach the translation.
+/// The names of the messages recordings with this ending, except errors, which never reach the translation.
 fn recordings(ending: &str) -> Vec<String> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let mut names: Vec<_> = fs::read_dir(folder)
@@ -51,7 +51,7 @@ fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The data lines of a stream, parsed.
+/// Parses the data lines of a stream.
 fn data(stream: &[u8]) -> Vec<Value> {
     String::from_utf8(stream.to_vec())
         .unwrap()
@@ -110,7 +110,7 @@ fn message(message: &Value) -> Gathered {
     }
 }
 
-/// The message that a recorded stream adds up to.
+/// Returns the message that a recorded stream adds up to.
 fn messages_stream(stream: &[u8]) -> Gathered {
     let mut whole = Value::Null;
     let mut pieces = String::new();
@@ -278,7 +278,7 @@ fn recorded_streams_keep_everything_that_the_format_can_express() {
 }
 
 #[test]
-fn recorded_streams_become_the_same_wherever_they_are_cut() {
+fn recorded_streams_translate_equally_in_any_chunks() {
     for name in recordings(".sse") {
         let recorded = fixture(&name);
         let whole = translate(&[&recorded]);

@@ -12,7 +12,7 @@ use crate::{
     translate::wire::{Object, Value},
 };
 
-/// Tools of a messages request.
+/// The tools of a messages request.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Tools<'a> {
     pub(in crate::translate) list: Vec<Tool<'a>>,
@@ -32,7 +32,7 @@ pub(in crate::translate) struct Tool<'a> {
     cache_control: Option<Mark>,
 }
 
-/// `tool_choice` of the messages format.
+/// The field `tool_choice` of the messages format.
 #[derive(Debug, Serialize)]
 pub(in crate::translate) struct Choice<'a> {
     #[serde(rename = "type")]
@@ -81,7 +81,7 @@ impl<'a> Tools<'a> {
         Ok(tools)
     }
 
-    /// Whether the model must call a tool.
+    /// Returns whether the model must call a tool.
     pub(in crate::translate) fn forced(&self) -> bool {
         self.choice
             .as_ref()

@@ -16,15 +16,15 @@ const ROLES: &str = "system, developer, user, assistant, tool";
 pub(in crate::translate) const IMAGES: &str = "data:image/(jpeg|png|gif|webp);base64,…, https:…";
 const FILES: &str = "data:application/pdf;base64,…";
 
-/// A conversation of the messages format.
+/// A conversation in the messages format.
 ///
 /// Consecutive turns of one role are merged. Their blocks keep their order, except that tool results come first. If the
 /// request begins with an assistant's turn, so does the conversation; nothing is inserted before it.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Conversation<'a> {
-    /// Instructions before the first turn.
+    /// The instructions before the first turn.
     pub(in crate::translate) system: Vec<Block<'a>>,
-    /// Turns, in order.
+    /// The turns of the conversation, in order.
     pub(in crate::translate) turns: Vec<Turn<'a>>,
     /// Tool calls of the last assistant's turn that have no result yet.
     open_calls: HashSet<Cow<'a, str>>,
@@ -76,10 +76,10 @@ pub(in crate::translate) enum Block<'a> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         content: Vec<Self>,
     },
-    /// A block after which the vendor should cache.
+    /// A content block after which the vendor should cache.
     #[serde(untagged)]
     Marked(Marked<'a>),
-    /// A block as the vendor wrote it: thinking.
+    /// A thinking block, exactly as the vendor wrote it.
     #[serde(untagged)]
     Raw(Box<RawValue>),
 }
@@ -99,7 +99,7 @@ impl Block<'_> {
         }
     }
 
-    /// Whether this is a text of blanks, which vendors reject.
+    /// Returns whether this is a text of blanks, which vendors reject.
     pub(in crate::translate) fn is_blank(&self) -> bool {
         match self {
             Self::Text { text } => text.trim().is_empty(),
@@ -148,7 +148,7 @@ pub(in crate::translate) enum Source<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    /// Reads `messages`.
+    /// Reads the field `messages`.
     pub(in crate::translate) fn read(messages: &Value<'a, '_>) -> Result<Self, Error> {
         let mut conversation = Self::default();
         for (index, fields) in messages.objects()?.into_iter().enumerate() {
@@ -173,7 +173,7 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Whether the assistant's last turn begins with thinking that its vendor wrote.
+    /// Returns whether the assistant's last turn begins with thinking that its vendor wrote.
     pub(in crate::translate) fn thought(&self) -> bool {
         let last = self
             .turns
@@ -189,7 +189,7 @@ impl<'a> Conversation<'a> {
         self.system.iter_mut().chain(turns)
     }
 
-    /// Whether there is an assistant's turn.
+    /// Returns whether the assistant has a turn.
     pub(super) fn is_answered(&self) -> bool {
         let mut turns = self.turns.iter();
         turns.any(|turn| turn.role == Role::Assistant)
@@ -246,8 +246,8 @@ impl<'a> Conversation<'a> {
         self.say(Role::Assistant, blocks);
     }
 
-    /// Whether the answer continues an assistant's turn that began without thinking: after a tool result, or after a
-    /// prefilled turn. Vendors reject thinking there, and the chat format cannot carry the earlier thinking.
+    /// Returns whether the answer continues an assistant's turn that began without thinking: after a tool result, or
+    /// after a prefilled turn. Vendors reject thinking there, and the chat format cannot carry the earlier thinking.
     pub(in crate::translate) fn within_a_turn(&self) -> bool {
         self.turns
             .last()
@@ -348,7 +348,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// The author of the content.
+/// The author of a content: user or assistant.
 #[derive(Clone, Copy, Debug)]
 enum Speaker {
     Instructor,
@@ -357,7 +357,7 @@ enum Speaker {
     Tool,
 }
 
-/// The blocks of a message, with the message's mark.
+/// Returns the blocks of a message, with the message's mark.
 fn marked<'a>(message: &Object<'a, '_>, speaker: Speaker) -> Result<Vec<Block<'a>>, Error> {
     let mut blocks = blocks(message, speaker)?;
     mark_end(message, &mut blocks)?;
@@ -372,7 +372,7 @@ fn mark_end(object: &Object<'_, '_>, blocks: &mut [Block<'_>]) -> Result<(), Err
     Ok(())
 }
 
-/// The content of a message. Blocks of blank text are dropped, because vendors reject them.
+/// Returns the content of a message. Blocks of blank text are dropped, because vendors reject them.
 fn blocks<'a>(message: &Object<'a, '_>, speaker: Speaker) -> Result<Vec<Block<'a>>, Error> {
     let mut blocks = Vec::new();
     let Some(content) = message.get("content")? else {
@@ -450,7 +450,7 @@ fn document<'a>(part: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     pdf(&file)
 }
 
-/// A PDF in `file_data`, and its file name.
+/// Reads a PDF in `file_data`, and its file name.
 pub(in crate::translate) fn pdf<'a>(file: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     let value = file.need("file_data")?;
     let url = value.string()?;
@@ -469,9 +469,9 @@ pub(in crate::translate) fn pdf<'a>(file: &Object<'a, '_>) -> Result<Block<'a>, 
 
 /// The head of a `data:` address (RFC 2397) in base64.
 struct DataUrl {
-    /// In lower case, without parameters.
+    /// The media type, in lower case and without parameters.
     media_type: String,
-    /// Offset at which the data begins.
+    /// The offset at which the data begins.
     start: usize,
 }
 
@@ -512,7 +512,7 @@ fn starts_with(text: &str, scheme: &str) -> bool {
         .is_some_and(|head| head.eq_ignore_ascii_case(scheme))
 }
 
-/// A tool call, and its id as the client wrote it.
+/// Returns a tool call, and its id as the client wrote it.
 fn tool_use<'a>(call: &Object<'a, '_>) -> Result<(Cow<'a, str>, Block<'a>), Error> {
     if let Some(kind) = call.get("type")?
         && kind.string()? != "function"

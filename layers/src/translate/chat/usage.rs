@@ -70,7 +70,7 @@ impl Counts {
     }
 }
 
-/// `usage` of a chat answer.
+/// The object `usage` of a chat answer.
 #[derive(Debug, Serialize)]
 pub(in crate::translate) struct ChatUsage {
     prompt_tokens: u64,

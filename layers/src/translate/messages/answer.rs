@@ -20,7 +20,7 @@ use crate::{
     vendor_usage::is_error,
 };
 
-/// Longest part of a vendor's error message that is logged, in characters.
+/// The longest part of a vendor's error message that is logged, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 
 /// Chat answer → messages answer. State that the vendor needs back is added in capsules.
@@ -70,7 +70,7 @@ pub fn answer(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Erro
     Ok(out.freeze())
 }
 
-/// The visible text of each [`Kind`], as written between quotes.
+/// Returns the visible text of each [`Kind`], as written between quotes.
 fn texts(said: &Said<'_>, cx: &AnswerCx, kept: &mut Kept) -> Result<[String; 3], Error> {
     let mut texts = <[String; 3]>::default();
     said.keep(kept);
@@ -85,8 +85,8 @@ fn texts(said: &Said<'_>, cx: &AnswerCx, kept: &mut Kept) -> Result<[String; 3],
     Ok(texts)
 }
 
-/// The block with the visible reasoning; without any, a block with the state that the tool calls need, readable only by
-/// the vendor.
+/// Returns the block with the visible reasoning; without any, a block with the state that the tool calls need,
+/// readable only by the vendor.
 fn thought(
     thinking: &str,
     called: bool,
@@ -104,7 +104,7 @@ fn thought(
     })
 }
 
-/// A messages answer, to be serialized.
+/// A messages answer, ready to be serialized.
 #[derive(Debug, Serialize)]
 struct Message<'a> {
     id: Json<'a>,
@@ -159,7 +159,8 @@ fn tool_use<'a>(call: ToolCall<'a>, made_id: &str, origin: &Origin) -> Result<Bl
     })
 }
 
-/// The arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an object.
+/// Returns the arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an
+/// object.
 fn input(arguments: Option<&RawValue>) -> Json<'_> {
     let Some(raw) = arguments else {
         return made("{}".to_owned());
@@ -187,7 +188,7 @@ pub(in crate::translate) fn vendor_error(words: &str) -> Error {
     Error::VendorUnavailable(crate::scrub::scrubbed(&words).into())
 }
 
-/// A chat answer, or one chunk of it.
+/// A chat answer, or one chunk of it, as parsed.
 #[derive(Debug, Deserialize)]
 pub(in crate::translate) struct Answer<'a> {
     #[serde(borrow)]
@@ -263,7 +264,7 @@ impl<'a> Odd<'a> {
     }
 }
 
-/// Whether these choices, whatever their shape, contain neither text nor a finish reason.
+/// Returns whether these choices, whatever their shape, contain neither text nor a finish reason.
 fn say_nothing(choices: &RawValue) -> bool {
     #[derive(Deserialize)]
     struct Any<'a> {
@@ -342,8 +343,8 @@ impl<'a> Answer<'a> {
         Ok((said.ok_or_else(|| broken("no message"))?, stop(reason)?))
     }
 
-    /// The usage, including two vendors' non-standard fields. To be read before [`choice`](Self::choice) takes the
-    /// choices.
+    /// Returns the usage, including two vendors' non-standard fields. To be read before [`choice`](Self::choice) takes
+    /// the choices.
     pub(in crate::translate) fn tally(&self) -> Option<Tally> {
         #[derive(Deserialize)]
         struct Groq<'a> {
@@ -383,7 +384,7 @@ pub(in crate::translate) struct Said<'a> {
     function_call: Option<Function<'a>>,
 }
 
-/// Kind of a text.
+/// The kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::translate) enum Kind {
     Thinking,
@@ -439,7 +440,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// The tool calls. A call in the deprecated field `function_call` counts as the first.
+    /// Returns the tool calls. A call in the deprecated field `function_call` counts as the first.
     pub(in crate::translate) fn calls(self) -> Vec<ToolCall<'a>> {
         let mut calls = self.tool_calls.unwrap_or_default();
         if calls.is_empty()
@@ -516,14 +517,14 @@ pub(in crate::translate) struct Function<'a> {
 }
 
 impl<'a> ToolCall<'a> {
-    /// The call's signature, an object.
+    /// Returns the signature of the tool call, an object.
     pub(in crate::translate) fn signature(&self) -> Option<&'a RawValue> {
         let signature = self.extra_content;
         signature.filter(|it| it.get().starts_with('{') && compact(it) != "{}")
     }
 }
 
-/// Why a chat answer ended.
+/// The reason why a chat answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::translate) enum Stop {
     EndTurn,
@@ -533,8 +534,8 @@ pub(in crate::translate) enum Stop {
 }
 
 impl Stop {
-    /// Whether the reason states that something may be missing. If it does not, clients run a call with whatever
-    /// arguments arrived, so truncated arguments make the answer broken.
+    /// Returns whether the reason states that something may be missing. If it does not, clients run a call with
+    /// whatever arguments arrived, so truncated arguments make the answer broken.
     pub(in crate::translate) const fn was_cut(self) -> bool {
         matches!(self, Self::MaxTokens | Self::Refusal)
     }
@@ -555,8 +556,8 @@ pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Opt
     })
 }
 
-/// The messages format's stop reason. Many vendors send `stop` after a tool call, and some send `tool_calls` without
-/// one, on which agents would loop for ever.
+/// Returns the messages format's stop reason. Many vendors send `stop` after a tool call, and some send `tool_calls`
+/// without one, on which agents would loop for ever.
 pub(in crate::translate) fn stop_reason(
     stop: Option<Stop>,
     called: bool,
@@ -571,7 +572,7 @@ pub(in crate::translate) fn stop_reason(
     }
 }
 
-/// The vendor's id; if it sent none, an id derived from the answer.
+/// Returns the vendor's id; if it sent none, an id derived from the answer.
 pub(in crate::translate) fn message_id<'a>(
     id: Option<&'a RawValue>,
     answer: &[u8],
@@ -583,7 +584,7 @@ pub(in crate::translate) fn message_id<'a>(
     }
 }
 
-/// The vendor's name of the model that answered.
+/// Returns the name that the vendor gives the model that answered.
 pub(in crate::translate) fn model(model: Option<&RawValue>) -> Json<'_> {
     match model {
         Some(model) if inner(model).is_some() => Cow::Borrowed(model),

@@ -26,14 +26,14 @@ use crate::{
     },
 };
 
-/// Maximum bytes that a stream may store: waiting blocks, and the ids and names of calls.
+/// The maximum bytes that a stream may store: waiting blocks, and the ids and names of calls.
 pub(in crate::translate) const KEPT_BYTES_MAX: usize = 4 << 20;
-/// Maximum tool calls of one answer.
+/// The largest number of tool calls in one answer.
 pub(in crate::translate) const CALLS_MAX: usize = 1_024;
 
 const NO_OBJECT: &str = "tool arguments that are not an object";
 
-/// Identifies a block of a message.
+/// Identifies a content block within a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::translate) enum BlockId {
     Thinking,
@@ -42,19 +42,19 @@ pub(in crate::translate) enum BlockId {
     Call(usize),
 }
 
-/// Blocks of one message.
+/// The content blocks of one message.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Blocks {
     open: Option<BlockId>,
-    /// Number of blocks opened so far. The open block is the last of them.
+    /// The number of blocks opened so far. The open block is the last of them.
     opened: usize,
     waiting: VecDeque<Waiting>,
     calls: Calls,
     kept_bytes: usize,
     origin: Origin,
-    /// State for the vendor that is not in a block yet.
+    /// The state for the vendor that is not in a block yet.
     state: Kept,
-    /// Used to derive ids that the vendor omits.
+    /// A text from which omitted ids are derived.
     message_hash: u64,
 }
 
@@ -83,13 +83,13 @@ pub(in crate::translate) struct Call {
 /// A piece of a tool call.
 #[derive(Debug)]
 pub(in crate::translate) struct CallPiece<'a> {
-    /// Number of the call.
+    /// The number of the tool call.
     pub(in crate::translate) number: usize,
     /// Arguments, as written between the quotes of a string.
     pub(in crate::translate) arguments: Cow<'a, str>,
     /// The call's signature, on the first piece that has one.
     pub(in crate::translate) signature: Option<&'a RawValue>,
-    /// Bytes of the piece that are stored until the stream ends.
+    /// The bytes of the piece that are stored until the stream ends.
     kept_bytes: usize,
 }
 
@@ -102,7 +102,7 @@ impl Blocks {
         }
     }
 
-    /// State for the vendor, which is written with the next block that can carry it.
+    /// The state for the vendor, which is written with the next block that can carry it.
     pub(in crate::translate) fn state(&mut self) -> &mut Kept {
         &mut self.state
     }
@@ -112,7 +112,7 @@ impl Blocks {
         self.message_hash = message_hash;
     }
 
-    /// Whether a tool was called.
+    /// Returns whether a tool was called.
     pub(in crate::translate) fn called(&self) -> bool {
         !self.calls.is_empty()
     }
@@ -168,7 +168,7 @@ impl Blocks {
         self.advance(out)
     }
 
-    /// Whether every call has all of its arguments.
+    /// Returns whether every call has all of its arguments.
     pub(in crate::translate) fn whole(&self) -> bool {
         self.calls.0.iter().all(|call| call.arguments.whole())
     }
@@ -205,13 +205,13 @@ impl Blocks {
             self.open_next(out);
         }
         if self.kept_bytes > KEPT_BYTES_MAX {
-            let why = format!("more than {KEPT_BYTES_MAX} bytes would have to wait");
+            let why = format!("more than {KEPT_BYTES_MAX} bytes would have to be buffered");
             return Err(too_much(why));
         }
         Ok(())
     }
 
-    /// Whether the open block may be closed. Later text can go into another block, but later arguments cannot.
+    /// Returns whether the open block may be closed. Later text can go into another block, but later arguments cannot.
     fn may_close(&self) -> bool {
         match self.open {
             Some(BlockId::Call(number)) => self.calls.0[number].arguments.complete(),
@@ -344,7 +344,7 @@ impl Blocks {
 }
 
 impl Call {
-    /// The vendor's id; if it sent none, an id derived from the message.
+    /// Returns the vendor's id; if it sent none, an id derived from the message.
     pub(in crate::translate) fn id(&self, message_hash: u64, number: usize) -> Cow<'_, str> {
         match &self.id {
             Some(id) => Cow::Borrowed(id),
@@ -354,12 +354,12 @@ impl Call {
 }
 
 impl Calls {
-    /// Whether there are no calls.
+    /// Returns whether there are no tool calls.
     pub(in crate::translate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The call of this number, counted from 0 in order of appearance.
+    /// Returns the call of this number, counted from 0 in order of appearance.
     pub(in crate::translate) fn get(&self, number: usize) -> &Call {
         &self.0[number]
     }
@@ -405,7 +405,7 @@ impl Calls {
         let _ = self.0[piece.number].arguments.take(&piece.arguments);
     }
 
-    /// Number of the call to which a piece belongs; adds a call if the piece fits none.
+    /// Returns the number of the call to which a piece belongs; adds a call if the piece fits none.
     fn number(
         &mut self,
         index: Option<u64>,
@@ -444,13 +444,13 @@ impl Calls {
     }
 }
 
-/// Appends formatted text.
+/// Appends formatted text to the output.
 pub(in crate::translate) fn put(out: &mut BytesMut, text: fmt::Arguments<'_>) {
     out.write_fmt(text)
         .expect("writing to memory does not fail");
 }
 
-/// A piece of arguments, as written between the quotes of a string. Some vendors send the object itself.
+/// Returns a piece of arguments, as written between the quotes of a string. Some vendors send the object itself.
 fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     match inner(arguments) {
         Some(piece) => Ok(Cow::Borrowed(piece)),
@@ -462,7 +462,7 @@ fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// Whether a piece, as written between the quotes of a string, is only blanks.
+/// Returns whether a piece, as written between the quotes of a string, is only blanks.
 fn is_blank(piece: &str) -> bool {
     let mut bytes = piece.bytes();
     std::iter::from_fn(|| next_byte(&mut bytes)).all(|byte| byte.is_ascii_whitespace())
@@ -483,7 +483,7 @@ impl Arguments {
         self.started && self.depth == 0
     }
 
-    /// Whether nothing is missing: the object is complete, or there are no arguments.
+    /// Returns whether nothing is missing: the object is complete, or there are no arguments.
     fn whole(&self) -> bool {
         self.complete() || self.lead.is_none()
     }

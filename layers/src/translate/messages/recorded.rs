@@ -11,7 +11,7 @@ use super::{
 };
 use crate::translate::Origin;
 
-/// Recordings of the chat format with this ending.
+/// Returns the recordings of the chat format whose names have this ending.
 fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let entries = fs::read_dir(&folder).expect("the recordings");
@@ -32,7 +32,7 @@ fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
 struct Source {
     text: String,
     thinking: String,
-    /// The vendor's index, id, name, arguments.
+    /// The tool calls: the vendor's index, id, name and arguments.
     calls: Vec<(Value, String, String, String)>,
     finish: String,
     usage: Value,
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// The content expected of the messages answer.
+    /// Returns the content that is expected of the messages answer.
     fn content(&self) -> Vec<Value> {
         let mut content = Vec::new();
         if !self.thinking.is_empty() {
@@ -126,7 +126,7 @@ impl Source {
         }
     }
 
-    /// Input, cache writes, cache reads, output.
+    /// Returns the tokens: input, cache writes, cache reads, output.
     fn usage(&self) -> [u64; 4] {
         let usage = &self.usage;
         let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -197,7 +197,7 @@ fn recorded_streams_keep_their_content() {
 }
 
 #[test]
-fn recorded_streams_come_out_the_same_wherever_they_are_cut() {
+fn recorded_messages_streams_translate_equally_in_any_chunks() {
     for (name, bytes) in recordings(".sse") {
         let (whole, _) = translated(CX, &[&bytes]);
         // A prime stride cuts the stream at every kind of position.

@@ -55,7 +55,7 @@ const DROPPED: [&str; 14] = [
     "previous_message_id",
 ];
 
-/// Maximum stop sequences that chat vendors accept.
+/// The largest number of stop sequences that chat vendors accept.
 const STOPS_MAX: usize = 4;
 /// Strictest limit that a chat vendor puts on the length of `user`.
 const USER_CHARS_MAX: usize = 64;
@@ -103,7 +103,7 @@ pub fn request(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, E
     Ok(out.freeze())
 }
 
-/// Whether the request enables thinking and does not ask to omit it from the answer.
+/// Returns whether the request enables thinking and does not ask to omit it from the answer.
 #[must_use]
 pub fn thinking_asked(body: &[u8]) -> bool {
     let asked = || {
@@ -121,7 +121,7 @@ pub fn thinking_asked(body: &[u8]) -> bool {
     asked().unwrap_or(false)
 }
 
-/// A chat request, to be serialized.
+/// A chat request, ready to be serialized.
 #[derive(Debug, Serialize)]
 struct Chat<'a> {
     model: &'a str,
@@ -262,8 +262,8 @@ fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
     Ok(Tool::Function { function })
 }
 
-/// The schema as written. Some chat vendors reject a schema without `type` or `properties`, so missing ones are added
-/// at its start.
+/// Returns the schema as written. Some chat vendors reject a schema without `type` or `properties`, so missing ones
+/// are added at its start.
 pub(in crate::translate) fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json<'a>, Error> {
     const ASKED_FOR: [(&str, &str); 2] = [
         ("type", r#""type":"object""#),
@@ -322,7 +322,7 @@ fn tool_choice<'a>(
     Ok((Some(chosen), one_at_a_time.then_some(false)))
 }
 
-/// The reasoning effort: the requested one, or one derived from the thinking budget.
+/// Returns the reasoning effort: the requested one, or one derived from the thinking budget.
 pub(in crate::translate) fn effort(body: &Object<'_, '_>) -> Result<Option<&'static str>, Error> {
     const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
     let mut asked = None;
@@ -401,7 +401,8 @@ fn response_format(schema: &RawValue) -> ResponseFormat<'_> {
     }
 }
 
-/// The end user's id. An id longer than vendors accept is dropped, because a truncated one could be another user's.
+/// Returns the end user's id. An id longer than vendors accept is dropped, because a truncated one could be another
+/// user's.
 pub(in crate::translate) fn user<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     let Some(metadata) = body.get("metadata")? else {
         return Ok(None);

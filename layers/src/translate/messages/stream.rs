@@ -184,7 +184,7 @@ impl Events {
     }
 }
 
-/// Whether an event without data is a comment, which shows that the vendor is alive.
+/// Returns whether an event without data is a comment, which shows that the vendor is alive.
 pub(in crate::translate) fn is_comment(event: &Event) -> bool {
     let mut lines = event.raw().split(|byte| matches!(byte, b'\n' | b'\r'));
     lines.any(|line| line.first() == Some(&b':'))

@@ -17,19 +17,19 @@ pub(super) const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// A stream as read.
+/// A stream as a caller reads it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Heard {
     pub(super) id: String,
     pub(super) model: String,
-    /// As in a plain answer.
+    /// The content, in the form of a plain answer.
     pub(super) content: Vec<Value>,
     pub(super) stop_reason: Option<String>,
     pub(super) usage: Value,
     pub(super) pings: usize,
     /// Signatures of thinking blocks, which are removed from `content`.
     pub(super) proofs: Vec<String>,
-    /// Names of all events except pings.
+    /// The names of all events except pings.
     pub(super) names: Vec<String>,
     pub(super) whole: bool,
 }

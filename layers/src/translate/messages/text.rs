@@ -12,7 +12,7 @@ use crate::{
 /// A JSON value, borrowed as written or built here.
 pub(in crate::translate) type Json<'a> = Cow<'a, RawValue>;
 
-/// The text between the quotes of a string; `None` for any other value.
+/// Returns the text between the quotes of a string; `None` for any other value.
 pub(in crate::translate) fn inner(value: &RawValue) -> Option<&str> {
     value.get().strip_prefix('"')?.strip_suffix('"')
 }
@@ -31,7 +31,7 @@ pub(in crate::translate) fn literal<'a>(value: &Value<'a, '_>) -> Result<&'a Raw
     }
 }
 
-/// An optional string; an empty one counts as missing.
+/// Returns an optional string; an empty one counts as missing.
 pub(in crate::translate) fn optional<'a>(
     object: &Object<'a, '_>,
     name: &str,
@@ -43,7 +43,7 @@ pub(in crate::translate) fn optional<'a>(
     Ok(given(Some(text)).map(|_| text))
 }
 
-/// A string made of pieces, each as written between quotes.
+/// Returns a string made of pieces, each as written between quotes.
 pub(in crate::translate) fn quoted(pieces: &[&str]) -> Json<'static> {
     let length: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut json = String::with_capacity(length + 2);
@@ -53,12 +53,12 @@ pub(in crate::translate) fn quoted(pieces: &[&str]) -> Json<'static> {
     made(json)
 }
 
-/// A text as a JSON string.
+/// A text that is written as a JSON string.
 pub(in crate::translate) fn string(text: &str) -> Json<'static> {
     Cow::Owned(to_raw_value(text).expect("any text makes a JSON string"))
 }
 
-/// JSON that was built here.
+/// JSON that this module has built.
 pub(in crate::translate) fn made(json: String) -> Json<'static> {
     Cow::Owned(RawValue::from_string(json).expect("JSON built from parts of JSON is JSON"))
 }
@@ -78,13 +78,14 @@ pub(in crate::translate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) 
     quoted(&pieces)
 }
 
-/// Longest name of a tool, or id of a call, that vendors of the chat and the responses format accept, in characters.
+/// The longest name of a tool, or id of a call, that vendors of the chat and the responses format accept, in
+/// characters.
 const CHARS_MAX: usize = 64;
 /// Characters kept of a longer one, followed by a dash and a hash of 16 digits.
 const CHARS_KEPT: usize = CHARS_MAX - 17;
 
-/// A name or an id, a JSON string, in at most 64 characters. A longer one is shortened the same way wherever it occurs,
-/// so that calls, results and tools still match.
+/// Returns a name or an id, a JSON string, in at most 64 characters. A longer one is shortened the same way wherever
+/// it occurs, so that calls, results and tools still match.
 pub(in crate::translate) fn shortened(literal: Json<'_>) -> Json<'_> {
     if literal.get().len() - 2 <= CHARS_MAX {
         return literal;
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_never_changes() {
+    fn name_hash_is_stable_across_versions() {
         assert_eq!(hash(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(hash(b"a"), 0xaf63_dc4c_8601_ec8c);
     }

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// A line feed, escaped for JSON.
+/// A line feed, as JSON escapes it.
 const LINE_FEED: &str = "\\n";
 
 /// A message of the chat format.
@@ -34,7 +34,7 @@ pub(in crate::translate) enum Message<'a> {
         content: Content<'a>,
     },
     Assistant {
-        /// Null if the message has only tool calls.
+        /// The content; null if the message has only tool calls.
         content: Option<Json<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         reasoning_content: Option<Json<'a>>,
@@ -52,7 +52,8 @@ pub(in crate::translate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The assistant's text and tool calls. Reasoning is sent only together with the tool calls that followed it.
+    /// Creates the assistant's text and tool calls. Reasoning is sent only together with the tool calls that followed
+    /// it.
     pub(in crate::translate) fn assistant(
         content: Option<Json<'a>>,
         tool_calls: Vec<ToolCall<'a>>,
@@ -88,7 +89,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Appends parts of the same message.
+    /// Appends parts to the same message.
     fn extend(&mut self, more: Vec<Part<'a>>) {
         let mut parts = match mem::replace(self, Self::Parts(Vec::new())) {
             Self::Text(text) if inner(&text) == Some("") => Vec::new(),
@@ -127,7 +128,7 @@ pub(in crate::translate) struct ToolCall<'a> {
     #[serde(rename = "type")]
     pub(in crate::translate) kind: &'static str,
     pub(in crate::translate) function: Called<'a>,
-    /// The call's signature, as its vendor wrote it.
+    /// The signature of the tool call, as its vendor wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::translate) extra_content: Option<Box<RawValue>>,
 }
@@ -138,7 +139,7 @@ pub(in crate::translate) struct Called<'a> {
     pub(in crate::translate) arguments: Json<'a>,
 }
 
-/// The conversation of a messages request, for the vendor of this name.
+/// Returns the conversation of a messages request, for the vendor of this name.
 pub(in crate::translate) fn messages<'a>(
     body: &Object<'a, '_>,
     vendor: &str,
@@ -169,15 +170,15 @@ pub(in crate::translate) fn messages<'a>(
 /// follow their calls, as the chat format requires, whatever the caller put between them.
 #[derive(Debug, Default)]
 struct Conversation<'a> {
-    /// Completed messages.
+    /// The messages that are complete.
     said: Vec<Message<'a>>,
-    /// The current assistant's turn.
+    /// The assistant's turn that is being built.
     texts: Vec<Json<'a>>,
     tool_calls: Vec<ToolCall<'a>>,
     reasoning: Reasoning<'a>,
     /// State returned for calls of a turn that is not complete yet.
     returned: Returned<'a>,
-    /// Results of the turn's calls.
+    /// The results of the turn's tool calls.
     results: Vec<Message<'a>>,
     /// Other messages after the turn: instructions, and the user's content.
     behind: Vec<Message<'a>>,
@@ -284,7 +285,7 @@ pub(in crate::translate) fn instruction<'a>(
     if texts.is_empty() {
         return Ok(None);
     }
-    // As one string, because many chat vendors accept no parts here.
+    // The content is one string, because many chat vendors accept no parts here.
     let content = joined(texts, LINE_FEED);
     Ok(Some(match role {
         SystemRole::System => Message::System { content },
@@ -324,8 +325,8 @@ fn proof<'a>(block: &Object<'a, '_>, field: &str) -> Result<Cow<'a, str>, Error>
     proof.map_or(Ok(Cow::Borrowed("")), |proof| proof.string())
 }
 
-/// The text of a tool result. Images and documents, which tool messages of the chat format cannot hold, are added to
-/// `attached`.
+/// Returns the text of a tool result. Images and documents, which tool messages of the chat format cannot hold, are
+/// added to `attached`.
 fn tool_result<'a>(
     block: &Object<'a, '_>,
     attached: &mut Vec<Part<'a>>,
@@ -380,10 +381,10 @@ pub(in crate::translate) fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, 
     Ok(shortened(Cow::Borrowed(literal(id)?)))
 }
 
-/// A block of a content.
+/// A content block of a turn.
 #[derive(Debug)]
 pub(in crate::translate) enum Block<'a, 'b> {
-    /// A text that is not empty.
+    /// A text, which is not empty.
     Text(&'a RawValue),
     /// A block of another type.
     Other(&'b str, &'b Object<'a, 'b>),

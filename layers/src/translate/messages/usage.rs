@@ -10,7 +10,7 @@ use crate::{
     vendor_usage::{VendorUsage, chat_usage},
 };
 
-/// Usage of an answer.
+/// The usage of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::translate) struct Tally {
     usage: Usage,
@@ -30,20 +30,21 @@ impl Tally {
         })
     }
 
-    /// The newest usage; each counts the whole answer so far. Zeros after real counts are ignored, as in the meter.
+    /// Returns the newest usage; each counts the whole answer so far. Zeros after real counts are ignored, as in the
+    /// meter.
     pub(in crate::translate) fn latest(known: Option<Self>, newer: Option<Self>) -> Option<Self> {
         newer
             .filter(|newer| known.is_none() || !newer.usage.is_zero())
             .or(known)
     }
 
-    /// The counts, and the thinking tokens within the output.
+    /// Returns the counts, and the thinking tokens within the output.
     pub(in crate::translate) const fn parts(&self) -> (&Usage, Option<u64>) {
         (&self.usage, self.thinking)
     }
 }
 
-/// Serialized as the messages format's `usage`.
+/// The usage as the messages format writes it.
 impl Serialize for Tally {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

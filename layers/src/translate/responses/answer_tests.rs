@@ -150,7 +150,7 @@ fn r48_r77_a_truncated_block_of_any_kind_is_incomplete() {
             "{last}"
         );
     }
-    // The block has its signature nevertheless.
+    // The item has its signature, although the answer was cut off.
     let answer = from_messages(json!([thinking]), "max_tokens");
     assert!(answer["output"][0]["encrypted_content"].is_string());
 }
@@ -289,7 +289,7 @@ fn r52_r53_tools_come_back_under_the_callers_names() {
         (&json!("ns"), &json!("{\"input\":7}"))
     );
     assert_eq!(output[4]["name"], "unknown");
-    // A name that was shortened for the vendor.
+    // The vendor got a shortened name; the caller gets its own back.
     let long = "n".repeat(65);
     let request =
         json!({"model": "m", "input": "x", "tools": [{"type": "function", "name": long}]});
@@ -299,7 +299,7 @@ fn r52_r53_tools_come_back_under_the_callers_names() {
     let calls = json!({"tool_calls": [tool_call("a", short, "{}")]});
     let answer = from_chat_for(&request, calls, "tool_calls", Value::Null);
     assert_eq!(answer["output"][0]["name"], long);
-    // R13, R33: what does not apply is not in the echo.
+    // R13, R33: the answer echoes only the tools that were sent.
     let mut offered = request.clone();
     offered["tools"].as_array_mut().unwrap().extend([
         json!({"type": "web_search"}),
@@ -323,7 +323,7 @@ fn r54_empty_answer_is_an_empty_response() {
 }
 
 #[test]
-fn r55_an_answers_items_are_returned_unchanged() {
+fn r55_items_of_an_answer_are_accepted_back_unchanged() {
     let content = json!([{"type": "thinking", "thinking": "hm", "signature": "s=="}, {"type": "text", "text": "so"},
         {"type": "tool_use", "id": "a", "name": "f", "input": {"n": 1}}]);
     let answer = from_messages(content.clone(), "tool_use");
@@ -344,7 +344,7 @@ fn r55_an_answers_items_are_returned_unchanged() {
 }
 
 #[test]
-fn r57_a_body_that_is_not_an_answer_is_broken() {
+fn r57_body_that_is_not_an_answer_is_an_error() {
     for body in [
         "",
         "<html>",

@@ -16,17 +16,17 @@ use crate::{
 pub struct Asked {
     /// The request's number, from which the answer's ids are derived.
     pub(super) number: Simple,
-    /// Current time in Unix seconds.
+    /// The current time in Unix seconds.
     pub(super) created: u64,
     /// The request's fields that the answer echoes, as JSON members.
     pub(super) echo: String,
-    /// Tools that were renamed for the vendor.
+    /// The tools that were renamed for the vendor.
     pub(super) names: Names,
-    /// Whether a summary of the reasoning is shown.
+    /// Whether a summary of the reasoning is shown to the caller.
     pub(super) summary: bool,
     /// Whether encrypted reasoning is returned.
     pub(super) encrypted: bool,
-    /// The vendor that answers.
+    /// The vendor that answers the call.
     pub(super) vendor: String,
 }
 

@@ -71,12 +71,12 @@ pub(super) enum Item<'a> {
         call_id: Json<'a>,
         output: Output<'a>,
     },
-    /// An item as the vendor wrote it: reasoning.
+    /// A reasoning item, exactly as the vendor wrote it.
     #[serde(untagged)]
     Raw(Box<RawValue>),
 }
 
-/// Output of a tool.
+/// The output of a tool.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Output<'a> {

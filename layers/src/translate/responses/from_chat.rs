@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Chat answer → responses answer.
+/// Translates a chat answer to a responses answer.
 ///
 /// # Errors
 /// [`Error::VendorBroken`]: the body is not a chat answer; [`Error::VendorUnavailable`]: it is an error.
@@ -65,7 +65,7 @@ impl ChatEvents {
         }
     }
 
-    /// Progress of the stream.
+    /// Returns the progress of the stream.
     pub(crate) fn progress(&self) -> StreamProgress {
         self.reading.writer.progress()
     }
@@ -148,7 +148,7 @@ impl ChatEvents {
     }
 }
 
-/// Progress of reading an answer.
+/// The progress of reading an answer.
 #[derive(Debug)]
 struct Reading {
     writer: Writer,

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Messages answer → responses answer.
+/// Translates a messages answer to a responses answer.
 ///
 /// # Errors
 /// [`Error::VendorBroken`]: the body is not an answer of the messages format.
@@ -74,7 +74,7 @@ impl MessagesEvents {
         }
     }
 
-    /// Progress of the stream.
+    /// Returns the progress of the stream.
     pub(crate) fn progress(&self) -> StreamProgress {
         self.reading.writer.progress()
     }
@@ -111,7 +111,7 @@ impl MessagesEvents {
             "content_block_start" => {
                 let block = wire
                     .content_block
-                    .ok_or_else(|| broken("a block start without a block"))?;
+                    .ok_or_else(|| broken("a content_block_start without a block"))?;
                 self.index = wire.index;
                 self.reading.close_block(out)?;
                 self.reading.open_block(&block, out)
@@ -119,7 +119,7 @@ impl MessagesEvents {
             "content_block_delta" => {
                 let delta = wire
                     .delta
-                    .ok_or_else(|| broken("a delta without a delta"))?;
+                    .ok_or_else(|| broken("a content_block_delta without a delta"))?;
                 // Blocks never interleave. A delta of another block would be added to the wrong tool call.
                 if matches!((self.index, wire.index), (Some(open), Some(index)) if open != index) {
                     return Err(broken("a delta for a block that is not open"));
@@ -176,7 +176,7 @@ struct Reading {
     counts: VendorCounts,
 }
 
-/// The block to which the next deltas belong.
+/// The content block to which the next deltas belong.
 #[derive(Debug, Default)]
 enum Open {
     /// No block, or one without a counterpart in the responses format.
@@ -253,7 +253,7 @@ impl Reading {
                     Open::Tool(index, true)
                 }
             }
-            // The vendor's own tools and their results, and unknown blocks.
+            // These blocks are the vendor's own tools and their results, and unknown blocks.
             _ => Open::Dropped,
         };
         Ok(())
@@ -279,7 +279,7 @@ impl Reading {
             (Open::Text | Open::Thinking(_), "input_json_delta") => {
                 Err(broken("arguments outside a tool"))
             }
-            // Citations, and unknown deltas.
+            // These deltas are citations, and unknown ones.
             _ => Ok(()),
         }
     }
@@ -291,7 +291,7 @@ impl Reading {
         }
     }
 
-    /// Ends the block, because another begins.
+    /// Ends the content block, because another one begins.
     fn close_block(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         self.end_thinking()?;
         match std::mem::take(&mut self.open) {
@@ -326,7 +326,7 @@ impl Reading {
             "max_tokens" | "model_context_window_exceeded" => Stop::MaxTokens,
             "refusal" => Stop::Refusal,
             "tool_use" => Stop::ToolUse,
-            // `end_turn`, `stop_sequence`, `pause_turn`
+            // The others are `end_turn`, `stop_sequence` and `pause_turn`.
             _ => Stop::EndTurn,
         };
         self.writer.finish(stop, &counts, out);

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Responses answer → chat answer.
+/// Translates a responses answer to a chat answer.
 ///
 /// # Errors
 /// [`Error::VendorBroken`]: the body is not a complete answer; [`Error::VendorUnavailable`]: it is an error.
@@ -85,7 +85,7 @@ impl Joined {
 #[derive(Debug, Default)]
 struct Chunks {
     cx: AnswerCx,
-    /// Start of every chunk, up to its choices.
+    /// The start of every chunk, up to its choices.
     head: String,
     messages: Joined,
     thoughts: Joined,
@@ -205,7 +205,7 @@ impl Sink for Chunks {
     }
 }
 
-/// A plain answer under construction.
+/// A plain answer that is being built.
 #[derive(Debug)]
 struct Plain {
     cx: AnswerCx,
@@ -385,7 +385,7 @@ impl Sink for Plain {
     fn alive(&mut self, _out: &mut BytesMut) {}
 }
 
-/// The chat format's type of a tool, and its field for the arguments.
+/// Returns the chat format's type of a tool, and its field for the arguments.
 const fn kind(custom: bool) -> (&'static str, &'static str) {
     if custom {
         ("custom", "input")

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Maximum bytes that may wait behind the open block.
+/// The maximum bytes that may wait behind the open block.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
@@ -80,7 +80,7 @@ struct Blocks {
     id: String,
     model: String,
     items: VecDeque<Item>,
-    /// Number of blocks opened so far.
+    /// The number of blocks that were opened so far.
     opened: usize,
     content: String,
     waiting_bytes: usize,
@@ -94,7 +94,7 @@ struct Item {
     index: u64,
     kind: Kind,
     open: bool,
-    /// Content received but not written.
+    /// Content that was received but not written yet.
     waiting: String,
     capsule: Option<String>,
     done: bool,
@@ -140,7 +140,7 @@ impl Blocks {
         self.advance(out);
         // A plain answer was bounded when it was read, and it writes an item only when the item is complete.
         if self.waiting_bytes > WAITING_BYTES_MAX && !self.plain {
-            let why = format!("more than {WAITING_BYTES_MAX} bytes would have to wait");
+            let why = format!("more than {WAITING_BYTES_MAX} bytes would have to be buffered");
             return Err(too_much(why));
         }
         Ok(())
@@ -422,7 +422,8 @@ impl Sink for Blocks {
     }
 }
 
-/// The arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an object.
+/// Returns the arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an
+/// object.
 fn object(escaped: &str) -> String {
     let quoted = format!("\"{escaped}\"");
     let text: Option<String> = serde_json::from_str(&quoted).ok();

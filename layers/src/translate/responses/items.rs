@@ -15,9 +15,9 @@ use crate::{
     },
 };
 
-/// A conversation under construction, in another format.
+/// A conversation that is being built in another format.
 pub(super) trait Target<'a> {
-    /// A part of a message's content.
+    /// The type of a part of a message's content.
     type Part;
 
     /// Translates a text.
@@ -38,7 +38,7 @@ pub(super) trait Target<'a> {
     /// Adds the model's reasoning: the encrypted part, which only its vendor can read and which may be empty, and the
     /// item.
     fn reasoning(&mut self, encrypted: &str, item: &Object<'a, '_>) -> Result<(), Error>;
-    /// Adds a tool call of the model.
+    /// Adds a tool call that the model made.
     fn call(&mut self, call: &Called<'a, '_>) -> Result<(), Error>;
     /// Adds the output of a tool.
     fn result(&mut self, id: &Value<'a, '_>, parts: Vec<Self::Part>) -> Result<(), Error>;
@@ -48,17 +48,17 @@ pub(super) trait Target<'a> {
 #[derive(Debug)]
 pub(super) struct Called<'a, 'v> {
     pub(super) id: Value<'a, 'v>,
-    /// The tool's name as sent to the vendor.
+    /// The name of the tool as it is sent to the vendor.
     pub(super) name: Json<'a>,
     pub(super) arguments: Arguments<'a, 'v>,
 }
 
-/// Arguments of a tool call.
+/// The arguments of a tool call.
 #[derive(Debug)]
 pub(super) enum Arguments<'a, 'v> {
-    /// JSON encoded as a string.
+    /// The arguments are JSON, encoded as a string.
     Json(Option<Value<'a, 'v>>),
-    /// Free text, a string.
+    /// The arguments are free text, in a string.
     Free(&'a RawValue),
 }
 
@@ -69,7 +69,7 @@ impl Arguments<'_, '_> {
     }
 }
 
-/// Reads `instructions` and `input`.
+/// Reads the fields `instructions` and `input`.
 pub(super) fn read<'a>(body: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), Error> {
     if let Some(instructions) = body.get("instructions")? {
         literal(&instructions)?;
@@ -129,7 +129,7 @@ fn item<'a>(
             let parts = parts(&output, Speaker::Tool, target)?;
             target.result(&call_id(item)?, parts)
         }
-        // Read together with the tools.
+        // These items are read together with the tools.
         "additional_tools" => Ok(()),
         _ => Err(item.refuse("type", Problem::NotTranslated)),
     }
@@ -150,7 +150,8 @@ impl<'a, 'i> Outputs<'a, 'i> {
         }
     }
 
-    /// Whether this call was truncated, so that its arguments are incomplete or it has no output. Vendors reject both.
+    /// Returns whether this call was truncated, so that its arguments are incomplete or it has no output. Vendors
+    /// reject both.
     fn lack(&self, call: &Object<'a, '_>) -> Result<bool, Error> {
         let status = call.get("status")?;
         if status.is_none_or(|status| status.raw.get() != "\"incomplete\"") {
@@ -220,7 +221,7 @@ enum Speaker {
     Tool,
 }
 
-/// Texts that are not empty, images and documents.
+/// Reads texts that are not empty, images and documents.
 fn parts<'a, T: Target<'a>>(
     content: &Value<'a, '_>,
     speaker: Speaker,

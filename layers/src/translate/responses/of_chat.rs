@@ -48,7 +48,7 @@ const READ: [&str; 20] = [
     "metadata",
 ];
 
-/// Chat body → responses body.
+/// Translates the body of a chat request to that of a responses request.
 ///
 /// # Errors
 /// [`Error::Invalid`] with the field's name: its type is wrong, or the responses format has no counterpart.
@@ -122,7 +122,7 @@ fn check(fields: &Object<'_, '_>) -> Result<(), Error> {
     }
 }
 
-/// Whether the value is an empty array.
+/// Returns whether the value is an empty array.
 pub(super) fn is_empty_array(raw: &RawValue) -> bool {
     serde_json::from_str::<[&RawValue; 0]>(raw.get()).is_ok()
 }
@@ -157,7 +157,7 @@ fn conversation<'a>(
     Ok(items)
 }
 
-/// The role of instructions: the one that the vendor accepts, otherwise as written.
+/// Returns the role of instructions: the one that the vendor accepts, otherwise as written.
 fn instructor(asked: Option<SystemRole>, written: &'static str) -> &'static str {
     match asked {
         None => written,
@@ -189,7 +189,7 @@ fn say<'a>(
     Ok(())
 }
 
-/// The parts of a message. Empty texts are dropped.
+/// Returns the parts of a message. Empty texts are dropped.
 fn content<'a>(message: &Object<'a, '_>, role: &str) -> Result<Vec<Content<'a>>, Error> {
     let (mut list, assistant) = (Vec::new(), role == "assistant");
     let Some(content) = message.get("content")? else {
@@ -386,7 +386,7 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
     Ok(tools)
 }
 
-/// The format of a custom tool. In the chat format the grammar is one level deeper.
+/// Returns the format of a custom tool. In the chat format the grammar is one level deeper.
 fn custom_format<'a>(custom: &Object<'a, '_>) -> Result<Option<Json<'a>>, Error> {
     let Some(format) = custom.get("format")? else {
         return Ok(None);

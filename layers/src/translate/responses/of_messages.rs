@@ -93,7 +93,7 @@ pub fn of_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
     Ok(out.freeze())
 }
 
-/// The text of an instruction.
+/// Returns the text of an instruction.
 fn told(message: Message<'_>) -> Option<Json<'_>> {
     match message {
         Message::System { content } => Some(content),
@@ -101,7 +101,7 @@ fn told(message: Message<'_>) -> Option<Json<'_>> {
     }
 }
 
-/// Whether the request enables thinking.
+/// Returns whether the request enables thinking.
 fn thinks(fields: &Object<'_, '_>) -> Result<bool, Error> {
     let Some(thinking) = fields.get("thinking")? else {
         return Ok(false);
@@ -243,8 +243,8 @@ fn call<'a>(block: &Object<'a, '_>) -> Result<Item<'a>, Error> {
     })
 }
 
-/// The vendor's own reasoning item, byte for byte. Another vendor's capsule, or a signature that is not a capsule, is
-/// dropped.
+/// Returns the vendor's own reasoning item, byte for byte. Another vendor's capsule, or a signature that is not a
+/// capsule, is dropped.
 fn reasoning<'a>(
     block: &Object<'_, '_>,
     field: &str,

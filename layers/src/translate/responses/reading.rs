@@ -25,9 +25,9 @@ use crate::{
     vendor_usage::is_error,
 };
 
-/// Maximum items of one answer.
+/// The largest number of items in one answer.
 const ITEMS_MAX: usize = 4_096;
-/// Longest part of a vendor's error message that is logged, in characters.
+/// The longest part of a vendor's error message that is logged, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 
 /// Receives the pieces of an answer. Texts are passed as written between the quotes of a JSON string.
@@ -42,7 +42,7 @@ pub(super) trait Sink {
         piece: &str,
         out: &mut BytesMut,
     ) -> Result<(), Error>;
-    /// A piece of readable reasoning.
+    /// A piece of reasoning that is readable.
     fn thought(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error>;
     /// A tool call begins.
     fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error>;
@@ -62,7 +62,7 @@ pub(super) trait Sink {
     fn alive(&mut self, out: &mut BytesMut);
 }
 
-/// A tool call.
+/// A tool call of the answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub(super) id: &'a str,
@@ -71,7 +71,7 @@ pub(super) struct Call<'a> {
     pub(super) custom: bool,
 }
 
-/// State of reading one answer.
+/// The state of reading one answer.
 #[derive(Debug)]
 pub(super) struct Reading<S> {
     sink: S,
@@ -376,7 +376,7 @@ impl<S: Sink> Reading<S> {
                 let whole = given(item.arguments).or_else(|| given(item.input));
                 self.arguments(index, whole.unwrap_or_default(), false, out)?;
             }
-            // The vendor's own tools, and unknown items.
+            // These items are the vendor's own tools, and unknown items.
             _ => {}
         }
         self.state(index)?.done = true;
@@ -387,7 +387,7 @@ impl<S: Sink> Reading<S> {
         let stop = response.stop()?;
         let output = response.output.as_deref().unwrap_or_default();
         for (index, item) in (0..).zip(output) {
-            // Items that no event announced, or that no event completed.
+            // These items were never announced, or never completed, by an event.
             let missing = self.items.len() < output.len() || self.items.contains_key(&index);
             if missing {
                 self.item(index, item, out)?;
@@ -403,7 +403,7 @@ impl<S: Sink> Reading<S> {
     }
 }
 
-/// The vendor's error, with the vendor's own message.
+/// Returns the vendor's error, with the vendor's own message.
 fn failed(wire: &Wire<'_>) -> Error {
     let of_response = wire.response.as_ref().and_then(|response| response.error);
     let text = wire.error.or(of_response).or(wire.message);
@@ -499,7 +499,7 @@ impl Response<'_> {
                 crate::scrub::scrubbed(&text).into(),
             ));
         }
-        // With usage it is an empty answer.
+        // An answer with usage but without items is an empty answer.
         if self.output.is_none() && self.usage.is_none() {
             return Err(broken("an answer without output"));
         }
@@ -545,7 +545,7 @@ struct OutputItem<'a> {
 }
 
 impl OutputItem<'_> {
-    /// The item to return to the vendor. Vendors require a summary in it.
+    /// Returns the item to return to the vendor. Vendors require a summary in it.
     fn sealed(&self) -> Option<String> {
         given(self.encrypted_content)?;
         let encrypted = self.encrypted_content?.get();

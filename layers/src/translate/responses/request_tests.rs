@@ -36,7 +36,7 @@ pub(super) fn messages(fields: Value) -> Value {
     messages_as(&with(fields), Dialect::default())
 }
 
-/// The field that both translations reject.
+/// Returns the field that both translations reject.
 pub(super) fn both_refuse(fields: Value) -> String {
     let chat = chat_refuses(fields.clone());
     assert_eq!(chat, messages_refuses(fields));
@@ -105,7 +105,7 @@ fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
     let told = |role: &str, text: &str| json!({"role": role, "content": text});
     for items in [
         json!([user, call("a", "{}"), cut("b", "{\"a\":"), output("a", "x")]),
-        // Complete, but without an output.
+        // The call is complete, but has no output.
         json!([user, call("a", "{}"), cut("b", "{}"), output("a", "x")]),
         json!([user, call("a", "{}"), {"type": "custom_tool_call", "call_id": "b", "name": "p", "input": "te",
             "status": "incomplete"}, output("a", "x")]),
@@ -211,7 +211,7 @@ fn r22_calls_and_outputs_pair_up() {
     assert_eq!(
         sent["messages"],
         json!([{"role": "user", "content": "q"},
-               // R23.
+               // R23: one message has the text and both calls.
                {"role": "assistant", "content": "so", "tool_calls": [called("a", "{\"x\": 1}"), called("b", "{}")]},
                {"role": "tool", "tool_call_id": "a", "content": "1"},
                {"role": "tool", "tool_call_id": "b", "content": "2"},
@@ -274,7 +274,7 @@ fn r25_image_in_a_tool_output_is_translated() {
         json!([{"type": "text", "text": "t"}, {"type": "text", "text": "u"},
                {"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}}])
     );
-    // At the end, and an image alone.
+    // An image comes at the end, and then alone.
     let input = json!([
         call("a", "{}"),
         output(
@@ -446,7 +446,7 @@ fn thinking_without_a_call_does_not_end_a_turn() {
     for (items, turns) in [
         (json!([user, thought]), json!([["text"]])),
         (json!([user, said, thought]), json!([["text"], ["text"]])),
-        // The call was truncated, and is dropped.
+        // The call was truncated, so it is dropped.
         (json!([user, thought, cut("c", "{")]), json!([["text"]])),
         (json!([user, thought, user]), json!([["text", "text"]])),
         (

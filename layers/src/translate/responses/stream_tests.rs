@@ -26,7 +26,7 @@ fn messages_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Erro
     })
 }
 
-/// A chat stream of these deltas.
+/// Builds a chat stream of these deltas.
 fn chat_stream(deltas: &[Value], finish: &str) -> Vec<u8> {
     let mut stream = String::new();
     let chunk = |delta: &Value, finish: Value| json!({"id": "c", "model": "gpt", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
@@ -121,7 +121,7 @@ fn r81_interleaved_calls_are_open_together() {
 }
 
 #[test]
-fn calls_without_names_or_arguments() {
+fn calls_without_names_or_arguments_are_completed() {
     let response = chat_heard(
         &curious(),
         &[
@@ -412,7 +412,7 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
             .replace('\n', "\r\n");
         let (crlf, _) = run(&[crlf.as_bytes()]);
         assert_eq!(heard(&crlf)["output"], response["output"], "{name}");
-        // The source's text, read by separate code.
+        // The text of the recording, read by code other than the translation's.
         let said: String = String::from_utf8(bytes)
             .unwrap()
             .lines()
@@ -464,7 +464,7 @@ fn recorded_answers_have_items_and_usage() {
 }
 
 #[test]
-fn r89_a_vendor_that_breaks_never_completes() {
+fn r89_response_of_a_failing_vendor_never_completes() {
     let chat = chat_stream(&[json!({"content": "a"})], "stop");
     let cut = chat
         .windows(13)
@@ -493,7 +493,7 @@ fn r89_a_vendor_that_breaks_never_completes() {
 }
 
 #[test]
-fn a_message_in_place_of_a_chat_answer_is_the_vendors_error() {
+fn error_message_in_place_of_a_chat_answer_is_the_vendors_error() {
     let text = b"data: {\"id\":\"c\",\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let done = b"data: [DONE]\n\n";
     for error in [

@@ -23,7 +23,7 @@ pub(super) fn asked(request: &Value) -> Asked {
     Asked::read(body.as_bytes(), NUMBER.simple(), CREATED, "claude").unwrap()
 }
 
-/// A request for an answer with all reasoning.
+/// Builds a request for an answer with all reasoning.
 pub(super) fn curious() -> Value {
     json!({"model": "m", "input": "x", "include": ["reasoning.encrypted_content"],
            "reasoning": {"summary": "auto"}})
@@ -38,7 +38,7 @@ pub(super) fn cx(dialect: &Dialect) -> RequestCx<'_> {
     }
 }
 
-/// The field that a 400 names.
+/// Returns the field that a 400 names.
 pub(super) fn refused(result: Result<Bytes, Error>) -> String {
     match result {
         Err(Error::Invalid { field, .. }) => field.into_owned(),
@@ -135,11 +135,11 @@ pub(super) fn heard(bytes: &[u8]) -> Value {
     last
 }
 
-/// An item as read so far.
+/// An item as far as it was read.
 #[derive(Default)]
 struct Heard {
     item: Value,
-    /// Deltas by part.
+    /// The deltas of the item, by part.
     deltas: BTreeMap<u64, String>,
     closed: usize,
     done: Option<Value>,

@@ -73,7 +73,7 @@ pub fn to_chat(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, E
     Ok(out.freeze())
 }
 
-/// A chat request, to be serialized.
+/// A chat request, ready to be serialized.
 #[derive(Debug, Serialize)]
 struct Chat<'a> {
     model: &'a str,
@@ -196,7 +196,7 @@ struct Conversation<'a, 'v> {
     open_calls: HashMap<String, usize>,
     /// Parts of results that tool messages cannot hold; they begin the user's next message.
     attached: Vec<Part<'a>>,
-    /// State for the calls that follow.
+    /// The reasoning state that belongs to the calls that follow.
     returned: Returned<'a>,
 }
 
@@ -211,7 +211,7 @@ struct Assistant<'a> {
     content: Option<Json<'a>>,
     reasoning: Reasoning<'a>,
     tool_calls: Vec<ToolCall<'a>>,
-    /// The caller's ids of the calls.
+    /// The ids that the caller gave the calls.
     ids: Vec<String>,
     results: Vec<Message<'a>>,
 }

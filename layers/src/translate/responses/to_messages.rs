@@ -90,7 +90,7 @@ pub fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
     Ok(out.freeze())
 }
 
-/// A messages request, to be serialized.
+/// A messages request, ready to be serialized.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -274,7 +274,7 @@ impl<'a> Target<'a> for Turns<'a, '_> {
     }
 }
 
-/// The blocks without texts of blanks, which vendors reject.
+/// Returns the blocks without texts of blanks, which vendors reject.
 fn said(mut blocks: Vec<Block<'_>>) -> Vec<Block<'_>> {
     blocks.retain(|block| !block.is_blank());
     blocks

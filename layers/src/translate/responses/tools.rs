@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Parameters of a tool with free text.
+/// The parameters of a tool that takes free text.
 const FREE_TEXT: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 pub(super) const NO_PARAMETERS: &str = r#"{"type":"object","properties":{}}"#;
 
@@ -30,21 +30,21 @@ pub(super) struct Tools<'a> {
     pub(super) parallel: Option<bool>,
     /// The elements of `tools` that are in effect, as written.
     pub(super) echo: Vec<&'a RawValue>,
-    /// Index in the list of the last tool with this flat name.
+    /// The index in the list of the last tool with this flat name.
     last: HashMap<String, usize>,
 }
 
 /// A tool of the request.
 #[derive(Debug)]
 pub(super) struct Tool<'a> {
-    /// The name sent to the vendor.
+    /// The name that is sent to the vendor.
     pub(super) flat: Json<'a>,
     /// The caller's name for the tool, and its namespace.
     pub(super) name: &'a RawValue,
     pub(super) namespace: Option<&'a RawValue>,
     /// The description. The first tool of a namespace gets the namespace's description as a prefix.
     pub(super) description: Option<Json<'a>>,
-    /// The description of the namespace.
+    /// The description of the tool's namespace.
     about: Option<&'a RawValue>,
     pub(super) parameters: Json<'a>,
     pub(super) strict: bool,
@@ -52,26 +52,26 @@ pub(super) struct Tool<'a> {
     pub(super) custom: bool,
 }
 
-/// Which tool must be called.
+/// The rule about which tool must be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice<'a> {
     Auto,
     None,
     Required,
-    /// The tool of this flat name.
+    /// Returns the tool that has this flat name.
     Named(Cow<'a, str>),
 }
 
 /// The caller's names for a tool whose flat name differs, or that takes free text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Names as JSON strings.
+    /// The names, as JSON strings.
     pub(super) name: String,
     pub(super) namespace: Option<String>,
     pub(super) custom: bool,
 }
 
-/// Tools by flat name, as written between quotes.
+/// The tools by flat name, as written between quotes.
 pub(super) type Names = HashMap<String, Known>;
 
 impl<'a> Tools<'a> {
@@ -136,12 +136,12 @@ impl<'a> Tools<'a> {
             .collect()
     }
 
-    /// Whether the model must call a tool.
+    /// Returns whether the model must call a tool.
     pub(super) fn forced(&self) -> bool {
         matches!(self.choice, Some(Choice::Required | Choice::Named(_)))
     }
 
-    /// Adds tools that are listed in the conversation.
+    /// Adds the tools that the conversation lists.
     fn add_from_input(&mut self, body: &Object<'a, '_>) -> Result<(), Error> {
         let Some(input) = body
             .get("input")?
@@ -288,7 +288,7 @@ impl<'a> Tools<'a> {
     }
 }
 
-/// Index of the tools by name: a request may name as many tools as it has.
+/// The index of the tools by name: a request may name as many tools as it has.
 struct Index<'t, 'a> {
     list: &'t [Tool<'a>],
     /// By the caller's name, with and without the namespace; the first tool wins.
@@ -312,7 +312,7 @@ impl<'t, 'a> Index<'t, 'a> {
         }
     }
 
-    /// The flat name of a tool that the request names.
+    /// Returns the flat name of a tool that the request names.
     fn find<'n>(&self, named: &Object<'n, '_>) -> Result<Cow<'n, str>, Error> {
         let value = named.need("name")?;
         let name = literal(&value)?;
@@ -330,12 +330,12 @@ impl<'t, 'a> Index<'t, 'a> {
     }
 }
 
-/// Whether the tool is a web search run by the vendor, under any of its names.
+/// Returns whether the tool is a web search run by the vendor, under any of its names.
 pub(super) fn is_web_search(kind: &str) -> bool {
     kind.starts_with("web_search")
 }
 
-/// Whether the choice may result in a search: it requires some tool, names a search, or lists one.
+/// Returns whether the choice may result in a search: it requires some tool, names a search, or lists one.
 fn asks_for_search(choice: &Value<'_, '_>) -> Result<bool, Error> {
     if choice.raw.get().starts_with('"') {
         return Ok(choice.string()? == "required");
@@ -396,13 +396,13 @@ impl<'a> Tool<'a> {
         })
     }
 
-    /// Whether both tools have the same name for the caller.
+    /// Returns whether both tools have the same name for the caller.
     fn has_names_of(&self, other: &Self) -> bool {
         let names = |tool: &Self| (tool.name.get(), tool.namespace.map(RawValue::get));
         names(self) == names(other)
     }
 
-    /// A tool with its names and description.
+    /// Creates a tool, with its names and description.
     fn named(
         tool: &Object<'a, '_>,
         space: Option<&Space<'a>>,
@@ -427,7 +427,7 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// The name of a tool sent to the vendor: prefixed with its namespace, in at most 64 characters.
+/// Returns the name of a tool sent to the vendor: prefixed with its namespace, in at most 64 characters.
 pub(super) fn flat_name<'a>(namespace: Option<&RawValue>, name: &'a RawValue) -> Json<'a> {
     shortened(match namespace.and_then(inner) {
         None | Some("") => Cow::Borrowed(name),

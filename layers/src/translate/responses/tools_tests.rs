@@ -97,7 +97,7 @@ fn r31_the_description_of_a_namespace_is_sent_once() {
         assert_eq!(sent["tools"].as_array().unwrap().len(), 52);
         assert_eq!(sent.to_string().matches(&about).count(), 1);
     }
-    // With the first remaining tool, wherever it is in the list.
+    // The searches are sent with the first remaining tool, wherever it is in the list.
     let mut allowed = body;
     allowed["tool_choice"] = json!({"type": "allowed_tools", "mode": "auto",
         "tools": [{"type": "function", "namespace": "ns", "name": "f7"}]});

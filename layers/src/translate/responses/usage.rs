@@ -8,14 +8,14 @@ use crate::{
     vendor_usage::{counts, responses_usage},
 };
 
-/// Usage of an answer.
+/// The usage of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// All input, including cache reads and writes.
+    /// All input tokens, including cache reads and writes.
     pub(super) input: u64,
     pub(super) cached: u64,
     pub(super) written: u64,
-    /// All output, including reasoning.
+    /// All output tokens, including reasoning.
     pub(super) output: u64,
     pub(super) reasoning: u64,
 }
@@ -31,7 +31,7 @@ impl Counts {
         Some(Self::of_usage(&counted.usage, reasoning))
     }
 
-    /// Usage read from a chat answer.
+    /// Reads the usage of a chat answer.
     pub(super) fn of_usage(usage: &Usage, reasoning: Option<u64>) -> Self {
         let classes = usage.classes;
         let written = usage
@@ -54,7 +54,7 @@ impl Counts {
         }
     }
 
-    /// `usage` of the responses format.
+    /// Returns the object `usage` of the responses format.
     pub(super) fn json(&self) -> String {
         let Self {
             input,

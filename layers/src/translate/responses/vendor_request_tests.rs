@@ -150,7 +150,7 @@ fn r63_stop_sequences_are_refused() {
 }
 
 #[test]
-fn r64_schemas_are_untouched() {
+fn r64_schemas_are_sent_unchanged() {
     let schema = json!({"type": "object", "properties": {"a": {"const": 1.0}}});
     let sent = sent_by_chat(
         json!({"verbosity": "low", "reasoning_effort": "high", "response_format":

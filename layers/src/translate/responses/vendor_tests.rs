@@ -41,7 +41,7 @@ fn to_messages_caller(answer: &Value) -> Value {
         .unwrap()
 }
 
-/// The vendor of this name, called without tools.
+/// Returns the vendor of this name, called without tools.
 fn open() -> Origin {
     Origin::new(&"open".into(), b"{}")
 }
@@ -52,7 +52,7 @@ fn reasoning() -> Value {
 }
 
 #[test]
-fn r65_a_call_of_free_text_comes_back_as_one() {
+fn r65_free_text_tool_call_comes_back_as_free_text() {
     let answer = response(
         json!([{"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x\n"}]),
     );
@@ -64,7 +64,7 @@ fn r65_a_call_of_free_text_comes_back_as_one() {
 }
 
 #[test]
-fn r69_r70_reasoning_goes_through_a_messages_caller_and_back() {
+fn r69_r70_reasoning_survives_a_messages_caller() {
     let answer = to_messages_caller(&response(json!([reasoning(), message("a"),
         {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "opaque"}])));
     let content = answer["content"].as_array().unwrap();
@@ -157,7 +157,7 @@ fn names_of_tools_over_64_characters_come_back_as_the_caller_wrote_them() {
 }
 
 #[test]
-fn r71_r73_r75_several_messages_and_items_without_a_counterpart() {
+fn r71_r73_r75_messages_are_joined_and_items_without_a_counterpart_dropped() {
     let both = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "sum"}], "content": [{"type": "reasoning_text", "text": "raw"}]});
     let answer = response(
         json!([both, message("one"), {"type": "web_search_call", "id": "ws", "status": "completed"}, message("two")]),
@@ -248,7 +248,7 @@ fn a_plain_answer_may_exceed_the_limit_of_bytes_that_wait_in_a_stream() {
 }
 
 #[test]
-fn refusals_and_bodies_that_are_not_answers() {
+fn refusals_and_invalid_bodies_become_errors() {
     let refusal =
         response(json!([{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]));
     let chat = to_chat_caller(&refusal);

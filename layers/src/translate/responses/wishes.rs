@@ -62,7 +62,7 @@ const DROPPED: [&str; 14] = [
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
 
-/// The request's fields; rejects unknown names.
+/// Returns the request's fields; rejects unknown names.
 pub(super) fn body(raw: &RawValue) -> Result<Object<'_, 'static>, Error> {
     let path = Path::Root;
     let fields = Value { path, raw }.object()?;
@@ -94,7 +94,7 @@ fn check_logprobs(fields: &Object<'_, '_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `reasoning.effort`, if it is a known value.
+/// Returns `reasoning.effort`, if its value is known.
 pub(super) fn effort<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>, Error> {
     let Some(reasoning) = fields.get("reasoning")? else {
         return Ok(None);
@@ -110,7 +110,7 @@ pub(super) fn effort<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>
     Ok(Some(word))
 }
 
-/// The format that `text.format` requires of the answer.
+/// Returns the format that `text.format` requires of the answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Format<'a> {
     Object,
@@ -158,7 +158,7 @@ pub(super) fn format<'a>(
     }
 }
 
-/// `text.verbosity`, as written.
+/// Returns `text.verbosity`, as written.
 pub(super) fn verbosity<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     match fields.get("text")? {
         None => Ok(None),
@@ -166,7 +166,7 @@ pub(super) fn verbosity<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawVal
     }
 }
 
-/// A string, as written.
+/// Returns a string, as written.
 pub(super) fn text<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<&'a RawValue>, Error> {
     let value = fields.get(name)?;
     value.map(|value| literal(&value)).transpose()

@@ -27,12 +27,12 @@ use crate::{
     },
 };
 
-/// Maximum bytes of text, arguments and thinking that a stream may store.
+/// The maximum bytes of text, arguments and thinking that a stream may store.
 pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
-/// Maximum items of one answer.
+/// The largest number of items in one answer.
 const ITEMS_MAX: usize = 4_096;
 
-/// Writer of one answer.
+/// Writes one answer in the responses format.
 #[derive(Debug)]
 pub(super) struct Writer {
     asked: Asked,
@@ -40,14 +40,14 @@ pub(super) struct Writer {
     model: String,
     sequence: u64,
     items: Vec<Item>,
-    /// Index of the open message or reasoning.
+    /// The index of the message or reasoning item that is open.
     open: Option<usize>,
     kept_bytes: usize,
     /// Whether to write no events, for a plain answer.
     silent: bool,
     begun: bool,
     progress: StreamProgress,
-    /// State for a chat vendor that is not in an item yet.
+    /// The state for a chat vendor that is not in an item yet.
     pub(super) state: Kept,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Writer {
 pub(super) enum Thought<'t> {
     /// The signature of readable thinking.
     Signed(&'t str),
-    /// Data that only the vendor can read.
+    /// Reasoning data that only the vendor can read.
     Redacted(&'t str),
 }
 
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// Whether the answer has begun.
+    /// Returns whether the answer has begun.
     pub(super) fn begun(&self) -> bool {
         self.begun
     }
@@ -208,7 +208,7 @@ impl Writer {
         Ok(self.asked.encrypted)
     }
 
-    /// Adds a piece of thinking.
+    /// Adds a piece of the thinking.
     pub(super) fn thinking(&mut self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         match self.open {
             Some(index) if matches!(self.items[index], Item::Reasoning(_)) => {
@@ -303,7 +303,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether an open call has truncated arguments.
+    /// Returns whether an open call has truncated arguments.
     pub(super) fn has_cut_arguments(&self) -> bool {
         self.items.iter().any(|item| match item {
             Item::Call(call) if call.lead.begun() => {
@@ -324,7 +324,7 @@ impl Writer {
         }
     }
 
-    /// Ends an item.
+    /// Ends an item of the answer.
     pub(super) fn close_item(&mut self, index: usize, out: &mut BytesMut) {
         if self.open == Some(index) {
             self.open = None;

@@ -1,4 +1,4 @@
-//! One timer for many successive waits.
+//! One timer that serves many successive waits.
 
 use std::{
     pin::{Pin, pin},
@@ -15,12 +15,12 @@ use tokio::{
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The task to wake.
+    /// The task that the timer wakes.
     task: Option<Waker>,
 }
 
 impl Alarm {
-    /// Whether the wait until `due` has ended. Otherwise the task is woken when it ends.
+    /// Returns whether the wait until `due` has ended. Otherwise the task is woken when it ends.
     pub(in crate::upstream) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let is_set = |sleep: &Pin<Box<Sleep>>| sleep.deadline() <= due && !sleep.is_elapsed();
         let is_mine = |task: &Waker| task.will_wake(cx.waker());
@@ -77,7 +77,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn current_waiter_is_woken() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
-        // The earlier call, which had the connection.
+        // The task of an earlier call, which had the connection.
         let gone = &mut Context::from_waker(Waker::noop());
         let due = began + Duration::from_secs(5);
         assert!(alarm.poll(due, gone).is_pending());

@@ -17,13 +17,13 @@ use crate::self_wake::suppress_wakes;
 /// for each frame.
 const JOINED_BYTES_MAX: usize = 16 * 1024;
 
-/// Result of polling for a frame.
+/// The result of polling for a frame.
 type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
-/// A body, and the connection it arrives on.
+/// A body, together with the connection on which it arrives.
 pub(in crate::upstream) struct DrivenBody {
     incoming: Incoming,
-    /// The connection's timer.
+    /// The timer of the connection.
     alarm: Alarm,
     /// `None` once the connection is back in its pool, or is closed.
     pooled: Option<Box<PooledConnection>>,
@@ -31,7 +31,7 @@ pub(in crate::upstream) struct DrivenBody {
     unread: bool,
     /// The connection must be driven without a wake-up: a frame was taken, and it may have another one.
     needs_poll: bool,
-    /// The item after frames that were joined.
+    /// The item that follows frames that were joined.
     next: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
 }
 
@@ -57,7 +57,7 @@ impl DrivenBody {
         frame
     }
 
-    /// Polls for the next frame, without joining.
+    /// Polls for the next frame, without joining frames.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
         // A frame is taken as soon as the connection receives it, so none is ready before the connection is driven
         // again, except data that came with the head, and the end.
@@ -117,7 +117,7 @@ impl DrivenBody {
         }
     }
 
-    /// Timer of the task that reads the body.
+    /// The timer of the task that reads the body.
     pub(in crate::upstream) fn alarm(&mut self) -> &mut Alarm {
         &mut self.alarm
     }

@@ -22,23 +22,23 @@ use crate::{
     },
 };
 
-/// Maximum bytes read from a connection ahead of its reader.
+/// The maximum bytes read from a connection ahead of its reader.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A connection, idle or in use by a call.
 pub(super) struct Connection {
     requests: SendRequest<RequestBody>,
-    /// `None` once it is closed.
+    /// The connection; `None` once it is closed.
     open: Option<http1::Connection<Stream, RequestBody>>,
     /// Whether the connection was closed in the middle of a head.
     cut_in_head: bool,
-    /// Filters wake-ups that the call's own task causes.
+    /// Filters the wake-ups that the call's own task causes.
     self_wake: SelfWake,
     /// Timer for the call; a body uses it while it is read.
     pub(super) alarm: Alarm,
 }
 
-/// Why there is no head of an answer.
+/// The reason why the head of an answer is missing.
 pub(super) enum NoHead {
     /// The head did not arrive before the deadline.
     Late,
@@ -94,8 +94,8 @@ impl Connection {
         .await
     }
 
-    /// Whether an [`exchange`](Self::exchange) that failed with this error has received no byte of an answer. Interim
-    /// answers (1xx) do not count.
+    /// Returns whether an [`exchange`](Self::exchange) that failed with this error has received no byte of an answer.
+    /// Interim answers (1xx) do not count.
     pub(super) fn got_nothing(&mut self, error: &hyper::Error) -> bool {
         if let Some(open) = self.open.take() {
             self.cut_in_head = has_unread(open);
@@ -109,12 +109,12 @@ impl Connection {
         drive(&mut self.open, &mut self.cut_in_head, waker);
     }
 
-    /// Whether the task was woken for this connection since the last query.
+    /// Returns whether the task was woken for this connection since the last query.
     pub(super) fn was_woken(&self, task: &Waker) -> bool {
         self.self_wake.was_woken(task)
     }
 
-    /// Whether it can be given to the next call. If so, it no longer wakes the task of the last call.
+    /// Returns whether it can be given to the next call. If so, it no longer wakes the task of the last call.
     pub(super) fn is_free(&mut self) -> bool {
         // A peer's close of a connection that is already idle is noticed when it is next used.
         let free = self.requests.is_ready() || self.is_idle();
@@ -124,7 +124,7 @@ impl Connection {
         free
     }
 
-    /// Whether the connection is open, and done with its last call.
+    /// Returns whether the connection is open, and done with its last call.
     pub(super) fn is_idle(&mut self) -> bool {
         // No task waits for the connection, so a close by the peer is noticed here.
         drive(&mut self.open, &mut self.cut_in_head, Waker::noop());
@@ -147,7 +147,7 @@ fn drive(
     }
 }
 
-/// Whether bytes were received that are not a complete head.
+/// Returns whether bytes were received that are not a complete head.
 fn has_unread(closed: http1::Connection<Stream, RequestBody>) -> bool {
     !closed.into_parts().read_buf.is_empty()
 }

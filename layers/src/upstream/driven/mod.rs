@@ -178,7 +178,7 @@ mod tests {
         (address, leaves)
     }
 
-    /// An upstream with its own connections, and a route to that vendor.
+    /// Returns an upstream with its own connections, and a route to that vendor.
     fn way(address: SocketAddr) -> (Upstream, Arc<Route>) {
         let endpoint = format!("http://{address}/v1/chat/completions");
         let key = Format::Chat.credential("k").unwrap();
@@ -197,7 +197,7 @@ mod tests {
         ask(way).await.unwrap().into_body()
     }
 
-    /// Sends a ping.
+    /// Sends a ping to the test's server.
     async fn ask(way: &(Upstream, Arc<Route>)) -> Result<Response<ResponseBody>, Error> {
         send(way, Bytes::from_static(b"ping")).await
     }
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(pong(&way).await, "pong");
             leaves.wait();
             leaves.wait();
-            // Lets the runtime notice it.
+            // Gives the runtime time to notice that the peer has left.
             for _ in 0..3 {
                 yield_now().await;
             }
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Counts wake-ups of a task.
+    /// Counts how often a task is woken.
     struct Counted {
         task: Waker,
         wakes: AtomicUsize,

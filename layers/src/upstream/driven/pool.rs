@@ -1,4 +1,4 @@
-//! Idle connections, by origin.
+//! The pool of idle connections, by origin.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 
-/// Connections that wait for their next call.
+/// The connections that wait for their next call.
 pub(super) struct Pool {
     /// Idle connections by origin. Vendors have few hosts, so a linear search is cheaper than a hash.
     idle: Mutex<Vec<(Origin, Vec<Idle>)>>,
@@ -98,12 +98,12 @@ impl Pool {
     }
 }
 
-/// The origin that a connection leads to.
+/// The origin to which a connection leads.
 #[derive(Clone)]
 pub(super) struct Origin {
     scheme: Scheme,
     authority: Authority,
-    /// Value of the `host` header.
+    /// The value of the `host` header.
     pub(super) host: HeaderValue,
 }
 
@@ -135,7 +135,7 @@ impl Origin {
     }
 }
 
-/// Idle connections to this origin.
+/// Returns the idle connections to this origin.
 fn of<'a>(
     idle: &'a mut [(Origin, Vec<Idle>)],
     scheme: &Scheme,
@@ -147,7 +147,7 @@ fn of<'a>(
     found.map(|(_, waiting)| waiting)
 }
 
-/// Runs until the pool is dropped.
+/// Closes expired connections until the pool is dropped.
 async fn tidy(pool: Weak<Pool>, idle_timeout: Duration) {
     let often = (idle_timeout / 2).clamp(Duration::from_millis(100), Duration::from_secs(5));
     loop {

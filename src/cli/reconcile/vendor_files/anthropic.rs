@@ -111,7 +111,7 @@ mod tests {
 
     use super::super::tests::{read, told};
 
-    /// 2025-08-01, the day of the reference's example.
+    /// The day 2025-08-01, of the example in the vendor's reference.
     const DAY: u64 = 20_301;
     const MODEL: &str = "claude-sonnet-4-20250514";
 
@@ -123,7 +123,7 @@ mod tests {
         .to_string()
     }
 
-    /// The reference's example.
+    /// Returns the example in the vendor's reference.
     fn usage() -> Value {
         json!({
             "api_key_id": "apikey_01Rj2N8SVvo6BePZj99NhmiT",

@@ -26,7 +26,7 @@ fn at(line: u64, problem: impl std::fmt::Display) -> String {
     format!("line {line}: {problem}")
 }
 
-/// The index of each of [`COLUMNS`] in the file.
+/// Returns the index of each of [`COLUMNS`] in the file.
 fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
     for (index, name) in names.cells.iter().enumerate() {
         if !COLUMNS.contains(&name.as_str()) {
@@ -123,7 +123,7 @@ fn line(
 mod tests {
     use super::super::tests::{read, told};
 
-    /// 2026-11-20.
+    /// The day 2026-11-20, in days since 1970.
     const DAY: u64 = 20_777;
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) const CLASSES: &[&str] = &[
     OTHER,
 ];
 
-/// The number of calls made.
+/// The number of calls that were made.
 pub(super) const CALLS: &str = "calls";
 /// Billed parts that belong to none of our classes.
 const OTHER: &str = "other";
@@ -49,7 +49,7 @@ const ROWS_MAX: usize = 1_000_000;
 /// A day, counted from 1970-01-01, a model by the vendor's name, and one of [`CLASSES`].
 pub(super) type Line = (u64, String, &'static str);
 
-/// The vendor's count and cost of a class.
+/// The count and the cost that the vendor reports for a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Billed {
     pub(super) count: u64,
@@ -59,14 +59,15 @@ pub(super) struct Billed {
 /// Which cells are empty in a table's lines of one day, model and class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Empty {
-    /// A line has a count and no cost.
+    /// Whether a line has a count but no cost.
     has_count_alone: bool,
-    /// A line has a cost and no count.
+    /// Whether a line has a cost but no count.
     has_cost_alone: bool,
 }
 
 impl Empty {
-    /// Whether the count of a cost is unknown: a line has a cost without a count, and no line has a count alone.
+    /// Returns whether the count of a cost is unknown: a line has a cost without a count, and no line has a count
+    /// alone.
     pub(super) const fn is_count_unknown(self) -> bool {
         self.has_cost_alone && !self.has_count_alone
     }
@@ -76,11 +77,11 @@ impl Empty {
     }
 }
 
-/// Everything that the vendor's files contain.
+/// The contents of the vendor's files.
 #[derive(Debug, Default)]
 pub(super) struct VendorUsage {
     pub(super) lines: BTreeMap<Line, Billed>,
-    /// The lines with empty cells.
+    /// The lines that have empty cells.
     pub(super) empty: BTreeMap<Line, Empty>,
     /// Whether the files have counts, and costs: a missing number is not zero.
     pub(super) has_counts: bool,
@@ -106,7 +107,7 @@ enum Kind {
 }
 
 impl VendorUsage {
-    /// Reads a file.
+    /// Reads one of the vendor's files.
     ///
     /// # Errors
     /// What is wrong with it, and where: a line, or the path of a field.
@@ -327,7 +328,7 @@ impl<'a> Object<'a> {
         self.get(field).is_some()
     }
 
-    /// The field's value; `None` if it is missing or null.
+    /// Returns the field's value; `None` if it is missing or null.
     fn get(&self, field: &str) -> Option<&'a Value> {
         self.fields.get(field).filter(|value| !value.is_null())
     }
@@ -358,7 +359,7 @@ impl<'a> Object<'a> {
             .transpose()
     }
 
-    /// An optional count.
+    /// Reads an optional count.
     fn count(&self, field: &str) -> Result<Option<u64>, String> {
         let Some(value) = self.get(field) else {
             return Ok(None);
@@ -377,7 +378,7 @@ impl<'a> Object<'a> {
         Ok(self.count(field)?.unwrap_or_default())
     }
 
-    /// The model of a result.
+    /// Returns the model of a result.
     fn model(&self) -> Result<&'a str, String> {
         self.text("model")?.ok_or_else(|| {
             self.wrong(
@@ -387,7 +388,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// An amount: decimal text, or a number.
+    /// Reads an amount: a decimal text, or a number.
     fn amount(&self, field: &str) -> Result<NanoUsd, String> {
         let value = self.required(field)?;
         let text = match value {
@@ -439,7 +440,7 @@ mod tests {
 
     use super::*;
 
-    /// 2026-11-20.
+    /// The day 2026-11-20, in days since 1970.
     const DAY: u64 = 20_777;
 
     pub(super) fn read(file: &str) -> Result<VendorUsage, String> {

@@ -127,8 +127,8 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
     Ok(Kind::OpenAiCosts)
 }
 
-/// The model and the class of a line of the invoice. If it is of no class of ours, the whole line is taken as the
-/// model.
+/// Returns the model and the class of a line of the invoice. If it is of no class of ours, the whole line is taken as
+/// the model.
 fn line_item(item: &str) -> (&str, &'static str) {
     // The tier comes first, if it is not the standard one.
     let bare = item.split_once(" | ").map_or(item, |(_, bare)| bare);
@@ -164,7 +164,7 @@ mod tests {
         *,
     };
 
-    /// 2024-11-01, the day of the reference's example.
+    /// The day 2024-11-01, of the example in the vendor's reference.
     const DAY: u64 = 20_028;
 
     fn page(result: &Value) -> String {

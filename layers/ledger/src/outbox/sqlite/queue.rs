@@ -16,13 +16,13 @@ use crate::{
 /// An intent only identifies the hold to release if the process dies. It waits for as long as a short call may take;
 /// such a call then writes nothing at all.
 pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
-/// How long a checkpoint waits for further steps of its call.
+/// The time for which a checkpoint waits for further steps of its call.
 pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
-/// How long an end waits. It contains the charge, and the ledger's answer is near. With leases the answer comes with
-/// the next turn; an end that is acknowledged by then is not written at all.
+/// The time for which an end waits. It contains the charge, and the ledger's answer is near. With leases the answer
+/// comes with the next turn; an end that is acknowledged by then is not written at all.
 pub(super) const END_WAIT: Duration = TURN.saturating_mul(2);
 
-/// Waiting steps, by call.
+/// The steps that wait to be written, by call.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     new: bool,
     /// The steps wait until this time for further ones.
     due: Moment,
-    /// Replaces the record in the file.
+    /// The new record, which replaces the one in the file.
     pub(super) note: Option<CallNote>,
     /// The time since when nothing is left to send, if so.
     pub(super) done_at_ms: Option<u64>,
@@ -50,7 +50,7 @@ impl Queue {
         self.calls.len()
     }
 
-    /// When the first of the steps is due.
+    /// The time at which the first of the steps is due.
     pub(super) fn first_due(&self) -> Option<Moment> {
         self.calls.values().map(|waiting| waiting.due).min()
     }
@@ -64,7 +64,7 @@ impl Queue {
         Self { calls: due }
     }
 
-    /// Sorted by call number, which is by age.
+    /// The steps, sorted by call number, which is also by age.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestNumber, &Waiting)> {
         self.calls
             .iter()

@@ -55,7 +55,7 @@ INSERT INTO synced VALUES (0);
 /// Calls that one commit deletes, at most: a settlement may be waiting behind it.
 const FORGET_MAX: u16 = 1_000;
 
-/// An outbox was not opened.
+/// The reason why an outbox was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
@@ -65,22 +65,22 @@ pub enum LogError {
         .path.display()
     )]
     InUse {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file, its folder or its lock could not be opened.
     #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
     Io {
-        /// Path of what could not be opened.
+        /// The path that could not be opened.
         path: PathBuf,
-        /// Error of the file system.
+        /// The file system's error.
         #[source]
         source: io::Error,
     },
     /// The file is not an outbox.
     #[error("{} is not an outbox of this gateway: name another file", .path.display())]
     NotAnOutbox {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// Another version of the gateway wrote the file.
@@ -90,17 +90,17 @@ pub enum LogError {
         .path.display()
     )]
     Version {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
-        /// The file's schema version.
+        /// The schema version of the file.
         found: i64,
-        /// This gateway's schema version.
+        /// The schema version of this gateway.
         known: i64,
     },
     /// The file is read-only.
     #[error("the outbox {} may be read but not written to: check its owner and permissions", .path.display())]
     ReadOnly {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file contains charges for another ledger.
@@ -110,7 +110,7 @@ pub enum LogError {
         .path.display()
     )]
     OtherBooks {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file is damaged.
@@ -120,17 +120,17 @@ pub enum LogError {
         .path.display()
     )]
     Damaged {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
-        /// Result of the check.
+        /// The result of SQLite's check.
         found: String,
     },
     /// SQLite failed.
     #[error("cannot use the outbox {}", .path.display())]
     Sqlite {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
-        /// Error of SQLite.
+        /// SQLite's error.
         #[source]
         source: BoxError,
     },
@@ -230,7 +230,7 @@ pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<
     Ok(!stale)
 }
 
-/// Damage that SQLite finds in its pages.
+/// Looks for damage in the pages of the file, by SQLite's own check.
 fn damage(conn: &Connection) -> rusqlite::Result<Option<String>> {
     let found: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     Ok((found != "ok").then_some(found))
@@ -246,7 +246,7 @@ fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
     while let Some(row) = rows.next()? {
         left.extend(read_call(row)?);
     }
-    // The row for commits that have nothing else to write.
+    // This row is changed by commits that have nothing else to write.
     let times = conn.query_row("SELECT times FROM synced", [], |row| row.get::<_, i64>(0));
     if times.optional()?.is_none() {
         return Err(unreadable(0, "the table synced is empty".into()));
@@ -278,7 +278,10 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     let ending = if settlement.is_some() {
         let settlement: Settlement = from_json(row, 5)?;
         if settlement.number != number || *settlement.account != *account {
-            return Err(unreadable(5, format!("call {number} is another's").into()));
+            return Err(unreadable(
+                5,
+                format!("the record of call {number} names another call").into(),
+            ));
         }
         Ending::Settle(Arc::new(settlement))
     } else {
@@ -421,7 +424,7 @@ fn check_sum(
         kind,
         settlement.unwrap_or_default(),
     ] {
-        // No text contains the byte that separates columns.
+        // The separator between columns is a byte that no text contains.
         for byte in column.bytes().chain([0xff]) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -121,7 +121,7 @@ async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
         intent(6),
         release(6),
         done(6),
-        // The call's hold was refused.
+        // The hold of call 7 was refused, so the call is done without an end.
         intent(7),
         done(7),
     ] {
@@ -139,7 +139,7 @@ fn released(index: u16) -> Ending {
     }
 }
 
-/// Calls that the steps leave, by number.
+/// Returns the calls that the steps leave unfinished, by number.
 fn left_of_used() -> Vec<(Ending, bool)> {
     vec![
         (released(1), false),
@@ -181,13 +181,13 @@ async fn written_steps_are_read_by_the_next_process() {
     // The log dates a checkpoint with the current time.
     assert!(dates[&number(2)] > 1_700_000_000_000);
 
-    // The next process ends them, in the same file.
+    // The next process ends these calls, in the same file.
     for index in 1..=4 {
         log.append(done(index));
     }
     log.close().await;
     let log = SqliteLog::open(&path).unwrap();
-    // The first and the second never ended: they are deleted with their `done`.
+    // The first and the second call had no recorded end: their `done` deletes them.
     let left: Vec<_> = left_of_used()
         .into_iter()
         .skip(2)
@@ -200,7 +200,7 @@ async fn written_steps_are_read_by_the_next_process() {
 async fn synced_steps_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, path) = used(&dir).await;
-    // A killed process leaves the file and its log as they are.
+    // The file and its log are copied as a killed process leaves them.
     let copy = dir.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(
@@ -243,7 +243,7 @@ async fn done_calls_are_deleted_in_bulk() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
-    // More than one commit deletes, and one call that is not done.
+    // Enough calls that deleting them takes more than one commit, and one call that is not done.
     for index in 0..2_500 {
         log.append(settle(index));
     }
@@ -362,7 +362,7 @@ async fn a_file_that_may_only_be_read_is_not_opened() {
     let mut permissions = fs::metadata(&path).unwrap().permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&path, permissions).unwrap();
-    // Root may write to any file.
+    // Root may write to any file, so the test is skipped for root.
     if OpenOptions::new().write(true).open(&path).is_err() {
         read_only(&path);
     }
@@ -495,7 +495,7 @@ async fn a_full_disk_is_a_fault_until_there_is_room_again() {
     let full = log.sync().await.unwrap_err().to_string();
     assert!(full.contains("full") && full.contains("retried"), "{full}");
     assert_eq!(log.fault(), Some(full));
-    // Steps are accepted all the same: they belong to running calls.
+    // Steps are accepted even while the disk is full: they belong to running calls.
     log.append(done(100));
 
     limit(1_000_000);
@@ -531,7 +531,7 @@ async fn failed_outbox_file_is_reported_until_a_restart() {
     log.close().await;
 }
 
-/// The waiting steps as text.
+/// Returns the waiting steps as text.
 fn waiting(queue: &Queue) -> Vec<String> {
     let mut shown = Vec::new();
     for (number, waiting) in queue.iter() {
@@ -576,11 +576,11 @@ fn queued_steps_of_a_call_are_written_as_one_row_or_none() {
         (&[intent(1), checkpoint(1), settle(1), done(1)], &[]),
         (&[intent(1), release(1), done(1), intent(2)], &["2 intent"]),
         (&[intent(1), done(1)], &[]),
-        // The intent is in the file already.
+        // The intent of call 1 is already in the file.
         (&[checkpoint(1), again], &["1 noted again"]),
         (&[settle(1), done(1)], &["1 settle, done"]),
         (&[done(1)], &["1 -, done"]),
-        // Too late: the call has ended.
+        // The checkpoint is too late: the call has ended.
         (&[settle(1), checkpoint(1)], &["1 settle"]),
         (&[done(1), checkpoint(1)], &["1 -, done"]),
         (
@@ -614,7 +614,7 @@ fn intent_is_delayed_for_short_calls_and_an_end_until_the_ledger_answers() {
         }
     }
 
-    // An end that arrives late has its own wait.
+    // An end that arrives late waits for a commit of its own.
     let mut late = queue(&[intent(1)], now);
     let end = now + INTENT_WAIT;
     late.add(settle(1), end);
@@ -706,7 +706,7 @@ async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     let mut lines = Vec::new();
     let mut progress = HashMap::new();
     for &(call, step, sync) in steps {
-        // Intent, checkpoints, an end, done: in this order.
+        // The steps of a call are in this order: intent, checkpoints, an end, done.
         let stage = progress.entry(call).or_insert(0);
         let (line, next) = match (*stage, step) {
             (0, _) => (intent(call), 1),

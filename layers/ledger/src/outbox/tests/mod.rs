@@ -41,7 +41,7 @@ fn hold(index: u128) -> Hold {
         key: key(),
         want: MicroRub::new(100),
         least: MicroRub::new(100),
-        // Expires at once, so that the next sweep ends what was forgotten.
+        // This hold expires at once, so that the next sweep ends it if it was forgotten.
         ttl: Duration::ZERO,
     }
 }
@@ -92,9 +92,9 @@ async fn held(ledger: &MemoryLedger) -> i64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fault {
     Fine,
-    /// The request is lost.
+    /// The request is lost on its way.
     Before,
-    /// The answer is lost.
+    /// The answer is lost on its way.
     After,
     /// The process dies before the request arrives.
     DiesBefore,
@@ -136,7 +136,7 @@ impl Wire {
         self.0.lock().unwrap().ledger = ledger.clone();
     }
 
-    /// The requests since the last call of this.
+    /// Returns the requests since this function was last called.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().asked)
     }
@@ -221,7 +221,7 @@ impl Ledger for Wire {
     }
 }
 
-/// A log in memory.
+/// A log that is kept in memory.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Disk>>);
 

@@ -54,7 +54,7 @@ async fn call_of_a_killed_process_is_charged_once_or_released() {
                 _ => 0,
             };
 
-            // The next process ends it, and the one after that finds nothing to do.
+            // The next process ends the call, and the process after that finds nothing to do.
             let mut lines = Lines::of(lines);
             for _ in 0..2 {
                 let outbox = opened(&Wire::to(&ledger), &lines, OutboxSettings::default()).await;
@@ -141,7 +141,7 @@ async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
     let (away, mut ended): (Vec<_>, Vec<_>) =
         events.iter().partition(|event| event.starts_with("away"));
     ended.sort();
-    // Ten seconds of waits that double up to two seconds.
+    // Ten seconds of retries; the waits between them double up to two seconds.
     assert!((3 * 6..3 * 20).contains(&away.len()), "{away:?}");
     assert_eq!(
         ended,

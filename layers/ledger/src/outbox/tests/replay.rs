@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
-    // The clock starts at 1 000 000 ms.
+    // In this test the clock starts at 1 000 000 ms.
     for (at_ms, asked) in [
         (1_000_000, "settle 1"),
         (1_000_000 - 299_000, "settle 1"),
@@ -43,7 +43,7 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
     outbox.reserve(&hold(4)).await.unwrap();
     outbox.release(number(4), &account(), &key()).await.unwrap();
 
-    // The replica has the holds of the first and the last call, nothing of the second, and all of the third.
+    // The replica has, of three calls, the hold of the first, nothing of the second, and hold and end of the third.
     let replica = || async {
         let replica = funded().await;
         for index in [1, 3, 4] {
@@ -75,7 +75,7 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
         promoted.audit().await.unwrap().breaches,
         Vec::<String>::new()
     );
-    // Replayed once more: nothing is booked twice.
+    // A second replay books nothing twice.
     assert_eq!(outbox.replay().await.unwrap(), 0);
     assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
 
@@ -91,8 +91,8 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
 }
 
 #[tokio::test]
-async fn a_number_that_may_have_been_charged_long_ago_is_not_counted_as_booked() {
-    // A call that was settled two processes ago and is known to the log alone: the ledger disputes it.
+async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_booked() {
+    // A call that was settled two processes ago is only in the log: the ledger disputes its charge.
     let lines = Lines::of(&[
         CallStep::Settle(Arc::new(settlement(1, COST)), 1),
         CallStep::Done {
@@ -117,11 +117,11 @@ async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay
     served(&outbox, 2).await;
     seconds(20).await;
     wire.asked();
-    // The ledger was not confirmed for seventy seconds.
+    // The ledger's data was last confirmed seventy seconds ago.
     outbox.replay().await.unwrap();
     assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
 
-    // A replayed end may be lost once more.
+    // The answer to a replayed end may be lost as well.
     seconds(59).await;
     outbox.confirmed();
     outbox.replay().await.unwrap();
@@ -131,7 +131,7 @@ async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay
         Vec::<u64>::new()
     );
 
-    // An unfinished replay is still due, even if the ledger is confirmed.
+    // An unfinished replay is still due, even after the ledger's data is confirmed.
     wire.down(true);
     seconds(61).await;
     assert!(outbox.replay().await.is_err());
@@ -147,7 +147,7 @@ async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay
     outbox.confirmed();
     outbox.replay().await.unwrap();
     assert_eq!(wire.asked(), ["settle 3"]);
-    // The log may delete it, too: the second call was done fifty seconds after the clock began.
+    // The log may delete the second call: it was done fifty seconds after the clock began.
     assert_eq!(lines.0.lock().unwrap().forgotten_until_ms, [1_050_000_u64]);
 }
 
@@ -233,7 +233,7 @@ async fn an_account_missing_from_a_backup_does_not_stop_the_replay_of_others() {
         outbox.settle(&settlement).await.unwrap();
     }
 
-    // The backup is older than the account.
+    // The ledger is replaced by a backup that is older than the account.
     *ledger.0.lock().unwrap() = funded().await;
     let before = balance(&ledger.now()).await;
     assert_eq!(outbox.replay().await.unwrap(), 2);

@@ -1,4 +1,4 @@
-//! The promises of every ledger, with leases from the first call on.
+//! Runs the contract tests of every ledger with leases from the first call on.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -8,30 +8,31 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{contract::Feed, redis::test_server::Server, testing};
 
-/// Promises that a lease may change: it is a hold of its own, for calls that the ledger does not know.
+/// Contract tests whose results a lease may change, because it is a hold of its own for calls that the ledger does not
+/// see.
 const OTHERWISE: &[&str] = &[
     // A repeated hold may be granted by a lease that was opened meanwhile. Gateways ask once for each call.
-    "a_hold_asked_for_again_is_granted_once",
-    "the_same_hold_asked_for_again_is_granted_once",
-    "a_number_cannot_hold_two_things",
-    "a_dropped_reserve_sent_again_is_granted_once",
+    "a_repeated_reserve_is_granted_once",
+    "a_repeated_hold_is_granted_once",
+    "a_call_number_cannot_have_two_different_holds",
+    "a_dropped_reserve_that_is_repeated_is_granted_once",
     "a_hold_sent_by_two_threads_is_granted_once",
     // A lease forgets a call when its charge is acknowledged, so a release after that is recorded as one. Gateways end
     // each call once.
-    "of_a_settlement_and_a_release_at_once_one_wins",
+    "only_one_of_a_concurrent_settlement_and_release_takes_effect",
     // The ledger's sweep ends its own holds; those of a lease are ended by its gateway.
-    "holds_past_their_time_end_by_themselves",
-    "only_holds_past_their_time_expire",
-    "a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account",
+    "holds_end_by_themselves_after_their_expiry",
+    "only_holds_past_their_expiry_are_ended",
+    "a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account",
     // Operators see a lease among the holds.
     "a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged",
     "a_suspended_account_gets_no_new_hold_and_its_running_calls_are_charged",
-    "amounts_are_exact_up_to_the_largest_and_none_goes_beyond",
-    "a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there",
+    "amounts_are_exact_up_to_the_largest_and_never_exceed_it",
+    "a_key_that_joins_a_group_brings_its_holds_and_its_spending_stays_when_it_leaves",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_promise_is_kept_with_leases() {
+async fn ledger_with_leases_passes_the_contract_tests() {
     let server = Server::start().await;
     let mut tasks = JoinSet::new();
     let (mut broken, mut turns) = (Vec::new(), 0);

@@ -36,7 +36,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// An account with this much money and the key k1. A lease is taken with the first call.
+    /// Creates an account with this much money and the key k1. A lease is taken with the first call.
     async fn new(count: usize, money: i64) -> Self {
         let server = Server::start().await;
         let (mut gateways, mut tasks) = (Vec::new(), JoinSet::new());
@@ -260,7 +260,7 @@ async fn no_hold_is_granted_after_a_change_is_acknowledged_to_the_operator() {
         while fleet.granted_from_leases() < 500 {
             sleep(Duration::from_millis(5)).await;
         }
-        // A gateway without leases waits for the others' leases, too.
+        // A gateway without leases also waits until the others have returned theirs.
         let without = fleet.server.ledger().await;
         let operator = if what == "disable" {
             &without
@@ -340,7 +340,7 @@ async fn a_hold_is_not_smaller_because_the_rest_is_leased() {
 
 /// Two gateways with leases and one without: all that the money pays for is served, and each gets its share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_without_leases_is_not_starved() {
+async fn gateway_without_leases_still_gets_holds() {
     const CALLS: usize = 6_000;
     let money = i64::try_from(CALLS).unwrap() * PRICE;
     let fleet = Fleet::new(2, money).await;
@@ -467,7 +467,7 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     fleet.tasks.abort_all();
     drop(dead);
     let other = fleet.server.ledger().await;
-    // All other money is held.
+    // The rest of the balance is held by another call.
     let rest = Hold {
         least: MicroRub::ZERO,
         ..hold(7, "k1", money)
@@ -501,7 +501,7 @@ async fn second_owner_of_a_lease_is_fenced_off() {
     let mut lease = Lease::new(RequestNumber::now_v7(), &acme(), &key("k1"), 500);
     let open = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&open, &ledger.turn(&open).await.unwrap());
-    // The copy sends its next turn, of which the lease's first owner does not know.
+    // The copy sends its next turn, which the lease's first owner does not know of.
     let copied = Turn {
         step: Step::GoOn,
         before: open.this.clone(),
@@ -516,7 +516,7 @@ async fn second_owner_of_a_lease_is_fenced_off() {
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
     assert!(lease.is_lost());
     assert_eq!(lease.reserve(&hold(2, "k1", 1), Now::default()), None);
-    // The owner's granted holds are paid from the lease.
+    // Holds that the first owner has granted are paid from the lease.
     let mut told = lease
         .settle(&settlement(1, "k1", 60), Now::default())
         .unwrap();
@@ -549,7 +549,7 @@ async fn expired_lease_grants_nothing() {
     for (n, (now, granted)) in (1..).zip([
         (at(1_499, 77_499), true),
         (at(1_500, 77_100), false),
-        // The machine slept.
+        // The machine was suspended for longer than the lease lives.
         (at(1_100, 77_500), false),
         // The clock was set back.
         (at(1_400, 7), true),
@@ -610,7 +610,8 @@ async fn leases_reduce_the_servers_work_for_a_busy_key() {
     fleet.ends_sound(served, money).await;
 }
 
-/// The number of commands that the server executed, including those in scripts, and the time that scripts took, in µs.
+/// Returns the number of commands that the server executed, including those in scripts, and the time that scripts
+/// took, in µs.
 fn cost(stats: &str) -> (u64, u64) {
     let (mut commands, mut script_us) = (0, 0);
     for line in stats.lines() {
@@ -641,7 +642,7 @@ async fn restarted_gateway_returns_its_leases() {
     };
     let (again, other) = (started("gateway 0").await, started("gateway 1").await);
     let calling = async {
-        // A lease that has turns is of a gateway that lives, whatever its name.
+        // A lease that has turns belongs to a running gateway, whatever the gateway's name.
         let until = Instant::now() + 2 * quiet;
         while Instant::now() < until {
             assert!(call(killed).await);
@@ -692,7 +693,7 @@ async fn unreported_ends_of_a_key_do_not_move_with_it_into_a_group() {
         group: Some(Some(group.id.clone())),
         ..KeyChange::default()
     };
-    // The calls have ended before the command begins.
+    // The calls have ended before the operator's command begins.
     let settling = join_all(ends.iter().map(|end| gateway.settle(end)));
     let id = key("k1");
     let (settled, moved) = tokio::join!(settling, gateway.change_key(&id, &change));

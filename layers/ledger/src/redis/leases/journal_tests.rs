@@ -89,7 +89,7 @@ async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
     open(&ledger, MONEY).await;
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-    // Numbers in two ranges of time, and one without a time.
+    // Two numbers whose times are far apart, and one without a time.
     let numbers: Vec<RequestNumber> = [1_u128, 0x0190_163d_8694_739b_aea5_966c_26f8_ad91]
         .map(|n| RequestNumber::from_uuid(uuid::Uuid::from_u128(n)))
         .into_iter()
@@ -104,7 +104,7 @@ async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
     ledger.enter(&acme(), &topup("second", 7)).await.unwrap();
     ledger.reserve(&hold(900, "k1", 50)).await.unwrap();
     ledger.settle(&settlement(900, "k1", 50)).await.unwrap();
-    // An outbox reports one of these calls again, among others: it was charged already.
+    // An outbox reports one of these calls again together with new ones: that call was charged already.
     let left = Turn {
         step: Step::Tell,
         ..turn(lease, ["b", "c"], &ends[3..])
@@ -142,7 +142,7 @@ async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
     }
     let mut books = JournalPages::up_to(&ledger.books(&acme()).await.unwrap());
     assert_eq!(books.next(&ledger).await.unwrap().unwrap(), whole);
-    // Sums continue from any line, also within an entry: sums of an earlier version may end there.
+    // Sums continue from any line, also within a batch of calls: sums of an earlier version may end there.
     for limit in 1..whole.len() {
         let part = JournalPart {
             limit,
@@ -176,7 +176,7 @@ async fn an_entry_that_charges_a_call_twice_is_a_breach() {
     ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
     let breaches = async || ledger.audit().await.unwrap().breaches;
     assert_eq!(breaches().await, Vec::<String>::new());
-    // Writes the entry a second time, as a faulty turn would that charges its calls again.
+    // Writes the entry a second time, as a turn would that wrongly charges its calls twice.
     let script = "
 local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
@@ -209,10 +209,11 @@ async fn call_in_two_turns_is_charged_once() {
     let charged = |settled: &Settled| (settled.booked, settled.charged, settled.repeated);
     let first = (Booked::Held, micro(40), false);
     assert_eq!(charged(&answer.ends[0]), first);
-    // The process does not know the lease any more: its answer was lost.
+    // The process has lost the answer, so it does not know the lease any more.
     let settled = ledger.settle(&end).await.unwrap();
     assert_eq!(charged(&settled), (first.0, first.1, true));
-    // The outbox of a dead process settles it too, with this lease and with one that never existed.
+    // The outbox of a dead process settles the call too, once with this lease and once with a lease that never
+    // existed.
     for lease in [lease, RequestNumber::now_v7()] {
         let left = Settlement {
             lease: Some(lease),
@@ -308,7 +309,7 @@ async fn call_settled_individually_is_not_charged_again_in_a_turn() {
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
     let numbers = [(); 3].map(|()| RequestNumber::now_v7());
-    // One call had a hold of its own, and one only that of the lease.
+    // One call had a hold of its own, and one was only covered by the lease.
     let own = Hold {
         number: numbers[0],
         ..hold(0, "k1", 50)
@@ -364,7 +365,7 @@ async fn stale_call_of_a_turn_charged_individually_is_not_charged_again() {
 
 /// Another gateway took the call for dead, since its lease had expired, and ran it again.
 #[tokio::test]
-async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_comes_late() {
+async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -379,7 +380,8 @@ async fn a_call_that_was_forbidden_is_not_charged_when_the_end_of_its_lease_come
     let [forbidden, other] = [(); 2].map(|()| RequestNumber::now_v7());
     ledger.forbid(forbidden, &acme()).await.unwrap();
     let ends = [ended(forbidden, 60), ended(other, 7)];
-    // Reported by its owner, by the reader of its outbox, and by a process that names another lease.
+    // The end is reported by the lease's owner, by the reader of its outbox, and by a process that names another
+    // lease.
     let own = turn(lease, ["a", "b"], &ends);
     let left = Turn {
         step: Step::Tell,
@@ -415,8 +417,8 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
     open(&ledger, MONEY).await;
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-    // Over 20 s, one every 50 ms. All other digits of the numbers are equal, and a number's end looks like the next
-    // one's beginning.
+    // The calls are 50 ms apart, over 20 s. All other digits of their numbers are equal, and a number's end looks like
+    // the next one's beginning.
     let at = |n: u128| {
         let time = (1_795_713_301_418 + 50 * n) << 80;
         RequestNumber::from_uuid(uuid::Uuid::from_u128(time | 0x7_694d_694d_694d_694d_694d))
@@ -432,7 +434,7 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
         (word, told) = (this, [told, ends].concat());
     }
     let hashes: Vec<String> = server.ask(&["KEYS", "tg:{acme}:n:?????????"]).await;
-    // Numbers in ranges of 4 s; those at either end may be few, and are then stored singly.
+    // The numbers are in ranges of 4 s. The first and the last range may have few, which are then stored singly.
     assert!((4..=6).contains(&hashes.len()), "{hashes:?}");
     for hash in &hashes {
         let turns: i64 = server.ask(&["HLEN", hash]).await;
@@ -527,7 +529,7 @@ async fn ends_repeated_together_are_booked_once_each() {
         ends.extend(many(3, 4).into_iter().map(|end| (Some(lease), end, false)));
     }
     ends.extend(many(2, 5).into_iter().map(|end| (None, end, false)));
-    // In no order, and one of them twice.
+    // The ends are sent in no particular order, and one of them twice.
     ends.sort_by_key(|(_, end, _)| end.number.uuid().as_bytes()[15]);
     ends.push(ends[0].clone());
     let settlements = ends.iter().map(|(lease, end, _)| Settlement {
@@ -542,7 +544,8 @@ async fn ends_repeated_together_are_booked_once_each() {
         .lines()
         .find(|line| line.starts_with("cmdstat_evalsha:"));
     let count = scripts.unwrap().split(['=', ',']).nth(1).unwrap();
-    // One turn per lease, the calls without a lease, and the call that comes twice.
+    // The batch needs one script per lease, one for the calls without a lease, and one for the call that is sent
+    // twice.
     assert!(count.parse::<u32>().unwrap() <= 5, "{count} scripts");
     assert_eq!(answers.len(), ends.len());
     for (n, ((_, end, known), answer)) in ends.iter().zip(answers).enumerate() {

@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// How long a lease with this gateway's name has no turn before its owner counts as dead. A living gateway reports each
-/// of its leases at least every 5 s: one with the same name may be a copy of this machine.
+/// The time for which a lease with this gateway's name has no turn before its owner counts as dead. A living gateway
+/// reports each of its leases at least every 5 s: one with the same name may be a copy of this machine.
 pub const LEFT_FOR: Duration = Duration::from_secs(6);
 /// A gateway reports an end within 32 ms; its turn takes some time more.
 const ENDS_TOLD: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ impl RedisLedger {
         self.leases().map(Leases::counts)
     }
 
-    /// The leases of an account, over all gateways.
+    /// Returns the leases of an account, of all gateways.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -70,7 +70,7 @@ impl RedisLedger {
         Ok(views)
     }
 
-    /// The leases of all accounts, by account.
+    /// Returns the leases of all accounts, by account.
     ///
     /// # Errors
     /// The ledger is out of reach.

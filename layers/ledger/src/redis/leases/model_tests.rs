@@ -86,7 +86,7 @@ struct EndStep {
 }
 
 fn end() -> impl Strategy<Value = EndStep> {
-    // Few numbers, so that many are repeated.
+    // Only 24 numbers are used, so that many are repeated.
     (0..24u128, 0..90i64, 0..90i64, any::<bool>()).prop_map(|(call, cost, cover, fresh)| EndStep {
         call,
         cost,
@@ -160,7 +160,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[test]
-fn the_model_of_a_turn_answers_and_books_as_the_script_does() {
+fn model_of_a_turn_gives_the_same_results_as_the_script() {
     let counts = compare(200, None).unwrap_or_else(|found| panic!("{found}"));
     let [resized, charged, refused] = counts;
     assert!(
@@ -177,7 +177,7 @@ fn model_detects_a_script_that_differs() {
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
         ("and not over and not money.calls", "and not money.calls"),
         ("elseif last ~= before then", "elseif false then"),
-        // Other gateways' reports of a lease's calls are visible to its owner's turns.
+        // Turns of the owner take note of ends that other gateways have reported.
         ("call('EXISTS', unpack(KEYS, ALONE + 1)) > 0", "false"),
         ("string.find(batch.numbers, number, 1, true)", "false"),
         ("if goes_on and not lined and", "if not lined and"),
@@ -194,10 +194,10 @@ fn model_detects_a_script_that_differs() {
             "if false then",
         ),
     ];
-    // Each with a server of its own: most of the time goes into waiting for it.
+    // Each run has a server of its own, because most of the time goes into waiting for the server.
     thread::scope(|scope| {
         for rule in rules {
-            // A run ends with the first difference. Some differences show in few cases only.
+            // A run stops at its first difference; some differences need many cases to appear.
             scope.spawn(move || {
                 assert!(
                     compare(5_000, Some(rule)).is_err(),
@@ -244,16 +244,16 @@ fn compare(cases: u32, sabotage: Option<(&str, &str)>) -> Result<[u64; 3], Strin
 
 type Checked = Result<(), TestCaseError>;
 
-/// The server and its model.
+/// The server, and the model that it is compared with.
 struct Both<'a> {
     server: &'a Server,
     ledger: RedisLedger,
     book: Book,
     leases: LeaseBooks,
     charged: HashMap<RequestNumber, Settled>,
-    /// The word of each lease's last turn.
+    /// The name of each lease's last turn.
     words: HashMap<u128, String>,
-    /// How often each lease was given back.
+    /// The number of times that each lease was given back.
     given_back: HashMap<u128, u128>,
     told: u64,
     counts: [u64; 3],
@@ -339,7 +339,7 @@ impl<'a> Both<'a> {
             Step::Recall => {
                 let theirs = self.ledger.recall_in(&acme()).await.unwrap();
                 prop_assert_eq!(self.leases.recall(&acme(), now), theirs);
-                // Long enough for any case.
+                // The recall lasts longer than any test case.
                 if theirs > 0 {
                     self.recalled(true).await;
                 }
@@ -371,7 +371,8 @@ impl<'a> Both<'a> {
                     .unwrap()
                     .is_open(settlement.number);
                 if is_open && self.leases.is_told_by_owner(&acme(), settlement.number) {
-                    // A call without a hold is paid from its lease. The script sees some of these, the model none.
+                    // A call without a hold is paid from its lease. The script finds some such calls that the model
+                    // does not have.
                     return Ok(());
                 }
                 let known = self.charged.get(&settlement.number).copied();

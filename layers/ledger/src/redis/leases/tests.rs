@@ -36,7 +36,7 @@ use crate::{
 const GATEWAYS: usize = 3;
 const KEYS: usize = 2;
 const MONEY: i64 = 5_000;
-/// Longer than any case; time is tested elsewhere.
+/// Longer than any test case; expiry is tested elsewhere.
 const GRANTS_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ enum Step {
         enabled: bool,
         ceiling: Option<i64>,
     },
-    /// Limits the open calls of a key.
+    /// Limits the number of a key's open calls.
     Limit {
         key: usize,
         concurrency: Option<u32>,
@@ -139,7 +139,7 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
 
 type Checked = Result<(), TestCaseError>;
 
-/// A running call.
+/// A call that is running.
 #[derive(Clone, Debug)]
 struct Call {
     number: RequestNumber,
@@ -159,7 +159,7 @@ struct World<'a> {
     server: &'a Server,
     ledger: RedisLedger,
     gateways: Vec<Gateway>,
-    /// Not settled yet; their processes are dead.
+    /// Calls that are not settled yet and whose processes are dead.
     left: Vec<Settlement>,
     /// Sent and acknowledged; to be sent again after the server falls back.
     acknowledged: Vec<Settlement>,
@@ -468,7 +468,7 @@ impl<'a> World<'a> {
                 self.copy("acme", "kept").await;
                 self.remembered = true;
                 let settled = &self.settled;
-                // Ends that the replica lacks, or may lack.
+                // Removes ends that the replica lacks, or may lack.
                 self.acknowledged
                     .retain(|ended| !settled.contains_key(&ended.number));
                 Ok(())
@@ -678,7 +678,7 @@ impl<'a> World<'a> {
             let half = self.settlement_of(gateway, &call, call.held / 2);
             self.covered.insert(call.number);
             left.push(Settlement {
-                // The next process may take long to start.
+                // The next process may start so late that the end is no longer fresh.
                 fresh: half.lease.is_none(),
                 ..half
             });
@@ -694,7 +694,7 @@ impl<'a> World<'a> {
         }
         let mut settlement = self.left[nth % self.left.len()].clone();
         if self.settled.contains_key(&settlement.number) && !self.fell {
-            // As a process reports it that has the call's end but not its lease.
+            // A process that has the call's end but not its lease reports it without the lease.
             settlement.lease = None;
         }
         let settled = self.ledger.settle(&settlement).await.unwrap();
@@ -723,7 +723,7 @@ impl<'a> World<'a> {
         self.copy("kept", "acme").await;
         self.fell = true;
         for settlement in self.acknowledged.clone() {
-            // As the outbox replays: not the ends that its lease has yet to report.
+            // The outbox replays ends, but not those that a lease has yet to report.
             let known = |gateway: &Gateway| {
                 let mut leases = gateway.leases.iter().flatten();
                 leases.any(|lease| lease.knows(settlement.number))
@@ -751,7 +751,7 @@ return 1";
         let _: i64 = self.server.ask(&["EVAL", script, "0", from, to]).await;
     }
 
-    /// Checks what is always true.
+    /// Checks the invariants that hold at any time.
     async fn check(&mut self) -> Checked {
         let audit = self.ledger.audit().await.unwrap();
         prop_assert_eq!(audit.breaches, Vec::<String>::new());
@@ -806,7 +806,7 @@ return 1";
         let mut given_back = 0;
         for turn in std::mem::take(&mut self.left_behind) {
             prop_assert!(self.fell, "a lease was lost");
-            // Or the server has fallen back once more.
+            // The other possible reason: the server has fallen back once more.
             if self.ledger.turn(&turn).await.unwrap().word == Word::Done {
                 given_back += 1;
                 let leases = self.ledger.leases_of(&acme()).await.unwrap();

@@ -18,7 +18,7 @@ use crate::{
     redis::test_server::Server,
 };
 
-/// Few, so that steps affect each other.
+/// The numbers of accounts and keys are small, so that steps affect each other.
 const NUMBERS: u8 = 6;
 const KEYS: u8 = 3;
 const MAX: i64 = MicroRub::MAX.micro();
@@ -53,11 +53,11 @@ local redis = {call = function(name, ...)
 end}
 ";
 
-/// A script, or the one for its usual case, with the test's clock: its last argument, in microseconds.
+/// Returns a script, or the one for its usual case, with the test's clock: its last argument, in microseconds.
 pub(in crate::redis) fn with_clock(conn: &RedisConn, text: &'static str) -> RedisScript {
     let parts = parts_of(text).into_iter();
     let parts: String = parts.map(|part| text_of(PARTS, part)).collect();
-    // `script` leaves the usual case out: the whole script alone.
+    // `script` has no shortcut for the usual case, so this runs the whole script.
     conn.script(&format!("{CLOCK}{parts}"), text)
 }
 
@@ -170,7 +170,7 @@ fn ttl() -> impl Strategy<Value = u64> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // A number is usually on the same key.
+    // Steps of one number are usually on the same key.
     let call = || {
         let stray = prop_oneof![9 => Just(None), 1 => (0..KEYS).prop_map(Some)];
         (0..NUMBERS, stray).prop_map(|(number, stray)| (number, stray.unwrap_or(number % KEYS)))
@@ -257,13 +257,13 @@ fn fast_path_of_a_script_equals_the_whole_script() {
     if let Err(error) = found {
         panic!("{error}");
     }
-    // A script that never answers proves nothing.
+    // A shortcut that never answers would prove nothing.
     for (calls, answered) in calls.get().into_iter().zip(answered.get()) {
         assert!(10 * answered > calls, "{answered} of {calls} were usual");
     }
 }
 
-/// The scripts, each with the test's clock.
+/// The scripts, with the test's clock built in.
 struct Both {
     reserve: [RedisScript; 2],
     settle: [RedisScript; 2],
@@ -309,9 +309,9 @@ struct Run<'a> {
     clock_us: u64,
     entries: u32,
     records: [String; KEYS as usize],
-    /// The amounts that callers hold.
+    /// The amounts that calls hold.
     held: [i64; NUMBERS as usize],
-    /// Number of RESERVEs and SETTLEs, and how many of them were usual.
+    /// The number of RESERVEs and SETTLEs, and how many of them were usual.
     calls: [u32; 2],
     answered: [u32; 2],
 }
@@ -499,7 +499,7 @@ impl<'a> Run<'a> {
 
     async fn other(&self, name: &str, parts: &[&str], args: &[String]) {
         let found = self.both.others.iter().find(|(known, _)| *known == name);
-        // Some are refused, which is an answer too.
+        // Some commands are refused, which is an answer too.
         let _ = self.run(&found.unwrap().1, "full", parts, args).await;
     }
 

@@ -6,7 +6,7 @@ use super::*;
 async fn concurrent_holds_never_exceed_the_money() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
-    // 930 are left, enough for nine holds of 100. All charges are on key 0.
+    // The balance has 930 left, enough for nine holds of 100. All charges are on key 0.
     let calls: Vec<u8> = (1..=50).map(|index| index * 4).collect();
     let served = join_all(calls.iter().map(|&index| {
         let ledger = ledger.clone();
@@ -240,7 +240,7 @@ async fn memory_and_file_agree(steps: &[Step]) {
     assert_eq!(file.audit().await.unwrap(), memory.audit().await.unwrap());
     file.close().await;
 
-    // Holds die with the process; all else is the same after a restart.
+    // Holds end with the process; everything else is the same after a restart.
     let file = SqliteLedger::open(&path).unwrap();
     let (accounts, keys, receipts) = shown(&file).await;
     let (accounts_before, keys_before, receipts_before) = shown(&memory).await;

@@ -206,7 +206,7 @@ fn a_run_of_charges_writes_each_total_once() {
     commit(&mut conn, batch.iter()).unwrap();
     assert_eq!(
         lines(&conn, "SELECT line FROM written ORDER BY rowid"),
-        // Before the payment, the payment, after the payment.
+        // The rows before the payment, of the payment, and after it.
         [
             "a0 960", "a1 990", "k0 30", "k1 10", "k3 10", "a0 965", "a0 955", "k0 40"
         ]
@@ -227,7 +227,7 @@ fn nothing_is_written_for_an_unknown_account() {
 }
 
 #[test]
-fn stored_words_are_those_that_are_parsed() {
+fn names_written_to_the_file_are_names_that_are_parsed() {
     use crate::contract::Booked;
 
     for booked in [

@@ -120,7 +120,7 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A ledger with one account, two keys, a payment of 1000, and a charge of 70 on key 0 for call 0.
+/// Returns a ledger with one account, two keys, a payment of 1000, and a charge of 70 on key 0 for call 0.
 async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
     let path = dir.path().join("ledger.db");
     let ledger = SqliteLedger::open(&path).unwrap();
@@ -154,7 +154,7 @@ async fn audit_finds_faults_that_the_start_does_not_check() {
             "UPDATE accounts SET loss = loss + 1",
             "I3 account a0: loss 1, but its receipts sum to 0",
         ),
-        // All sums agree.
+        // All sums agree, but the receipt's cost does not follow from its usage.
         (
             "UPDATE receipts SET cost = 71, charged = 71; UPDATE keys SET used = 71 WHERE id = 'k0';
              UPDATE accounts SET balance = balance - 1",
@@ -198,7 +198,7 @@ async fn the_audit_finds_a_hold_whose_call_was_charged() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // The tombstone died with the process; only the receipt is left.
+    // The tombstone was lost with the process; only the receipt is left.
     let ledger = SqliteLedger::open(&path).unwrap();
     ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
     let breaches = ledger.audit().await.unwrap().breaches;
@@ -216,7 +216,7 @@ async fn journals_never_go_back_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // The clock was an hour ahead when the line was written; in the second case, two years.
+    // The clock was ahead when the line was written: by an hour, and in the second case by two years.
     for (ahead_ms, followed) in [(3_600_000, true), (63_072_000_000, false)] {
         let ahead = crate::embedded::now_ms() + ahead_ms;
         Connection::open(&path)
@@ -239,7 +239,7 @@ async fn journals_never_go_back_in_time() {
 }
 
 #[tokio::test]
-async fn calls_of_one_millisecond_are_each_on_one_page() {
+async fn each_call_of_one_millisecond_is_on_exactly_one_page() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     for call in [4, 8, 12] {
@@ -253,7 +253,7 @@ async fn calls_of_one_millisecond_are_each_on_one_page() {
     let ledger = SqliteLedger::open(&path).unwrap();
     let mut found = Vec::new();
     let mut after = None;
-    // One page per line, and an empty one.
+    // Each page has one line; the last page is empty.
     for _ in 0..6 {
         let part = JournalPart {
             after: after.as_deref(),
@@ -282,7 +282,7 @@ async fn past_day_limits_nothing_and_its_charges_count_in_the_month() {
     };
     ledger.change_key(&key(0), &limited).await.unwrap();
     ledger.close().await;
-    // The file's contents on the morning after.
+    // The file as it is on the next morning.
     let raw = Connection::open(&path).unwrap();
     raw.execute_batch("UPDATE keys SET day = day - 2 WHERE id = 'k0'")
         .unwrap();

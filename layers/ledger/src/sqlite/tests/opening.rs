@@ -116,7 +116,7 @@ async fn books_that_do_not_balance_are_not_opened() {
 }
 
 #[tokio::test]
-async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
+async fn file_of_an_earlier_version_gets_missing_indexes_and_columns() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -143,7 +143,7 @@ async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
 
 /// The promise holds even if the earlier version writes to the file again.
 #[tokio::test]
-async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_from_then_on() {
+async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines_after_the_upgrade() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -167,7 +167,7 @@ async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_fro
     assert_eq!(named.item, settlement(4, 10, true).item);
     ledger.close().await;
 
-    // The earlier version has exactly these columns.
+    // An earlier version's file has exactly these columns.
     let columns =
         "at_ms, account, key, model, vendor, input, cached_input, cache_write, output, held, cost,
                    charged, loss, ended, booked, estimated, price, bounded";
@@ -199,7 +199,7 @@ async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_fro
 }
 
 #[tokio::test]
-async fn a_file_of_an_earlier_version_gets_its_columns_and_counts_from_then_on() {
+async fn file_of_an_earlier_version_gets_new_columns_and_counts_from_the_upgrade_on() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -221,7 +221,7 @@ async fn a_file_of_an_earlier_version_gets_its_columns_and_counts_from_then_on()
         let ledger = SqliteLedger::open(&path).unwrap();
         let view = ledger.key(&key(0)).await.unwrap();
         assert_eq!(view.spent_rub, MicroRub::new(70));
-        // The time of that charge is unknown.
+        // The time of that charge is not known.
         assert_eq!(
             (view.day.spent_rub, view.month.spent_rub),
             (MicroRub::ZERO, MicroRub::ZERO)

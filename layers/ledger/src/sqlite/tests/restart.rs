@@ -70,7 +70,7 @@ async fn acknowledged_changes_survive_a_restart() {
 async fn acknowledged_changes_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
-    // A killed process leaves the file and its log as they are.
+    // The file and its log are copied as a killed process leaves them.
     let copy = dir.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(
@@ -127,7 +127,7 @@ async fn a_call_that_ran_when_its_process_was_killed_keeps_its_session() {
 }
 
 #[tokio::test]
-async fn a_free_calls_checkpoint_stays_until_its_deletion_is_written() {
+async fn checkpoint_of_a_free_call_stays_until_its_deletion_is_written() {
     const SLOW: &str = "CREATE TRIGGER slow AFTER INSERT ON notes WHEN NEW.name = 'slow' BEGIN \
          SELECT count(*) FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 60000000) \
          SELECT n FROM c); END";
@@ -163,7 +163,7 @@ async fn a_free_calls_checkpoint_stays_until_its_deletion_is_written() {
     let release = || ledger.release(number(4), &noted.account, &noted.key);
     release().await.unwrap_err();
     tasks.join_next().await.unwrap().unwrap().unwrap();
-    // As the settler does: retry until there is room.
+    // Retries until the queue has room, as the settler does.
     while release().await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -173,7 +173,7 @@ async fn a_free_calls_checkpoint_stays_until_its_deletion_is_written() {
 }
 
 #[tokio::test]
-async fn a_ledger_whose_file_failed_serves_nothing_more() {
+async fn ledger_refuses_every_call_after_its_file_failed() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_ledger_whose_file_failed_serves_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_closed_ledger_serves_nothing() {
+async fn closed_ledger_refuses_every_call() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, _) = used(&dir).await;
     ledger.close().await;
@@ -275,7 +275,7 @@ async fn groups_survive_a_restart_and_an_earlier_version() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
     ledger.close().await;
 
-    // As a version without groups charges.
+    // A version without groups writes a charge like this.
     let conn = Connection::open(&path).unwrap();
     conn.execute_batch(
         "UPDATE keys SET used = used + 5 WHERE id = 'k0'; UPDATE accounts SET balance = balance - 5 WHERE id = 'a0';",
@@ -305,14 +305,14 @@ async fn file_locked_by_another_program_is_written_after_the_unlock() {
         format!("{error:?}").contains("another program keeps the ledger file locked"),
         "{error:?}"
     );
-    // Nothing is sold; operators can still read.
+    // No call is served, but operators can still read.
     let refused = ledger.reserve(&hold(8, 1, 1, HOUR)).await;
     assert!(matches!(refused, Err(LedgerError::Unavailable(_))));
     assert!(ledger.check().is_err());
     ledger.account(&account(0)).await.unwrap();
 
     console.execute_batch("COMMIT").unwrap();
-    // As the settler retries.
+    // The settler retries like this.
     let told_again = async {
         loop {
             match ledger.settle(&end).await {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Planted {
-    /// ADJUST, with the planted bug.
+    /// Adjusts a hold, with the planted bug.
     pub(super) async fn adjust_hold(
         &self,
         adjustment: &Adjustment,

@@ -38,12 +38,12 @@ fn refused(body: &Value) -> (String, Problem) {
     }
 }
 
-/// Name of the field that the 400 reports.
+/// Returns the name of the field that the 400 reports.
 fn named(body: &Value) -> String {
     refused(body).0
 }
 
-/// A request of one turn, with additional fields.
+/// Builds a request of one turn, with additional fields.
 fn plus(fields: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     let Value::Object(fields) = fields else {
@@ -57,12 +57,12 @@ fn messages(messages: Value) -> Value {
     json!({"model": "m", "messages": messages})
 }
 
-/// The turns of a translated conversation.
+/// Returns the turns of a translated conversation.
 fn turns(list: Value) -> Value {
     translated(&messages(list))["messages"].clone()
 }
 
-/// The content blocks of a translated user message.
+/// Returns the content blocks of a translated user message.
 fn user(content: Value) -> Value {
     turns(json!([{"role": "user", "content": content}]))[0]["content"].clone()
 }
@@ -174,7 +174,7 @@ fn case_02_parts_of_instructions_are_blocks() {
 }
 
 #[test]
-fn case_03_a_missing_ceiling_becomes_the_paid_one() {
+fn case_03_missing_output_ceiling_becomes_the_one_that_is_held() {
     for (fields, max_tokens) in [
         (json!({}), OUTPUT_TOKENS),
         (json!({"max_tokens": null}), OUTPUT_TOKENS),
@@ -187,7 +187,7 @@ fn case_03_a_missing_ceiling_becomes_the_paid_one() {
 }
 
 #[test]
-fn case_04_two_ceilings_must_agree() {
+fn case_04_two_output_ceilings_must_be_equal() {
     let agreed = plus(json!({"max_tokens": 9, "max_completion_tokens": 9}));
     assert_eq!(translated(&agreed)["max_tokens"], 9);
     assert_eq!(
@@ -217,7 +217,7 @@ fn case_05_temperature_above_1_is_refused() {
         );
     }
     assert_eq!(named(&plus(json!({"temperature": "hot"}))), "temperature");
-    // Some models accept none of these: dropped, whatever their values.
+    // Some models accept no sampling fields: they are dropped, whatever their values.
     let dialect = Dialect {
         sampling: false,
         ..dialect()
@@ -413,7 +413,7 @@ fn case_15_arguments_are_taken_out_of_their_string() {
             "{arguments}"
         );
     }
-    // Numbers that fit no type, and repeated names, are left to the tool.
+    // Numbers that fit no type, and repeated names, are forwarded for the tool to handle.
     let odd = r#"{"n":123456789012345678901234567890,"f":1e400,"n":0.1000,"s":"\ud83e"}"#;
     let cx = RequestCx {
         model: "m",
@@ -580,7 +580,7 @@ fn only_allowed_tools_are_sent() {
 }
 
 #[test]
-fn case_20_one_call_at_a_time_is_the_inverse() {
+fn case_20_parallel_tool_calls_becomes_the_inverse_flag() {
     for (fields, expected) in [
         (
             json!({"parallel_tool_calls": false}),
@@ -614,7 +614,7 @@ fn case_20_one_call_at_a_time_is_the_inverse() {
 }
 
 #[test]
-fn case_21_a_choice_among_no_tools_is_left_out() {
+fn case_21_tool_choice_without_tools_is_omitted() {
     for tools in [json!([]), Value::Null] {
         let body = translated(&plus(json!({"tools": tools, "tool_choice": "required"})));
         assert!(body.get("tool_choice").is_none() && body.get("tools").is_none());
@@ -680,7 +680,7 @@ fn case_23_images_by_address_go_as_addresses() {
 }
 
 #[test]
-fn case_24_documents_and_sound() {
+fn case_24_documents_are_translated_and_sound_is_refused() {
     let file = |file: Value| {
         messages(json!([{"role": "user", "content": [{"type": "file", "file": file}]}]))
     };
@@ -723,7 +723,7 @@ fn case_25_effort_is_translated() {
         let fields = json!({"reasoning_effort": effort, "max_tokens": max_tokens, "temperature": 0.5, "top_p": 0.5});
         with(dialect, &plus(fields)).unwrap()
     };
-    // Models that take an effort.
+    // These models accept a level of effort.
     for (wish, word) in [
         ("minimal", "low"),
         ("low", "low"),
@@ -736,7 +736,7 @@ fn case_25_effort_is_translated() {
         assert_eq!(body["output_config"], json!({"effort": word}));
         assert!(body.get("thinking").is_none() && body["temperature"] == 0.5);
     }
-    // Models that take a budget.
+    // These models accept a budget of tokens.
     for (wish, max_tokens, budget_tokens) in [
         ("minimal", 4096, Some(1024)),
         ("low", 4096, Some(2048)),
@@ -764,7 +764,7 @@ fn case_25_effort_is_translated() {
             );
         }
     }
-    // Models without thinking.
+    // These models have no thinking.
     let none = Dialect {
         thinking: Thinking::None,
         ..dialect()
@@ -884,7 +884,7 @@ fn case_28_the_user_is_kept_and_fields_without_a_counterpart_are_dropped() {
         "service_tier": "auto", "moderation": {}, "unheard_of": null,
     });
     assert_eq!(translated(&plus(dropped)), translated(&plus(json!({}))));
-    // Otherwise the caller would wait for them in vain, or never learn that they had no effect.
+    // These fields are refused, because otherwise the caller would wait for their effect in vain.
     for fields in [
         json!({"logprobs": true}),
         json!({"unheard_of": 1}),
@@ -909,7 +909,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // Instructions are not a turn, and a blank text is dropped.
+        // Instructions do not count as a turn, and a blank text is dropped.
         (
             json!([
                 {"role": "system", "content": "be short"},
@@ -919,7 +919,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // A history that was truncated between a tool call and its results.
+        // The history was truncated between a tool call and its results.
         (
             json!([
                 {"role": "assistant", "tool_calls": [call("c1", "{}")]},
@@ -940,7 +940,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
 }
 
 #[test]
-fn case_30_refusals_of_before_are_text() {
+fn case_30_earlier_refusals_become_text() {
     let turns = turns(json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": [text("well"), {"type": "refusal", "refusal": "no"}], "refusal": null},
@@ -952,7 +952,7 @@ fn case_30_refusals_of_before_are_text() {
 }
 
 #[test]
-fn case_31_functions_of_old_are_refused() {
+fn case_31_legacy_functions_are_refused() {
     let turn = json!({"role": "user", "content": "a"});
     for (body, field) in [
         (plus(json!({"functions": [{"name": "f"}]})), "functions"),

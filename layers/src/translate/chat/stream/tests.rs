@@ -58,7 +58,7 @@ fn run<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> (String, Result<(), Error>)
     (String::from_utf8(out.to_vec()).unwrap(), result)
 }
 
-/// The chunks of a complete stream, parsed; `[DONE]` is checked and removed.
+/// Returns the chunks of a complete stream, parsed; `[DONE]` is checked and removed.
 fn chunks<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> Vec<Value> {
     let (text, result) = run(cx, events);
     result.unwrap();
@@ -79,7 +79,7 @@ fn deltas<E: AsRef<str>>(events: &[E]) -> Vec<Value> {
         .collect()
 }
 
-/// A complete stream around these events.
+/// Builds a complete stream around these events.
 fn whole(events: &[String], reason: &str) -> Vec<String> {
     [
         &[START.to_owned()][..],
@@ -115,7 +115,7 @@ fn tool(index: u64, pieces: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn case_67_the_role_comes_once_and_names_stay_the_same() {
+fn case_67_role_is_sent_once_and_id_and_model_stay_the_same() {
     let events = whole(&[text(0, "a"), text(1, "b")].concat(), "end_turn");
     let chunks = chunks(CX, &events);
     assert_eq!(
@@ -135,7 +135,7 @@ fn case_67_the_role_comes_once_and_names_stay_the_same() {
 }
 
 #[test]
-fn case_68_tools_are_counted_by_themselves() {
+fn case_68_tool_calls_have_an_index_of_their_own() {
     let dropped = block(
         2,
         r#"{"type":"server_tool_use","id":"srvtoolu_1","name":"web_fetch","input":{}}"#,
@@ -233,7 +233,7 @@ fn usage_is_read_despite_malformed_fields_around_it() {
         events.insert(events.len() - 1, odd(delta, r#"{"output_tokens":11}"#));
         let chunks = chunks(cx, &events);
         assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], 11);
-        // Without usage the event is invalid, and an unreadable stop reason is ignored.
+        // An event without usage is invalid; a stop reason that cannot be read is ignored.
         let at = events.len() - 2;
         events[at] = odd(delta, "null");
         assert!(run(cx, &events).1.is_err(), "{delta}");
@@ -264,7 +264,7 @@ fn an_input_that_comes_with_the_block_is_sent_once() {
 }
 
 #[test]
-fn case_71_thinking_is_reasoning_and_signatures_are_nothing() {
+fn case_71_thinking_becomes_reasoning_and_signatures_are_dropped() {
     let events = [
         block(0, r#"{"type":"thinking","thinking":"","signature":""}"#),
         delta(0, r#"{"type":"thinking_delta","thinking":"hm\n\u0436"}"#),
@@ -302,7 +302,7 @@ fn case_73_the_reason_has_a_chunk_of_its_own() {
     for (reason, expected) in [
         ("end_turn", "stop"),
         ("max_tokens", "length"),
-        // There is no tool call.
+        // The answer has no tool call, so the reason `tool_use` cannot be right.
         ("tool_use", "stop"),
         ("refusal", "content_filter"),
     ] {
@@ -379,7 +379,7 @@ fn case_76_an_error_event_ends_the_stream_without_done() {
 }
 
 #[test]
-fn case_77_a_cut_stream_never_looks_finished() {
+fn case_77_truncated_stream_never_looks_finished() {
     let events = whole(
         &[&text(0, "a")[..], &tool(1, &["{\"a\":"])[..]].concat(),
         "tool_use",

@@ -19,7 +19,7 @@ fn with(dialect: &Dialect, body: &Tree) -> Result<Tree, Error> {
     Ok(serde_json::from_slice(&chat).unwrap())
 }
 
-/// A request with these fields and the required ones.
+/// Returns a request with these fields and the required ones.
 fn asked(fields: &Tree) -> Tree {
     let mut body = json!({
         "model": "catalog-model",
@@ -43,7 +43,7 @@ fn refused(fields: &Tree) -> (String, Problem) {
     }
 }
 
-/// The chat messages of a conversation.
+/// Returns the chat messages of a conversation.
 fn said(messages: &Tree) -> Tree {
     chat(&json!({ "messages": messages }))["messages"].take()
 }
@@ -53,7 +53,7 @@ fn tool(name: &str) -> Tree {
 }
 
 #[test]
-fn case_32_system_is_one_message_and_its_blocks_are_not_glued() {
+fn case_32_system_blocks_become_one_message_with_separators() {
     for (system, text) in [
         (json!("be brief"), "be brief"),
         (json!([{"type": "text", "text": "one"}]), "one"),
@@ -227,7 +227,7 @@ fn case_37_an_image_in_a_tool_result_follows_in_a_user_message() {
 }
 
 #[test]
-fn case_38_an_error_stays_visible() {
+fn case_38_failed_tool_result_is_still_marked_as_an_error() {
     for (fields, text) in [
         (
             json!({"is_error": true, "content": "no such file"}),
@@ -570,7 +570,7 @@ fn case_46_stream_always_requests_usage() {
 }
 
 #[test]
-fn case_47_the_user_and_the_ceiling_go_by_their_names_here() {
+fn case_47_user_and_output_ceiling_get_the_chat_formats_names() {
     let user = |id: &str| chat(&json!({"metadata": {"user_id": id}}))["user"].take();
     assert_eq!(user("u-1"), "u-1");
     assert_eq!(user(&"é".repeat(64)), "é".repeat(64));
@@ -877,7 +877,7 @@ fn claude_codes_request_is_translated() {
     }
 }
 
-/// A conversation, given as roles with blocks, summarized as roles with their content.
+/// Returns a conversation, given as roles with blocks, summarized as roles with their content.
 fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
     let turns: Vec<_> = turns
         .iter()
@@ -990,7 +990,7 @@ fn turns_of_one_role_are_merged_and_results_directly_follow_their_calls() {
                 "assistant \"well\"",
             ],
         ),
-        // Plain text stays in its place.
+        // Plain text stays in its place among the blocks.
         (
             vec![
                 ("user", text("a")),

@@ -37,7 +37,7 @@ fn usage(prompt: u64, completion: u64) -> String {
     )
 }
 
-/// The first piece of a tool call.
+/// Builds the first piece of a tool call.
 fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
     delta(
         &json!({"tool_calls": [{"index": index, "id": id, "type": "function",
@@ -45,7 +45,7 @@ fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
     )
 }
 
-/// A further piece of a tool call.
+/// Builds a further piece of a tool call.
 fn more(index: u64, arguments: &str) -> String {
     delta(&json!({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}))
 }
@@ -197,14 +197,14 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
         tool_use("c2", "h", three),
     ];
     for mut chunks in [
-        // Alternating: calls 0, 1, 0.
+        // Pieces of two calls alternate: 0, 1, 0.
         vec![
             call(0, "c0", "f", "{\"a\":"),
             call(1, "c1", "g", "{\"b\":{\"c\":[]}}"),
             more(0, "\"x}\"}"),
             call(2, "c2", "h", ""),
         ],
-        // All names first, then the arguments in reverse order.
+        // All names come first, then the arguments in reverse order.
         vec![
             call(0, "c0", "f", ""),
             call(1, "c1", "g", ""),
@@ -216,7 +216,7 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
             more(0, "}\"}"),
             more(1, "}}"),
         ],
-        // In sequence, as most vendors do; counted from 1.
+        // The calls come one after the other, as from most vendors, and are counted from 1.
         vec![
             call(1, "c0", "f", "{\"a\":"),
             more(1, "\"x}\"}"),
@@ -224,13 +224,13 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
             more(2, "{\"b\":{\"c\":[]}}"),
             call(3, "c2", "h", "{}"),
         ],
-        // Whole calls that all have the same index.
+        // The calls come whole, and all have the same index.
         vec![
             call(0, "c0", "f", "{\"a\":\"x}\"}"),
             call(0, "c1", "g", "{\"b\":{\"c\":[]}}"),
             call(0, "c2", "h", "{}"),
         ],
-        // All in one chunk, without an index.
+        // All calls come in one chunk, without an index.
         vec![delta(&json!({"tool_calls": [
             {"id": "c0", "function": {"name": "f", "arguments": "{\"a\":\"x}\"}"}},
             {"id": "c1", "function": {"name": "g", "arguments": "{\"b\":{\"c\":[]}}"}},
@@ -267,7 +267,7 @@ fn case_83_a_tool_waits_only_while_the_one_before_it_is_not_complete() {
         );
     }
     let count: Vec<_> = names.iter().map(Vec::len).collect();
-    // Start, start and delta; nothing; delta, stop, start and delta; delta.
+    // The chunks produce: start, start and delta; nothing; delta, stop, start and delta; delta.
     assert_eq!(count, [3, 0, 4, 1]);
 }
 
@@ -338,7 +338,7 @@ fn case_84_arguments_wait_for_the_name_and_ids_are_made() {
 }
 
 #[test]
-fn case_85_a_name_that_is_repeated_starts_nothing() {
+fn case_85_repeated_tool_name_starts_no_new_call() {
     let heard = stream(&[
         call(0, "c0", "f", ""),
         call(0, "c0", "f", "{\"a\""),
@@ -352,7 +352,7 @@ fn case_85_a_name_that_is_repeated_starts_nothing() {
 }
 
 #[test]
-fn case_86_a_call_without_arguments_is_an_empty_object() {
+fn case_86_tool_call_without_arguments_has_an_empty_object() {
     for arguments in [
         json!(""),
         json!("{}"),
@@ -451,7 +451,7 @@ fn truncated_arguments_break_the_stream_unless_its_reason_explains_them() {
                 assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
             }
         }
-        // The caller gets what arrived.
+        // The caller gets the part of the answer that arrived.
         for (reason, stop) in [("length", "max_tokens"), ("content_filter", "refusal")] {
             let heard = stream(&[call(0, "c0", "f", cut), finish(reason), DONE.into()]);
             assert_eq!(heard.content[0]["input"], cut);
@@ -583,7 +583,7 @@ fn case_90_missing_usage_is_zero() {
 }
 
 #[test]
-fn case_92_stop_after_a_tool_is_a_tool_use() {
+fn case_92_stop_after_a_tool_call_becomes_tool_use() {
     for (reason, stop) in [
         ("stop", "tool_use"),
         ("tool_calls", "tool_use"),
@@ -595,7 +595,7 @@ fn case_92_stop_after_a_tool_is_a_tool_use() {
 }
 
 #[test]
-fn case_93_a_cut_stream_never_looks_finished() {
+fn case_93_truncated_stream_never_looks_finished() {
     let (heard, error) = broken_stream(&[text("x")]);
     assert_eq!(heard.content, [said("x")]);
     assert!(matches!(error, Error::VendorBroken(_)));
@@ -665,7 +665,7 @@ fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
 }
 
 #[test]
-fn comments_are_pings_and_blank_events_are_nothing() {
+fn comments_become_pings_and_blank_events_are_dropped() {
     let heard = stream(&[
         ": PROCESSING\n\n".into(),
         text("x"),
@@ -756,7 +756,7 @@ fn a_message_without_an_error_field_is_an_error_if_there_is_no_finish_reason() {
 }
 
 #[test]
-fn a_tool_use_without_a_tool_is_an_end_of_the_turn() {
+fn tool_use_reason_without_a_tool_call_becomes_end_turn() {
     for reason in ["tool_calls", "function_call"] {
         let heard = stream(&[text("a"), finish(reason), DONE.into()]);
         assert_eq!(heard.stop_reason.as_deref(), Some("end_turn"));

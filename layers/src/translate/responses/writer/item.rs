@@ -41,7 +41,7 @@ pub(super) struct Call {
 }
 
 impl Item {
-    /// Prefix of the item's id.
+    /// Returns the prefix of the item's id.
     pub(super) const fn prefix(&self) -> &'static str {
         match self {
             Self::Message(_) => "msg",
@@ -51,7 +51,7 @@ impl Item {
         }
     }
 
-    /// The item's current JSON.
+    /// Returns the item's JSON as it is now.
     pub(super) fn json(&self, id: ItemId, status: &str) -> String {
         match self {
             Self::Done(json) => json.clone(),
@@ -73,7 +73,7 @@ impl Item {
                 } else {
                     ("function_call", "arguments")
                 };
-                // Empty until the item is complete, whatever has arrived.
+                // Arguments stay empty until the item is complete, even if some have arrived.
                 let arguments = match status {
                     "in_progress" => "",
                     _ => &call.arguments,
@@ -118,7 +118,7 @@ impl Reasoning {
 }
 
 impl Call {
-    /// The name, a JSON string.
+    /// Returns the name, written as a JSON string.
     pub(super) fn name(&self) -> &str {
         let (_, name) = self
             .head
@@ -148,7 +148,7 @@ impl fmt::Display for ItemId {
     }
 }
 
-/// Names of reasoning events and fields on the wire.
+/// The names of reasoning events and fields on the wire.
 pub(super) struct ReasoningNames {
     pub(super) part_added: &'static str,
     pub(super) delta: &'static str,
@@ -190,8 +190,8 @@ pub(super) fn part_json(refusal: bool, text: &str) -> String {
     }
 }
 
-/// The free text of a tool: the single string within the arguments or, if they have another shape, the arguments
-/// unchanged.
+/// Returns the free text of a tool: the single string within the arguments or, if they have another shape, the
+/// arguments unchanged.
 pub(super) fn free_text(arguments: String) -> String {
     #[derive(serde::Deserialize)]
     struct Wrapped<'a> {
