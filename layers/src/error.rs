@@ -41,6 +41,9 @@ pub enum Error {
         /// The value of the `allow` header.
         allow: &'static str,
     },
+    /// 426: the request is the handshake of a WebSocket, which the path does not offer. A POST carries the same.
+    #[error("no WebSocket at this path")]
+    NoWebSocket,
     /// 414: the request's URI is too long.
     #[error("request address longer than {bytes_max} bytes")]
     UriTooLong {
@@ -75,8 +78,8 @@ pub enum Error {
     /// 415: the content type is not JSON.
     #[error("content-type is not application/json")]
     ContentType,
-    /// 415: the content encoding is not `identity`.
-    #[error("content-encoding is not identity")]
+    /// 415: the content encoding is neither `identity` nor `gzip`.
+    #[error("content-encoding is neither identity nor gzip")]
     ContentEncoding,
     /// The client's body broke off, so nobody reads the answer any more.
     #[error("request body incomplete")]

@@ -449,7 +449,7 @@ async fn body_refusals_are_the_same_on_h2() {
             (
                 "compressed",
                 full(&body),
-                Some(("content-encoding", "gzip")),
+                Some(("content-encoding", "br")),
                 415,
                 "unsupported_media_type",
             ),

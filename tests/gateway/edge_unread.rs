@@ -81,7 +81,7 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
     for op in BOTH {
         let body = op.body("x").to_string();
         let length = format!("content-length: {}\r\n", body.len());
-        let packed = format!("content-encoding: gzip\r\n{length}");
+        let packed = format!("content-encoding: br\r\n{length}");
         let good = head(op, Some(&key.secret), &length) + &body;
         for (what, head, status) in [
             ("no key", kept(op, None, &length), 401),

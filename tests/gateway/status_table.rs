@@ -1,6 +1,8 @@
 //! Decisions, "Status table": refusals by the gateway. The rows 401 and 403 are in `spec_auth`, 429 in `limits`, and
 //! faults of vendors in `status_vendor`.
 
+use std::io::Write as _;
+
 use http::Method;
 use serde_json::json;
 use tollgate::demo::script::polite;
@@ -144,6 +146,27 @@ async fn wrong_method_is_405_with_the_allowed_ones() {
 }
 
 #[tokio::test]
+async fn websocket_is_426_where_codex_tries_one_and_405_elsewhere() {
+    let world = World::start().await;
+    for (path, protocol, status, code) in [
+        ("/v1/responses", "websocket", 426, "no_websocket"),
+        ("/v1/responses", "WebSocket", 426, "no_websocket"),
+        ("/v1/responses", "h2c", 405, "method_not_allowed"),
+        ("/v1/messages", "websocket", 405, "method_not_allowed"),
+    ] {
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: gateway.example\r\nconnection: Upgrade, close\r\nupgrade: {protocol}\r\n\
+             sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+        );
+        let answer = raw(&world, &head).await;
+        refused(path, &answer, status, INVALID, code);
+        let upgrade = answer.headers.get("upgrade");
+        assert_eq!(upgrade.is_some(), status == 426, "{answer:?}");
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
 async fn a_body_that_comes_too_slowly_is_408() {
     let world = limits("body_seconds = 1").start().await;
     let key = world.key().await;
@@ -209,8 +232,9 @@ async fn content_that_is_not_plain_json_is_415() {
             ("content-type", "text/plain", 415),
             ("content-type", "application/x-www-form-urlencoded", 415),
             ("content-type", "application/jsonlines", 415),
-            ("content-encoding", "gzip", 415),
+            ("content-encoding", "gzip, gzip", 415),
             ("content-encoding", "br", 415),
+            ("content-encoding", "zstd", 415),
             ("content-type", "application/json; charset=utf-8", 200),
             ("content-type", "Application/JSON", 200),
             ("content-encoding", "identity", 200),
@@ -223,6 +247,36 @@ async fn content_that_is_not_plain_json_is_415() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn body_in_gzip_is_read_and_bounded_after_decompression() {
+    let world = limits("body_bytes_max = 100000").start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-encoding", "gzip"),
+    ];
+    for op in BOTH {
+        let plain = op.body("x").to_string();
+        let answer = op.post(&world, &headers, packed(&plain)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let received = world.vendor.received();
+        let sent = received.last().unwrap();
+        assert!(!sent.headers.contains_key("content-encoding"));
+        assert!(sent.json()["messages"].is_array(), "{sent:?}");
+
+        let answer = op.post(&world, &headers, plain.clone()).await;
+        let text = refused("plain", &answer, 400, INVALID, "");
+        assert!(text.contains("gzip"), "{text}");
+        let bomb = packed(&plain.replace('x', &"x".repeat(1 << 20)));
+        assert!(bomb.len() < 10_000);
+        let answer = op.post(&world, &headers, bomb).await;
+        let text = refused("bomb", &answer, 413, INVALID, "request_too_large");
+        assert!(text.contains("100000"), "{text}");
+    }
+    assert_eq!(world.vendor.received().len(), 2);
 }
 
 #[tokio::test]
@@ -370,4 +424,11 @@ async fn an_answer_to_an_inference_call_is_never_kept_by_a_cache() {
             assert!(!answer.headers.contains_key("access-control-allow-origin"));
         }
     }
+}
+
+/// The text in gzip.
+fn packed(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
 }

@@ -47,6 +47,7 @@ mod chat;
 mod content;
 mod embeddings;
 mod fields;
+mod gzip;
 mod json;
 mod media;
 mod messages;
@@ -64,7 +65,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http::{
-    HeaderMap, HeaderName, Request,
+    HeaderMap, HeaderName, HeaderValue, Request,
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
 use http_body::{Body, Frame};
@@ -225,7 +226,7 @@ where
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
             // The value of `content-length`, if the request has one.
             let declared = body.size_hint().exact();
-            check_headers(
+            let is_packed = check_headers(
                 &parts.headers,
                 operation.format(),
                 declared,
@@ -233,7 +234,7 @@ where
             )?;
             check_funds(declared.unwrap_or(0), &mut payer).await?;
             room.could_hold(declared.unwrap_or(0))?;
-            let body = read(body, declared, &limits, room, payer).await?;
+            let body = read(body, declared, &limits, room, payer, is_packed).await?;
             let mut call = call(operation, &body, limits.messages_max)?;
             call.session = session::from_headers(&parts.headers);
             let answered = inner.call(Request::from_parts(parts, call)).await;
@@ -269,12 +270,13 @@ fn has_input(body: &Bytes) -> bool {
     matches!(found, Ok([None, Some(_)]))
 }
 
+/// Returns whether the body is compressed with gzip.
 fn check_headers(
     headers: &HeaderMap,
     format: Format,
     declared: Option<u64>,
     bytes_max: u64,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     if declared.is_some_and(|bytes| bytes > bytes_max) {
         return Err(Error::BodyTooLarge { bytes_max });
     }
@@ -289,12 +291,13 @@ fn check_headers(
     if headers.get(CONTENT_TYPE).is_some_and(|value| !json(value)) {
         return Err(Error::ContentType);
     }
-    if headers
-        .get(CONTENT_ENCODING)
-        .is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
-    {
-        return Err(Error::ContentEncoding);
-    }
+    let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+    let is_packed = match (codings.next().map(HeaderValue::as_bytes), codings.next()) {
+        (None, _) => false,
+        (Some(coding), None) if coding.eq_ignore_ascii_case(b"identity") => false,
+        (Some(coding), None) if coding.eq_ignore_ascii_case(b"gzip") => true,
+        _ => return Err(Error::ContentEncoding),
+    };
     let versioned = || {
         headers
             .get(ANTHROPIC_VERSION)
@@ -303,7 +306,7 @@ fn check_headers(
     if format == Format::Messages && !versioned() {
         return Err(Error::invalid("anthropic-version", Problem::HeaderMissing));
     }
-    Ok(())
+    Ok(is_packed)
 }
 
 /// Rejects a key with nothing to spend, if the body is large; checks at most once.
@@ -326,6 +329,7 @@ async fn read<B, F: Funds>(
     limits: &ParseLimits,
     mut room: ReservedBytes,
     mut payer: Option<(F, Arc<KeyRecord>)>,
+    is_packed: bool,
 ) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes>,
@@ -366,11 +370,18 @@ where
             rest.extend_from_slice(&data);
         }
     }
-    Ok(room.kept_by(if rest.is_empty() {
+    let body = if rest.is_empty() {
         first
     } else {
         rest.freeze()
-    }))
+    };
+    if is_packed {
+        // Boxed: few bodies are compressed.
+        let unpacked = Box::pin(gzip::decompressed(&body, bytes_max, &mut room)).await?;
+        check_funds(unpacked.len() as u64, &mut payer).await?;
+        return Ok(room.kept_by(unpacked));
+    }
+    Ok(room.kept_by(body))
 }
 
 /// Timer of a body. Created when the body first has to be awaited: most bodies arrive with their head.
@@ -444,7 +455,15 @@ mod tests {
             let limits = ParseLimits::default();
             let room = limits.reserve(&BodyBudget::default(), None);
             let payer = None::<(WithoutLedger, _)>;
-            let body = read(each_second(frames, bytes), None, &limits, room, payer).await;
+            let body = read(
+                each_second(frames, bytes),
+                None,
+                &limits,
+                room,
+                payer,
+                false,
+            )
+            .await;
             let length = match body {
                 Ok(body) => Some(body.len()),
                 Err(Error::BodyTooSlow) => None,

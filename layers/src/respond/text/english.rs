@@ -27,6 +27,7 @@ pub(super) fn text(error: &Error) -> String {
             "There is no ready-made set-up for '{}'. Choose one of these: {known}.",
             shown(client)
         ),
+        Error::NoWebSocket => "This path does not offer a WebSocket. Send the request by POST, over HTTP.".into(),
         Error::MethodNotAllowed { allow } => format!("This path does not accept the method. Use: {allow}."),
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Invalid request body: {}.", problem_text(problem))
@@ -58,7 +59,7 @@ pub(super) fn text(error: &Error) -> String {
             "The request body must be JSON. Send 'content-type: application/json'.".into()
         }
         Error::ContentEncoding => {
-            "Compressed requests are not accepted. Send the body uncompressed, without 'content-encoding'.".into()
+            "Requests may be compressed only with gzip. Send the body so, or uncompressed and without 'content-encoding'.".into()
         }
         Error::BodyBroken(_) => {
             "The request body is incomplete. Check the connection and try again.".into()

@@ -27,6 +27,7 @@ pub(super) fn text(error: &Error) -> String {
             "Готовой настройки для «{}» нет. Выберите одну из этих: {known}.",
             shown(client)
         ),
+        Error::NoWebSocket => "По этому адресу нет WebSocket. Отправьте запрос методом POST по HTTP.".into(),
         Error::MethodNotAllowed { allow } => {
             format!("Этот адрес не принимает такой метод запроса. Используйте: {allow}.")
         }
@@ -62,7 +63,7 @@ pub(super) fn text(error: &Error) -> String {
             "Тело запроса должно быть в JSON. Укажите заголовок «content-type: application/json».".into()
         }
         Error::ContentEncoding => {
-            "Сжатые запросы не принимаются. Отправьте тело без сжатия и без заголовка «content-encoding».".into()
+            "Тело запроса можно сжать только в gzip. Отправьте его так или без сжатия и без заголовка «content-encoding».".into()
         }
         Error::BodyBroken(_) => {
             "Тело запроса пришло не полностью. Проверьте соединение и повторите запрос.".into()

@@ -1,0 +1,132 @@
+//! Request bodies that are compressed with gzip.
+
+use std::{future::poll_fn, io::Read, task::Poll};
+
+use bytes::{Bytes, BytesMut};
+use flate2::read::MultiGzDecoder;
+
+use crate::{
+    body_budget::ReservedBytes,
+    error::{Error, Problem},
+};
+
+/// Bytes that are decompressed before other tasks run.
+const STEP_BYTES: usize = 256 * 1024;
+
+/// Decompresses a body. At most `bytes_max` bytes come out, and they are reserved as they do.
+///
+/// # Errors
+/// [`Error::BodyTooLarge`] if it is larger, [`Error::Overloaded`] if there is no room for it, [`Error::Invalid`] if it
+/// is not gzip.
+pub(super) async fn decompressed(
+    packed: &Bytes,
+    bytes_max: u64,
+    room: &mut ReservedBytes,
+) -> Result<Bytes, Error> {
+    let invalid = || {
+        let problem = Problem::NotJson("it does not decompress as gzip".to_owned());
+        Error::invalid("", problem)
+    };
+    let mut decoder = MultiGzDecoder::new(&packed[..]);
+    let mut body = BytesMut::new();
+    let mut buffer = vec![0; STEP_BYTES];
+    loop {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match decoder.read(&mut buffer[filled..]).map_err(|_| invalid())? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        let bytes = (body.len() + filled) as u64;
+        if bytes > bytes_max {
+            return Err(Error::BodyTooLarge { bytes_max });
+        }
+        // The packed body stays in memory until this one is complete.
+        room.make(packed.len() as u64 + bytes)?;
+        body.extend_from_slice(&buffer[..filled]);
+        if filled < buffer.len() {
+            return Ok(body.freeze());
+        }
+        pause().await;
+    }
+}
+
+/// Lets other tasks run.
+async fn pause() {
+    let mut has_paused = false;
+    poll_fn(|cx| {
+        if has_paused {
+            return Poll::Ready(());
+        }
+        has_paused = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+    use crate::body_budget::BodyBudget;
+
+    fn packed(body: &[u8]) -> Bytes {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(body).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    fn room(all: &BodyBudget) -> ReservedBytes {
+        ReservedBytes::new(all, None, 1 << 20, 4 << 20)
+    }
+
+    #[tokio::test]
+    async fn body_comes_out_as_it_went_in() {
+        for body in [
+            &b""[..],
+            b"{\"model\":\"m\"}",
+            &vec![b'a'; STEP_BYTES],
+            &vec![b'a'; 1 << 20],
+        ] {
+            let all = BodyBudget::default();
+            let unpacked = decompressed(&packed(body), 1 << 20, &mut room(&all))
+                .await
+                .unwrap();
+            assert!(unpacked == body, "{}", body.len());
+            assert_eq!(all.taken(), 0, "the room was dropped");
+        }
+        // Several members are one body.
+        let two: Bytes = [packed(b"{\"a\":"), packed(b"1}")].concat().into();
+        let unpacked = decompressed(&two, 100, &mut room(&BodyBudget::default()))
+            .await
+            .unwrap();
+        assert_eq!(unpacked, "{\"a\":1}");
+    }
+
+    #[tokio::test]
+    async fn bomb_is_refused_at_the_limit() {
+        let bomb = packed(&vec![b'a'; 64 << 20]);
+        assert!(bomb.len() < 100_000);
+        let all = BodyBudget::default();
+        let mut room = room(&all);
+        let error = decompressed(&bomb, 1 << 20, &mut room).await.unwrap_err();
+        assert!(matches!(error, Error::BodyTooLarge { bytes_max } if bytes_max == 1 << 20));
+        assert!(all.taken() <= (1 << 20) + bomb.len() as u64);
+    }
+
+    #[tokio::test]
+    async fn other_bytes_than_gzip_are_refused() {
+        let whole = packed(b"{\"model\":\"m\"}");
+        let cut = whole.slice(..whole.len() - 5);
+        let longer: Bytes = [&whole[..], b"{}"].concat().into();
+        for body in ["{}".into(), cut, longer] {
+            let error = decompressed(&body, 1 << 20, &mut room(&BodyBudget::default())).await;
+            assert!(matches!(error, Err(Error::Invalid { .. })), "{error:?}");
+        }
+    }
+}
