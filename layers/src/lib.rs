@@ -91,8 +91,8 @@
 //!
 //! No layer imports another. The shared modules are small and always compiled: the error type, [`Error`] ([`error`]);
 //! request context ([`facts`]); accounts and keys ([`key`]); money without floats ([`money`], [`price`]), spending
-//! ceilings and their calendar ([`ceiling`], [`calendar`]); usage and models ([`usage`], [`model`]); the body of an
-//! answer ([`body`]); limits that can change at run time ([`setting`]). The feature `model-calls`, which the layers for
+//! ceilings and their calendar ([`ceiling`], [`calendar`]); usage and models ([`usage`], [`model`]); logins at vendors
+//! ([`login`]); the body of an answer ([`body`]); limits that can change at run time ([`setting`]). The feature `model-calls`, which the layers for
 //! model calls turn on, adds [`call`], server-sent events ([`sse`]), [`vendor_usage`] and [`scrub`].
 //!
 //! A model call changes its type on the way down, so a wrong order of layers does not compile:
@@ -135,6 +135,7 @@ mod heads;
 #[doc(hidden)]
 pub mod json;
 pub mod key;
+pub mod login;
 pub mod model;
 #[cfg(any(feature = "parse", feature = "translate"))]
 mod path;

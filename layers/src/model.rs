@@ -33,10 +33,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 pub use crate::format::Format;
-use crate::{key::AccountId, price::PriceList};
+use crate::{key::AccountId, login::Login, price::PriceList};
 
 /// Generates builder methods that set one field each.
 macro_rules! with {
@@ -353,8 +353,12 @@ pub struct Vendor {
     /// The URL to which calls are posted.
     pub endpoint: Uri,
     /// Values of the header that carries a key (`authorization` or `x-api-key`), one per key. Marked sensitive; never
-    /// empty.
+    /// empty: a vendor without keys has one value, which identifies its login and is not sent.
     pub credentials: Vec<HeaderValue>,
+    /// How requests are authenticated.
+    pub authentication: Authentication,
+    /// Headers of every request, which replace those that the gateway sends.
+    pub headers: HeaderMap,
     /// Prefixes of beta names (messages format) that are not forwarded, because they change the price.
     pub betas_removed: Vec<String>,
     /// The treatment of a stream whose client has disconnected.
@@ -394,6 +398,8 @@ impl Vendor {
             format,
             endpoint,
             credentials: Vec::new(),
+            authentication: Authentication::default(),
+            headers: HeaderMap::new(),
             betas_removed: vec!["context-1m".to_owned()],
             on_disconnect: OnDisconnect::default(),
             egress: Arc::default(),
@@ -454,6 +460,8 @@ impl Vendor {
     }
 
     with! {
+        authentication: Authentication,
+        headers: HeaderMap,
         betas_removed: Vec<String>,
         on_disconnect: OnDisconnect,
         first_byte_timeout: Duration,
@@ -462,6 +470,21 @@ impl Vendor {
         idle_timeout: Duration,
         connections_max: usize,
     }
+}
+
+/// How requests to a vendor are authenticated.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Authentication {
+    /// By a key in the header of the vendor's format.
+    #[default]
+    Key,
+    /// By a key in another header.
+    Header(HeaderName),
+    /// By a token or a signature.
+    Login(Arc<dyn Login>),
+    /// Not at all.
+    None,
 }
 
 /// How connections to a vendor are made. Vendors with equal settings share a pool.

@@ -49,7 +49,7 @@ pub(super) enum VendorClient {
 }
 
 impl VendorClient {
-    fn new(egress: &Egress) -> Result<Self, BoxError> {
+    pub(super) fn new(egress: &Egress) -> Result<Self, BoxError> {
         let connector = Connector::new(egress)?;
         let idle_timeout = egress.idle_connection_timeout;
         if egress.protocol == Protocol::Http1 {

@@ -46,6 +46,8 @@ mod body;
 mod clients;
 mod connect;
 mod driven;
+mod egress;
+mod login;
 mod refusal;
 mod request;
 
@@ -70,12 +72,12 @@ use self::{
     connect::TooSlow,
     request::{BoxRequest, RequestBody},
 };
-pub use self::{body::ResponseBody, connect::check_authorities};
+pub use self::{body::ResponseBody, connect::check_authorities, egress::EgressClient};
 use crate::{
     call::{Format, Outbound},
     error::{BoxError, Error, VendorUnreached},
     heads::emptied,
-    model::{Egress, Route, Vendor},
+    model::{Authentication, Egress, Route, Vendor},
     setting::Setting,
     usage::Meter,
 };
@@ -230,7 +232,14 @@ impl Sending {
         } = self;
         async move {
             let address = &route.vendor.endpoint;
-            let failure = match client.send(address, req, began, head).await {
+            let sent = match &route.vendor.authentication {
+                // Boxed: otherwise every call's future would contain this one.
+                Authentication::Login(login) => {
+                    Box::pin(login::send(&**login, &client, address, req, began, head)).await
+                }
+                _ => client.send(address, req, began, head).await,
+            };
+            let failure = match sent {
                 Ok(Some(res)) => {
                     if res.status() == http::StatusCode::OK {
                         return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
@@ -294,16 +303,24 @@ fn vendor_headers(
     headers.insert(ACCEPT, if stream { EVENTS } else { JSON });
     headers.insert(ACCEPT_ENCODING, IDENTITY);
     headers.insert(USER_AGENT, TOLLGATE);
-    match messages {
-        None => headers.insert(AUTHORIZATION, credential),
+    let key_header = match messages {
+        None => AUTHORIZATION,
         Some((version, betas)) => {
             headers.insert(ANTHROPIC_VERSION, version.unwrap_or(VERSION));
             if let Some(betas) = betas {
                 headers.insert(ANTHROPIC_BETA, betas);
             }
-            headers.insert(X_API_KEY, credential)
+            X_API_KEY
         }
     };
+    match &vendor.authentication {
+        Authentication::Key => drop(headers.insert(key_header, credential)),
+        Authentication::Header(name) => drop(headers.insert(name.clone(), credential)),
+        Authentication::Login(_) | Authentication::None => {}
+    }
+    for (name, value) in &vendor.headers {
+        headers.insert(name.clone(), value.clone());
+    }
     headers
 }
 

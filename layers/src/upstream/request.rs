@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
 
@@ -34,7 +35,15 @@ impl RequestBody {
     }
 }
 
-/// Returns a copy of the request that shares its bytes.
+impl RequestBody {
+    /// The segments of a body that was not sent yet.
+    pub(super) fn segments(&self) -> Vec<Bytes> {
+        let body = self.body.as_deref();
+        body.into_iter().flat_map(Segments::iter).cloned().collect()
+    }
+}
+
+/// A copy of the request that shares its bytes.
 pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
     let RequestBody { body, meter } = req.body();
     let mut copy = Request::new(RequestBody {

@@ -9,7 +9,7 @@ mod streams;
 use std::{collections::VecDeque, future::pending};
 
 use futures_util::FutureExt;
-use http::{HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -22,7 +22,9 @@ use crate::{
     error::{Problem, VendorAnswered, VendorUnreached},
     facts::Caller,
     key::{KeyDigest, KeyRecord},
-    model::{Dialect, Egress, Model, ModelKind, OnDisconnect, Protocol, Route, Vendor},
+    model::{
+        Authentication, Dialect, Egress, Model, ModelKind, OnDisconnect, Protocol, Route, Vendor,
+    },
     price::{Price, PriceList, Rate},
     usage::{End, Meter},
 };
@@ -309,6 +311,8 @@ fn route(name: &str) -> Route {
         format: Format::Chat,
         endpoint: Uri::from_static("http://vendor.example/v1/chat/completions"),
         credentials: vec![HeaderValue::from_static("one")],
+        authentication: Authentication::default(),
+        headers: HeaderMap::new(),
         betas_removed: vec![],
         on_disconnect: OnDisconnect::Cancel,
         egress: Arc::new(egress()),

@@ -1,0 +1,55 @@
+//! Sends requests that are no calls, such as those for tokens, the way that calls to a vendor are sent.
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Limited};
+use tokio::time::{Instant, timeout_at};
+
+use super::{clients::VendorClient, request::RequestBody};
+use crate::{error::BoxError, model::Egress, usage::Meter};
+
+/// Maximum bytes of an answer.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+
+/// A client with the proxy, certificate authorities and connection timeout of an [`Egress`], and a pool of its own.
+#[derive(Clone)]
+pub struct EgressClient(VendorClient);
+
+impl EgressClient {
+    /// Creates the client. Must be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// If a proxy or a certificate of the egress is invalid.
+    pub fn new(egress: &Egress) -> Result<Self, BoxError> {
+        VendorClient::new(egress).map(Self)
+    }
+
+    /// Sends a request to its absolute address, and returns the whole answer. Redirects are not followed.
+    ///
+    /// # Errors
+    /// If there is no answer within `time_max`, or the answer is longer than 256 KiB.
+    pub async fn send(
+        &self,
+        req: Request<Bytes>,
+        time_max: Duration,
+    ) -> Result<Response<Bytes>, BoxError> {
+        let now = Instant::now();
+        let until = now + time_max;
+        let late = || BoxError::from("no answer in time");
+        let address = req.uri().clone();
+        let req = Box::new(req.map(|body| RequestBody::new(body.into(), Meter::default())));
+        let res = self.0.send(&address, req, now, until).await?;
+        let (parts, body) = res.ok_or_else(late)?.into_parts();
+        let body = Limited::new(body, BODY_BYTES_MAX).collect();
+        let body = timeout_at(until, body).await.map_err(|_| late())??;
+        Ok(Response::from_parts(parts, body.to_bytes()))
+    }
+}
+
+impl fmt::Debug for EgressClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EgressClient").finish_non_exhaustive()
+    }
+}
