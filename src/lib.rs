@@ -13,6 +13,7 @@ pub mod endpoints;
 mod events;
 mod idempotency;
 pub mod ledger;
+mod logins;
 pub mod net;
 pub mod node;
 pub mod observe;

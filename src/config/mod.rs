@@ -35,6 +35,7 @@ mod idempotency;
 mod ledger;
 mod limits;
 mod listen;
+mod login;
 mod model;
 mod oidc;
 mod payments;

@@ -32,11 +32,13 @@ impl Origins {
 
 /// If the operator writes the first field, the second one is not taken from the preset: it states the same thing in
 /// another way, or belongs to the value that the operator has replaced.
-const REPLACES: [(&str, &str); 12] = [
+const REPLACES: [(&str, &str); 14] = [
     ("format", "formats"),
     ("formats", "format"),
     ("keys", "key"),
     ("key", "keys"),
+    ("login", "key"),
+    ("login", "keys"),
     ("rub_mtok", "usdt_mtok"),
     ("usdt_mtok", "rub_mtok"),
     ("usdt_mtok", "price_rules"),

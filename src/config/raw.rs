@@ -508,10 +508,19 @@ pub(super) struct RawVendor {
     pub(super) formats: Option<Vec<String>>,
     /// Base URL: POST {url}/chat/completions, {url}/v1/messages or {url}/responses.
     pub(super) url: Option<String>,
+    /// Path of calls after url, instead of the format's own; {model} is replaced by the vendor's name of the model, like
+    /// "/deployments/{model}/chat/completions"; absent: the format's own.
+    pub(super) path: Option<String>,
+    /// Query of calls, like { api-version = "2024-10-21" }.
+    pub(super) query: BTreeMap<String, String>,
+    /// Headers of calls, like { OpenAI-Project = "proj_1" }; a value may be a secret.
+    pub(super) headers: BTreeMap<String, String>,
     /// API key at the vendor; a secret.
     pub(super) key: Option<String>,
     /// Several API keys instead of key, used in turn; secrets.
     pub(super) keys: Option<Vec<String>>,
+    /// How requests are authenticated; absent: by key, in the header of the format.
+    pub(super) login: Option<RawLogin>,
     /// When a client disconnects from its stream: "cancel" the vendor's stream or "drain" it to the end; "cancel".
     pub(super) on_disconnect: Option<String>,
     /// Prefixes of betas that are not forwarded; ["context-1m"].
@@ -536,6 +545,52 @@ pub(super) struct RawVendor {
     pub(super) idle_seconds: Option<u64>,
     /// Idle time after which a pooled connection is closed; 50.
     pub(super) idle_connection_seconds: Option<u64>,
+}
+
+/// `vendor.login`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawLogin {
+    /// "key"; "none"; "command": a token that a program prints; "oauth": client credentials; "service_account": a key file
+    /// of Google or Yandex Cloud; "aws": signed requests; "key".
+    pub(super) kind: Option<String>,
+    /// Header that carries the key or token, like "api-key"; default: authorization, or x-api-key for a key of the
+    /// messages format.
+    pub(super) header: Option<String>,
+    /// Text before the key or token, like "Api-Key "; default: "Bearer " without header, else none.
+    pub(super) prefix: Option<String>,
+    /// command, aws: program that prints the token, or keys of AWS as `aws configure export-credentials` does, with its
+    /// arguments; run without a shell, for at most 15 seconds.
+    pub(super) command: Option<Vec<String>>,
+    /// command, aws: interval at which the program is run again; default: half an hour.
+    pub(super) refresh_seconds: Option<u64>,
+    /// oauth: token endpoint. service_account: token endpoint instead of the vendor's. aws: metadata service instead of
+    /// http://169.254.169.254.
+    pub(super) url: Option<String>,
+    /// oauth: key for Basic authentication at url, like GigaChat's authorization key; a secret.
+    pub(super) basic: Option<String>,
+    /// oauth: client id, sent in the body; with client_secret instead of basic.
+    pub(super) client_id: Option<String>,
+    /// oauth: client secret, sent in the body; a secret.
+    pub(super) client_secret: Option<String>,
+    /// oauth, service_account: scope of the token; default for Google: https://www.googleapis.com/auth/cloud-platform.
+    pub(super) scope: Option<String>,
+    /// oauth: field grant_type of the request for a token; "": none; "client_credentials".
+    pub(super) grant_type: Option<String>,
+    /// oauth: header that carries a new UUID per request for a token, like "RqUID"; absent: none.
+    pub(super) request_id_header: Option<String>,
+    /// service_account: the key file that the vendor issued, in JSON; a secret.
+    pub(super) key_file: Option<String>,
+    /// aws: region, like "us-east-1".
+    pub(super) region: Option<String>,
+    /// aws: service that requests are signed for; "bedrock".
+    pub(super) service: Option<String>,
+    /// aws: id of an access key; absent: keys of command, or of the role of the instance.
+    pub(super) access_key_id: Option<String>,
+    /// aws: secret of the access key; a secret.
+    pub(super) secret_access_key: Option<String>,
+    /// aws: token of a temporary access key; a secret.
+    pub(super) session_token: Option<String>,
 }
 
 /// `[[model]]`

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
     call::Format,
@@ -18,10 +18,12 @@ use tollgate_layers::{
 
 use super::{
     check::{Check, web_address, without_query},
+    login::{NOT_PRINTABLE, VendorLogin},
     proxy::proxy,
     raw::{RawDialect, RawRoute, RawVendor},
+    secret::referred,
 };
-use crate::text::similar::nearest;
+use crate::text::{percent::encoded, similar::nearest};
 
 /// Vendors by name; `None` for a vendor with mistakes of its own.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
@@ -29,6 +31,27 @@ pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
 /// Path appended to the base URL of a vendor of the chat format.
 const CHATS: &str = "/chat/completions";
 const EMBEDDINGS: &str = "/embeddings";
+
+/// Place of the vendor's name of the model in a path.
+const MODEL: &str = "{model}";
+
+const HEADERS_MAX: usize = 16;
+/// Headers that carry a credential.
+const KEY_HEADERS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
+/// Headers that describe the connection or the body.
+const OWN_HEADERS: [HeaderName; 11] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    header::ACCEPT,
+    header::ACCEPT_ENCODING,
+];
 
 const HOUR_SECONDS: u64 = 3600;
 const KEYS_MAX: usize = 100;
@@ -120,21 +143,25 @@ impl Check<'_> {
         let head_timeout = self.seconds(raw.head_seconds, &at("head_seconds"), 30, 0);
         let idle_timeout = self.seconds(raw.idle_seconds, &at("idle_seconds"), 120, 1);
         let egress = self.egress(&raw, url.as_deref(), &at);
-        let keys = self.keys(&raw, &at);
+        let login = self.vendor_login(&raw, egress.as_ref(), &at);
+        let headers = self.vendor_headers(&raw, &at);
+        let suffix = self.suffix(&raw, formats.as_deref(), &at);
 
-        let (formats, url, keys) = (formats?, url?, keys?);
+        let (formats, url, login, suffix) = (formats?, url?, login?, suffix?);
         let root = messages_root(&url, formats.len()).to_owned();
         let surfaces = formats.into_iter().map(|format| {
             let url = match format {
                 Format::Messages => &root,
                 Format::Chat | Format::Responses => &url,
             };
-            self.surface(format, url, &keys, &at("url"))
+            self.surface(format, (url, &suffix), &login, &at("url"))
         });
         let mut surfaces = surfaces.collect::<Option<Vec<_>>>()?.into_iter();
         let (format, endpoint, credentials) = surfaces.next()?;
         let mut credentials = credentials.into_iter();
         let vendor = Vendor::new(raw.name?, format, endpoint, credentials.next()?)
+            .authentication(login.authentication())
+            .headers(headers?)
             .on_disconnect(on_disconnect?)
             .betas_removed(betas_removed)
             .egress(egress?)
@@ -197,25 +224,135 @@ impl Check<'_> {
     fn surface(
         &mut self,
         format: Format,
-        url: &str,
-        keys: &[(String, SecretString)],
-        path: &str,
+        (url, suffix): (&str, &Suffix),
+        login: &VendorLogin,
+        at: &str,
     ) -> Option<(Format, Uri, Vec<HeaderValue>)> {
-        let endpoint = match format {
-            Format::Chat => format!("{url}{CHATS}"),
-            Format::Messages => format!("{url}/v1/messages"),
-            Format::Responses => format!("{url}/responses"),
-        };
-        let endpoint = endpoint
+        let path = suffix.path.as_deref().unwrap_or(match format {
+            Format::Chat => CHATS,
+            Format::Messages => "/v1/messages",
+            Format::Responses => "/responses",
+        });
+        let endpoint = format!("{url}{path}{}", suffix.query)
             .parse::<Uri>()
             .map_err(|_| "is too long".to_owned());
-        let endpoint = self.keep(endpoint, path);
-        let credentials: Vec<_> = keys
-            .iter()
-            .map(|(path, key)| self.keep(credential(format, key), path))
-            .collect();
-        let credentials = credentials.into_iter().collect::<Option<Vec<_>>>()?;
+        let endpoint = self.keep(endpoint, at);
+        let credentials = match login {
+            VendorLogin::Keys { keys, header } => {
+                let credential = |key| match header {
+                    None => format.credential(key),
+                    Some(header) => header.value(key),
+                };
+                let values: Vec<_> = keys
+                    .iter()
+                    .map(|(path, key)| {
+                        let value = credential(key.expose_secret()).map_err(|_| NOT_PRINTABLE);
+                        self.keep(value, path)
+                    })
+                    .collect();
+                values.into_iter().collect::<Option<Vec<_>>>()?
+            }
+            VendorLogin::Login(_, identity) => vec![identity.clone()],
+            VendorLogin::None => vec![HeaderValue::from_static("none")],
+        };
         Some((format, endpoint?, credentials))
+    }
+
+    /// Headers that a vendor wants in every call.
+    fn vendor_headers(
+        &mut self,
+        raw: &RawVendor,
+        at: &dyn Fn(&str) -> String,
+    ) -> Option<HeaderMap> {
+        let mut headers = Some(HeaderMap::new());
+        for (name, text) in &raw.headers {
+            let path = at(&format!("headers.{name}"));
+            let header = self.vendor_header(name, text, &path);
+            headers = headers.zip(header).map(|(mut headers, (name, value))| {
+                headers.insert(name, value);
+                headers
+            });
+        }
+        if raw.headers.len() > HEADERS_MAX {
+            let problem = format!("must have at most {HEADERS_MAX} headers");
+            self.errors.add(at("headers"), problem);
+            return None;
+        }
+        headers
+    }
+
+    fn vendor_header(
+        &mut self,
+        name: &str,
+        text: &str,
+        path: &str,
+    ) -> Option<(HeaderName, HeaderValue)> {
+        let name = self.header_name(name, path)?;
+        if KEY_HEADERS.contains(&name) {
+            let problem = "carries the key: write key, and login = { header = \"…\" } if it is another header";
+            self.errors.add(path, problem);
+            return None;
+        }
+        if OWN_HEADERS.contains(&name) {
+            self.errors.add(path, "is set by the gateway: remove it");
+            return None;
+        }
+        let secret = referred(text, self.env);
+        let is_secret = secret.is_some();
+        let value = secret.unwrap_or_else(|| Ok(text.to_owned()));
+        let value = self.keep(value, path)?;
+        let value = HeaderValue::from_str(&value).map_err(|_| NOT_PRINTABLE);
+        let mut value = self.keep(value, path)?;
+        value.set_sensitive(is_secret);
+        Some((name, value))
+    }
+
+    /// Path and query after the base URL.
+    fn suffix(
+        &mut self,
+        raw: &RawVendor,
+        formats: Option<&[Format]>,
+        at: &dyn Fn(&str) -> String,
+    ) -> Option<Suffix> {
+        let mut is_valid = true;
+        let mut problem = |field: &str, problem: &str| {
+            self.errors.add(at(field), problem);
+            is_valid = false;
+        };
+        if let Some(path) = &raw.path {
+            let is_path = path.starts_with('/')
+                && !path.contains(['?', '#', ' '])
+                && !path.replace(MODEL, "").contains(['{', '}'])
+                && path.replace(MODEL, "m").parse::<Uri>().is_ok();
+            if !is_path {
+                problem(
+                    "path",
+                    "must be a path like \"/deployments/{model}/chat/completions\", with no other braces and no query",
+                );
+            }
+            if formats.is_some_and(|formats| formats.len() > 1) {
+                problem(
+                    "path",
+                    "is for one format: give each format a [[vendor]] of its own",
+                );
+            }
+        }
+        for (name, value) in &raw.query {
+            if value.starts_with("${") || value.starts_with("file:") {
+                problem(
+                    &format!("query.{name}"),
+                    "must not be a secret, addresses are shown: use login = { header = \"…\" }",
+                );
+            }
+        }
+        let pairs = raw.query.iter();
+        let pairs = pairs.map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
+        let query = pairs.collect::<Vec<_>>().join("&");
+        let mark = if query.is_empty() { "" } else { "?" };
+        is_valid.then(|| Suffix {
+            path: raw.path.clone(),
+            query: format!("{mark}{query}"),
+        })
     }
 
     /// Reports a base URL that already contains the endpoint or part of it.
@@ -237,7 +374,7 @@ impl Check<'_> {
     }
 
     /// Keys at the vendor, each with the path of its field. Never empty.
-    fn keys(
+    pub(super) fn keys(
         &mut self,
         raw: &RawVendor,
         at: &dyn Fn(&str) -> String,
@@ -395,7 +532,12 @@ impl Check<'_> {
             (ModelKind::Embedding, vendor) => self.keep(embedding_vendor(vendor), &at("vendor"))?,
             (_, vendor) => Arc::clone(vendor),
         };
-        let route = Route::new(vendor, model?)
+        let model = model?;
+        let vendor = match with_model(&vendor, &model) {
+            None => vendor,
+            Some(vendor) => self.keep(vendor, &at("model"))?,
+        };
+        let route = Route::new(vendor, model)
             .weight(weight?)
             .priority(priority?)
             .dialect(dialect?);
@@ -457,7 +599,7 @@ impl Check<'_> {
         Some(dialect)
     }
 
-    fn choice_or<T: Copy, const N: usize>(
+    pub(super) fn choice_or<T: Copy, const N: usize>(
         &mut self,
         given: Option<&str>,
         usual: T,
@@ -468,19 +610,31 @@ impl Check<'_> {
     }
 }
 
+/// Path and query after the base URL of a vendor.
+struct Suffix {
+    /// `None`: the path of the format.
+    path: Option<String>,
+    /// Empty, or from the `?`.
+    query: String,
+}
+
 /// Returns the vendor with its embeddings endpoint, which belongs to the chat format.
 fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
     let vendor = vendor.speaking(Format::Chat);
-    let chats = vendor.endpoint.to_string();
     let base = match vendor.format {
-        Format::Chat => chats.strip_suffix(CHATS),
+        Format::Chat => vendor.endpoint.path().strip_suffix(CHATS),
         _ => None,
     };
-    let endpoint = base.and_then(|base| format!("{base}{EMBEDDINGS}").parse().ok());
+    let endpoint =
+        base.and_then(|base| with_path(&vendor.endpoint, &format!("{base}{EMBEDDINGS}")));
     let Some(endpoint) = endpoint else {
         return Err(format!(
-            "{:?} takes no embeddings: name a [[vendor]] of the format \"chat\"",
-            vendor.name
+            "{:?} takes no embeddings: name a [[vendor]] of the format \"chat\"{}",
+            vendor.name,
+            match vendor.format {
+                Format::Chat => ", whose path ends in /chat/completions",
+                _ => "",
+            }
         ));
     };
     let mut vendor = Vendor::clone(vendor);
@@ -489,10 +643,32 @@ fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
     Ok(Arc::new(vendor))
 }
 
-fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String> {
-    format
-        .credential(key.expose_secret())
-        .map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())
+/// Returns the vendor with the model in its path; `None` if the path has no place for it.
+fn with_model(vendor: &Arc<Vendor>, model: &str) -> Option<Result<Arc<Vendor>, &'static str>> {
+    let path = vendor.endpoint.path();
+    if !path.contains(MODEL) {
+        return None;
+    }
+    let endpoint = with_path(&vendor.endpoint, &path.replace(MODEL, &encoded(model)));
+    Some(
+        endpoint
+            .ok_or("is too long for the vendor's path")
+            .map(|endpoint| {
+                let mut vendor = Vendor::clone(vendor);
+                vendor.endpoint = endpoint;
+                Arc::new(vendor)
+            }),
+    )
+}
+
+/// Returns the address with another path and the same query.
+fn with_path(address: &Uri, path: &str) -> Option<Uri> {
+    let mut parts = address.clone().into_parts();
+    let query = address
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
+    parts.path_and_query = Some(format!("{path}{query}").parse().ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 /// Returns the base for `/v1/messages`. With several formats, the shared base URL already ends in `/v1`, which is

@@ -8,7 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
+use http::{
+    HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header::CONTENT_TYPE,
+    uri::PathAndQuery,
+};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
@@ -115,9 +118,15 @@ fn does_not_count(error: &Error) -> bool {
 
 /// Returns the route, with the vendor's URL for counting.
 fn counting(route: &Route) -> Result<Route, Error> {
-    let endpoint: Uri = format!("{}/count_tokens", route.vendor.endpoint)
-        .parse()
-        .map_err(|error: http::uri::InvalidUri| Error::Internal(error.into()))?;
+    let endpoint = &route.vendor.endpoint;
+    let query = endpoint
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
+    let path = format!("{}/count_tokens{query}", endpoint.path());
+    let mut parts = endpoint.clone().into_parts();
+    let path = path.parse::<PathAndQuery>();
+    parts.path_and_query = Some(path.map_err(|error| Error::Internal(error.into()))?);
+    let endpoint = Uri::from_parts(parts).map_err(|error| Error::Internal(error.into()))?;
     let mut route = route.clone();
     Arc::make_mut(&mut route.vendor).endpoint = endpoint;
     Ok(route)

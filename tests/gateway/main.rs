@@ -71,6 +71,7 @@ mod ledger_leases; // leases over one server, Sentinels, a Cluster
 mod ledger_properties; // random commands: stores against the book
 mod limits; // requests per second, sizes of requests
 mod load_command; // `tollgate load`: counts, exit codes, a gateway that restarts
+mod logins; // tokens and signatures for vendors, and their headers, paths and queries
 mod messages_out; // events as mails and in chats
 mod metrics; // content of a scrape
 mod money; // cost of a call
@@ -119,6 +120,7 @@ mod upgrade; // a new process takes over from an old one
 mod usage; // implausible usage
 mod usage_page; // the page of a key's holder
 mod usage_report; // usage, exports, audits: by the API and by the commands
+mod vendor_test; // calls of a vendor by command
 mod vendors_choice; // the choice of a vendor
 mod vendors_failover; // the next vendor, before the first byte
 mod vendors_load; // a vendor killed under load, and one that stalls with a thousand streams

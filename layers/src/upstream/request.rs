@@ -43,7 +43,7 @@ impl RequestBody {
     }
 }
 
-/// A copy of the request that shares its bytes.
+/// Returns a copy of the request that shares its bytes.
 pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
     let RequestBody { body, meter } = req.body();
     let mut copy = Request::new(RequestBody {

@@ -105,6 +105,44 @@ const OTHERS: &str = r#"{
     "vendor.url": "http://127.0.0.1:10/v1",
     "vendor.key": "${ADMIN_KEY}",
     "vendor.keys": { "key": null, "keys": ["${VENDOR_KEY}", "${ADMIN_KEY}"] },
+    "vendor.path": "/other",
+    "vendor.query": { "query": { "api-version": "1" } },
+    "vendor.headers": { "headers": { "x-tenant": "1" } },
+    "vendor.login.kind": "none",
+    "vendor.login.header": "api-key",
+    "vendor.login.prefix": "Api-Key ",
+    "vendor.login.command": { "kind": "command", "command": ["/bin/token"] },
+    "vendor.login.refresh_seconds": { "kind": "command", "command": ["/bin/token"], "refresh_seconds": 60 },
+    "vendor.login.url": { "kind": "oauth", "url": "https://login.example/token", "basic": "${VENDOR_KEY}" },
+    "vendor.login.basic": { "kind": "oauth", "url": "https://login.example/token", "basic": "${ADMIN_KEY}" },
+    "vendor.login.client_id": {
+        "kind": "oauth", "url": "https://login.example/token", "client_id": "a", "client_secret": "${VENDOR_KEY}"
+    },
+    "vendor.login.client_secret": {
+        "kind": "oauth", "url": "https://login.example/token", "client_id": "a", "client_secret": "${ADMIN_KEY}"
+    },
+    "vendor.login.scope": {
+        "kind": "oauth", "url": "https://login.example/token", "basic": "${VENDOR_KEY}", "scope": "s"
+    },
+    "vendor.login.grant_type": {
+        "kind": "oauth", "url": "https://login.example/token", "basic": "${VENDOR_KEY}", "grant_type": ""
+    },
+    "vendor.login.request_id_header": {
+        "kind": "oauth", "url": "https://login.example/token", "basic": "${VENDOR_KEY}", "request_id_header": "RqUID"
+    },
+    "vendor.login.key_file": null,
+    "vendor.login.region": { "kind": "aws", "region": "eu-west-1" },
+    "vendor.login.service": { "kind": "aws", "region": "eu-west-1", "service": "bedrock-mantle" },
+    "vendor.login.access_key_id": {
+        "kind": "aws", "region": "eu-west-1", "access_key_id": "AKIA1", "secret_access_key": "${VENDOR_KEY}"
+    },
+    "vendor.login.secret_access_key": {
+        "kind": "aws", "region": "eu-west-1", "access_key_id": "AKIA1", "secret_access_key": "${ADMIN_KEY}"
+    },
+    "vendor.login.session_token": {
+        "kind": "aws", "region": "eu-west-1", "access_key_id": "AKIA1", "secret_access_key": "${VENDOR_KEY}",
+        "session_token": "${ADMIN_KEY}"
+    },
     "vendor.on_disconnect": "drain",
     "vendor.betas_removed": ["other"],
     "vendor.proxy": "${PROXY_URL}",

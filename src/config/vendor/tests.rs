@@ -370,3 +370,126 @@ fn connection_settings_are_per_vendor() {
     assert_eq!(of("proxy = \"\"\nca_file = \"\"", http), of("", http));
     assert_ne!(of("connect_seconds = 4", http), of("", http));
 }
+
+/// The only route of `SMALL` with these lines in its vendor.
+fn route(lines: &str) -> Arc<Route> {
+    let text = changed(
+        "key = \"${VENDOR_KEY}\"",
+        &format!("key = \"${{VENDOR_KEY}}\"\n{lines}"),
+    );
+    let config = parse(&text).unwrap_or_else(|errors| panic!("{lines}: {errors}"));
+    Arc::clone(&config.live.models[0].routes[0])
+}
+
+#[test]
+fn path_and_query_of_a_vendor_follow_its_url() {
+    for (lines, address) in [
+        ("", "http://127.0.0.1:9/v1/chat/completions"),
+        ("path = \"/chat\"", "http://127.0.0.1:9/v1/chat"),
+        (
+            "path = \"/deployments/{model}/chat/completions\"\nquery = { api-version = \"2024-10-21\" }",
+            "http://127.0.0.1:9/v1/deployments/m-1/chat/completions?api-version=2024-10-21",
+        ),
+        (
+            "query = { \"a b\" = \"c&d\", z = \"\" }",
+            "http://127.0.0.1:9/v1/chat/completions?a%20b=c%26d&z=",
+        ),
+    ] {
+        assert_eq!(route(lines).vendor.endpoint.to_string(), address, "{lines}");
+    }
+}
+
+#[test]
+fn model_in_a_path_is_encoded_and_each_route_has_its_own() {
+    let text = changed(
+        "key = \"${VENDOR_KEY}\"",
+        "key = \"${VENDOR_KEY}\"\npath = \"/model/{model}/chat\"",
+    );
+    let text = text.replace(
+        "{ vendor = \"v\", model = \"m-1\" }",
+        "{ vendor = \"v\", model = \"a/b:0\" }, { vendor = \"v\", model = \"c\" }",
+    );
+    let config = parse(&text).unwrap();
+    let routes = &config.live.models[0].routes;
+    let paths: Vec<_> = routes.iter().map(|it| it.vendor.endpoint.path()).collect();
+    assert_eq!(paths, ["/v1/model/a%2Fb%3A0/chat", "/v1/model/c/chat"]);
+}
+
+#[test]
+fn embeddings_keep_the_query_and_the_model_in_the_path() {
+    let text = changed(
+        "key = \"${VENDOR_KEY}\"",
+        "key = \"${VENDOR_KEY}\"\npath = \"/deployments/{model}/chat/completions\"\nquery = { v = \"1\" }",
+    );
+    let text = text
+        .replace("output_tokens_max = 128000", "kind = \"embedding\"")
+        .replace(
+            "{ input = \"0.25\", cached_input = \"0.025\", output = \"2.00\", cache_write = \"0.25\" }",
+            "{ input = \"0.25\" }",
+        );
+    let config = parse(&text).unwrap();
+    assert_eq!(
+        config.live.models[0].routes[0].vendor.endpoint.to_string(),
+        "http://127.0.0.1:9/v1/deployments/m-1/embeddings?v=1"
+    );
+    let errors = parse(&text.replace("/chat/completions", "/chat")).unwrap_err();
+    assert!(
+        errors.to_string().contains("whose path ends in"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn headers_of_a_vendor_may_be_secret() {
+    let route = route("headers = { OpenAI-Project = \"proj_1\", x-tenant = \"${ADMIN_KEY}\" }");
+    let headers = &route.vendor.headers;
+    assert_eq!(headers["openai-project"], "proj_1");
+    assert!(headers["x-tenant"].is_sensitive() && !headers["openai-project"].is_sensitive());
+    assert!(!format!("{route:?}").contains("admin-7Kq2vW9xT4mZ8rB3"));
+}
+
+#[test]
+fn mistakes_of_paths_queries_and_headers_are_named() {
+    const KEY: &str = "key = \"${VENDOR_KEY}\"";
+    let many: Vec<_> = (0..17)
+        .map(|number| format!("x-{number} = \"1\""))
+        .collect();
+    let many = format!("headers = {{ {} }}", many.join(", "));
+    for (lines, path, word) in [
+        ("path = \"chat\"", "path", "{model}"),
+        ("path = \"/a?b\"", "path", "no query"),
+        ("path = \"/{deployment}\"", "path", "no other braces"),
+        (
+            "query = { key = \"${VENDOR_KEY}\" }",
+            "query.key",
+            "must not be a secret",
+        ),
+        (
+            "headers = { \"a b\" = \"1\" }",
+            "headers.a b",
+            "header name",
+        ),
+        (
+            "headers = { Authorization = \"x\" }",
+            "headers.Authorization",
+            "login",
+        ),
+        ("headers = { Host = \"x\" }", "headers.Host", "remove it"),
+        (
+            "headers = { x-a = \"${NONE}\" }",
+            "headers.x-a",
+            "export it",
+        ),
+        ("headers = { x-a = \"a\\nb\" }", "headers.x-a", "ASCII"),
+        (many.as_str(), "headers", "at most 16"),
+    ] {
+        let path = format!("vendor[0].{path}");
+        assert_mistakes(&[(KEY, &format!("{KEY}\n{lines}"), &path, word)]);
+    }
+    assert_mistakes(&[(
+        "format = \"chat\"",
+        "formats = [\"chat\", \"responses\"]\npath = \"/x\"",
+        "vendor[0].path",
+        "is for one format",
+    )]);
+}

@@ -1,0 +1,372 @@
+//! Requests signed for AWS, with keys of the configuration, of a command, or of the machine's role.
+
+use std::fmt;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header::AUTHORIZATION};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde_json::Value;
+use tollgate_layers::{
+    error::BoxError,
+    login::{Login, LoginFuture, Unsigned},
+    model::Egress,
+};
+
+pub(crate) use super::sigv4::AwsKeys;
+use super::{
+    LoginError,
+    clock::Clock,
+    command::CommandLine,
+    endpoint::{Endpoint, instant_ms},
+    renewed::{Fetched, Life, Renewed, Source},
+    sigv4::{Scope, sign},
+};
+use crate::text::time::now_ms;
+
+/// Service that requests to Amazon Bedrock are signed for.
+pub(crate) const BEDROCK: &str = "bedrock";
+/// Address of the metadata service of EC2.
+pub(crate) const METADATA: &str = "http://169.254.169.254";
+const METADATA_TOKEN_SECONDS: &str = "21600";
+
+/// Signs for one service in one region.
+pub(crate) struct Aws {
+    pub(crate) region: String,
+    pub(crate) service: String,
+    pub(crate) credentials: AwsCredentials,
+}
+
+/// Where the keys come from.
+pub(crate) enum AwsCredentials {
+    /// Keys of the configuration.
+    Fixed(AwsKeys),
+    /// A command that prints them as `aws configure export-credentials` does.
+    Command(CommandLine),
+    /// The instance's role, from the metadata service at this address.
+    Instance(Uri),
+}
+
+impl Aws {
+    /// Passes on every setting and secret.
+    pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
+        add(&self.region);
+        add(&self.service);
+        match &self.credentials {
+            AwsCredentials::Fixed(keys) => {
+                add(&keys.access_key_id);
+                add(keys.secret_access_key.expose_secret());
+                let token = keys.session_token.as_ref();
+                add(token.map_or("", |token| token.expose_secret()));
+            }
+            AwsCredentials::Command(command) => command.describe(add),
+            AwsCredentials::Instance(address) => add(&address.to_string()),
+        }
+    }
+}
+
+pub(super) struct AwsLogin {
+    scope: Scope,
+    keys: Keys,
+    clock: Clock,
+}
+
+enum Keys {
+    Fixed(AwsKeys),
+    Renewed(Renewed<AwsSource>),
+}
+
+enum AwsSource {
+    Command(CommandLine),
+    Instance(Endpoint, Uri),
+}
+
+impl AwsLogin {
+    pub(super) fn new(vendor: &str, aws: Aws) -> Self {
+        let keys = match aws.credentials {
+            AwsCredentials::Fixed(keys) => Keys::Fixed(keys),
+            AwsCredentials::Command(command) => {
+                Keys::Renewed(Renewed::new(vendor, AwsSource::Command(command)))
+            }
+            AwsCredentials::Instance(address) => {
+                // Without the vendor's proxy: the service answers only this machine.
+                let endpoint = Endpoint::new(&Egress::default());
+                Keys::Renewed(Renewed::new(vendor, AwsSource::Instance(endpoint, address)))
+            }
+        };
+        Self {
+            scope: Scope {
+                region: aws.region,
+                service: aws.service,
+            },
+            keys,
+            clock: Clock::default(),
+        }
+    }
+}
+
+impl Login for AwsLogin {
+    fn sign<'a>(&'a self, request: Unsigned<'a>) -> LoginFuture<'a, Result<(), BoxError>> {
+        Box::pin(async move {
+            let now_ms = self.clock.now_ms();
+            match &self.keys {
+                Keys::Fixed(keys) => sign(request, keys, &self.scope, now_ms)?,
+                Keys::Renewed(renewed) => {
+                    sign(request, &*renewed.get().await?, &self.scope, now_ms)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn is_renewed_after(&self, sent: &HeaderMap, status: StatusCode, answer: &HeaderMap) -> bool {
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            return false;
+        }
+        // A signature is valid for five minutes.
+        if self.clock.correct(answer) {
+            return true;
+        }
+        let kind = answer
+            .get("x-amzn-errortype")
+            .and_then(|kind| kind.to_str().ok());
+        let is_of_keys = kind.is_some_and(|kind| {
+            ["ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId"]
+                .iter()
+                .any(|known| kind.starts_with(known))
+        });
+        let sent = sent
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        match &self.keys {
+            Keys::Renewed(renewed) if is_of_keys => renewed.refuse(|keys| {
+                let credential = format!("Credential={}/", keys.access_key_id);
+                sent.is_some_and(|sent| sent.contains(&credential))
+            }),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for AwsLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AwsLogin")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keys as commands and the metadata service write them.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PrintedKeys {
+    access_key_id: String,
+    secret_access_key: String,
+    #[serde(alias = "Token")]
+    session_token: Option<String>,
+    expiration: Option<Value>,
+}
+
+impl Source for AwsSource {
+    type Credential = AwsKeys;
+
+    fn fetch(&self) -> BoxFuture<'_, Result<Fetched<AwsKeys>, LoginError>> {
+        Box::pin(async move {
+            match self {
+                Self::Command(command) => {
+                    let life = Life::Unknown(command.refresh);
+                    keys(command.output().await?.as_bytes(), life).ok_or_else(|| {
+                        LoginError::new(format!(
+                            "{} printed no keys of AWS in JSON",
+                            command.program
+                        ))
+                    })
+                }
+                Self::Instance(endpoint, address) => {
+                    let life = Life::Unknown(std::time::Duration::from_secs(600));
+                    keys(&instance_keys(endpoint, address).await?, life).ok_or_else(|| {
+                        LoginError::new("the metadata service answered no keys of AWS")
+                    })
+                }
+            }
+        })
+    }
+}
+
+/// Reads keys; `life` applies if they state no end.
+fn keys(text: &[u8], life: Life) -> Option<Fetched<AwsKeys>> {
+    let keys: PrintedKeys = serde_json::from_slice(text).ok()?;
+    let ends_ms = keys.expiration.as_ref().and_then(instant_ms);
+    let life = ends_ms.map_or(life, |ends_ms| {
+        Life::Ends(std::time::Duration::from_millis(
+            ends_ms.saturating_sub(now_ms()),
+        ))
+    });
+    let credential = AwsKeys {
+        access_key_id: keys.access_key_id,
+        secret_access_key: keys.secret_access_key.into(),
+        session_token: keys.session_token.map(SecretString::from),
+    };
+    Some(Fetched { credential, life })
+}
+
+/// Reads the keys of the instance's role by version 2 of the metadata service.
+async fn instance_keys(endpoint: &Endpoint, address: &Uri) -> Result<Bytes, LoginError> {
+    let base = address.to_string();
+    let base = base.trim_end_matches('/');
+    let get = async |method: Method, path: &str, header: (&'static str, HeaderValue)| {
+        let req = Request::builder()
+            .method(method)
+            .uri(format!("{base}{path}"))
+            .header(header.0, header.1)
+            .body(Bytes::new())
+            .map_err(|error| LoginError::new(error.to_string()))?;
+        let res = endpoint.exchange(req).await?;
+        match res.status() {
+            StatusCode::OK => Ok(res.into_body()),
+            status => Err(LoginError::new(format!(
+                "the metadata service answered {status} to {path}: the instance needs a role"
+            ))),
+        }
+    };
+    let seconds = HeaderValue::from_static(METADATA_TOKEN_SECONDS);
+    let ttl = ("x-aws-ec2-metadata-token-ttl-seconds", seconds);
+    let token = get(Method::PUT, "/latest/api/token", ttl).await?;
+    let mut token = HeaderValue::from_maybe_shared(token)
+        .map_err(|_| LoginError::new("the metadata service answered an invalid token"))?;
+    token.set_sensitive(true);
+    let roles = "/latest/meta-data/iam/security-credentials/";
+    let header = || ("x-aws-ec2-metadata-token", token.clone());
+    let role = get(Method::GET, roles, header()).await?;
+    let role = String::from_utf8_lossy(&role);
+    let role = role.lines().next().unwrap_or_default();
+    get(Method::GET, &format!("{roles}{role}"), header()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use http::{Response, header::DATE};
+
+    use super::*;
+    use crate::logins::{
+        Form, login,
+        testing::{TokenServer, signed},
+    };
+
+    fn aws(credentials: AwsCredentials) -> Form {
+        Form::Aws(Aws {
+            region: "us-east-1".to_owned(),
+            service: BEDROCK.to_owned(),
+            credentials,
+        })
+    }
+
+    fn fixed() -> AwsCredentials {
+        AwsCredentials::Fixed(AwsKeys {
+            access_key_id: "AKIDEXAMPLE".to_owned(),
+            secret_access_key: "wJalrXUtnFEMI".to_owned().into(),
+            session_token: None,
+        })
+    }
+
+    #[tokio::test]
+    async fn keys_of_a_command_sign() {
+        let printed = r#"{"Version":1,"AccessKeyId":"ASIA1","SecretAccessKey":"s","SessionToken":"t","Expiration":"2099-01-01T00:00:00+00:00"}"#;
+        let command = CommandLine {
+            program: "echo".to_owned(),
+            arguments: vec![printed.to_owned()],
+            refresh: Duration::from_secs(60),
+        };
+        let (login, _) = login(
+            "b1",
+            aws(AwsCredentials::Command(command)),
+            &Egress::default(),
+        );
+        let headers = signed(
+            &*login,
+            "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1/chat/completions",
+            "{}",
+        )
+        .await
+        .unwrap();
+        let authorization = headers[AUTHORIZATION].to_str().unwrap();
+        assert!(
+            authorization.contains("Credential=ASIA1/")
+                && authorization.contains("/us-east-1/bedrock/aws4_request")
+        );
+        assert_eq!(headers["x-amz-security-token"], "t");
+    }
+
+    #[tokio::test]
+    async fn keys_of_the_instances_role_sign() {
+        let server = TokenServer::start_with(|_, seen| {
+            let ours = seen.head("x-aws-ec2-metadata-token") == "imds";
+            let body = match (seen.path.as_str(), ours) {
+                ("/latest/api/token", _) if seen.head("x-aws-ec2-metadata-token-ttl-seconds") == "21600" => "imds",
+                ("/latest/meta-data/iam/security-credentials/", true) => "gate\n",
+                ("/latest/meta-data/iam/security-credentials/gate", true) => {
+                    r#"{"Code":"Success","AccessKeyId":"ASIA2","SecretAccessKey":"s","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#
+                }
+                other => panic!("{other:?}"),
+            };
+            Response::new(body.to_owned())
+        })
+        .await;
+        let (login, _) = login(
+            "b2",
+            aws(AwsCredentials::Instance(server.url("/"))),
+            &Egress::default(),
+        );
+        let headers = signed(&*login, "https://h/", "{}").await.unwrap();
+        assert!(
+            headers[AUTHORIZATION]
+                .to_str()
+                .unwrap()
+                .contains("Credential=ASIA2/")
+        );
+        assert_eq!(server.seen().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn machine_without_a_role_is_an_error_that_says_so() {
+        let server = TokenServer::start(|number| {
+            if number == 0 {
+                (200, "imds".to_owned())
+            } else {
+                (404, String::new())
+            }
+        })
+        .await;
+        let (login, _) = login(
+            "b3",
+            aws(AwsCredentials::Instance(server.url("/"))),
+            &Egress::default(),
+        );
+        let error = signed(&*login, "https://h/", "{}")
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("404") && error.contains("needs a role"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn clock_that_is_wrong_by_five_minutes_is_corrected_after_a_refusal() {
+        let (login, _) = login("b4", aws(fixed()), &Egress::default());
+        let sent = signed(&*login, "https://h/", "{}").await.unwrap();
+        let at = UNIX_EPOCH + Duration::from_millis(now_ms() + 300_000);
+        let answer = HeaderMap::from_iter([(DATE, httpdate::fmt_http_date(at).parse().unwrap())]);
+        assert!(!login.is_renewed_after(&sent, StatusCode::BAD_REQUEST, &answer));
+        assert!(login.is_renewed_after(&sent, StatusCode::FORBIDDEN, &answer));
+        let again = signed(&*login, "https://h/", "{}").await.unwrap();
+        assert!(again["x-amz-date"] > sent["x-amz-date"]);
+        // The clock is right now: another refusal has another reason.
+        assert!(!login.is_renewed_after(&again, StatusCode::FORBIDDEN, &answer));
+        assert!(!format!("{login:?}").contains("wJalrXUtnFEMI"));
+    }
+}

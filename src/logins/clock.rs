@@ -1,0 +1,78 @@
+//! The time as a server sees it.
+
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use http::{HeaderMap, header::DATE};
+
+use crate::text::time::now_ms;
+
+/// Differences up to this are ignored: servers allow for them, and a `date` header has whole seconds.
+const IGNORED_S: i64 = 60;
+
+/// This machine's clock, corrected by the `date` header of a server's answers. Signatures and assertions contain the
+/// time, and a server refuses them if its own clock differs by minutes.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    /// Correction of this machine's clock, in seconds.
+    offset_s: AtomicI64,
+}
+
+impl Clock {
+    /// Unix time in milliseconds.
+    pub(super) fn now_ms(&self) -> u64 {
+        now_ms().saturating_add_signed(self.offset_s.load(Ordering::Relaxed) * 1000)
+    }
+
+    /// Reads the time of an answer. Returns whether the clock was wrong.
+    pub(super) fn correct(&self, answer: &HeaderMap) -> bool {
+        let Some(server_ms) = date_ms(answer) else {
+            return false;
+        };
+        let difference_s = (server_ms.cast_signed() - now_ms().cast_signed()) / 1000;
+        let offset_s = if difference_s.abs() > IGNORED_S {
+            difference_s
+        } else {
+            0
+        };
+        let before = self.offset_s.swap(offset_s, Ordering::Relaxed);
+        (before - offset_s).abs() > IGNORED_S
+    }
+}
+
+/// The time of an answer, in milliseconds.
+pub(super) fn date_ms(answer: &HeaderMap) -> Option<u64> {
+    let text = answer.get(DATE)?.to_str().ok()?;
+    let at: SystemTime = httpdate::parse_http_date(text).ok()?;
+    let since = at.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn clock_follows_a_server_that_differs_by_minutes() {
+        let answer = |offset_s: i64| {
+            let at =
+                UNIX_EPOCH + Duration::from_millis(now_ms().saturating_add_signed(offset_s * 1000));
+            HeaderMap::from_iter([(DATE, httpdate::fmt_http_date(at).parse().unwrap())])
+        };
+        let clock = Clock::default();
+        let is_at = |offset_s: i64| {
+            let expected = now_ms().saturating_add_signed(offset_s * 1000);
+            clock.now_ms().abs_diff(expected) < 5000
+        };
+        assert!(!clock.correct(&answer(20)) && is_at(0));
+        assert!(clock.correct(&answer(300)) && is_at(300));
+        assert!(!clock.correct(&answer(310)));
+        assert!(clock.correct(&answer(-300)) && is_at(-300));
+        assert!(clock.correct(&answer(0)) && is_at(0));
+        assert!(!clock.correct(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,209 @@
+//! A token that a command prints on its standard output.
+
+use std::{
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::sync_channel,
+    thread,
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use rustix::process::{Pid, Signal, kill_process_group};
+use secrecy::SecretString;
+use tokio::{task::spawn_blocking, time::Instant};
+
+use super::{
+    LoginError,
+    renewed::{Fetched, Life, Source},
+};
+
+const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
+const TIME_MAX: Duration = Duration::from_secs(15);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+/// A program with its arguments. It is run without a shell.
+#[derive(Clone)]
+pub(crate) struct CommandLine {
+    pub(crate) program: String,
+    pub(crate) arguments: Vec<String>,
+    /// Interval at which it is run again.
+    pub(crate) refresh: Duration,
+}
+
+impl CommandLine {
+    /// Passes on every setting.
+    pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
+        add(&self.program);
+        self.arguments.iter().for_each(|argument| add(argument));
+        add(&self.refresh.as_secs().to_string());
+    }
+
+    /// Runs the command and returns what it printed, without the spaces around it.
+    ///
+    /// # Errors
+    /// If it cannot be run, fails, takes more than 15 seconds, or prints nothing or more than 64 KiB. The error contains
+    /// nothing of what it printed.
+    pub(super) async fn output(&self) -> Result<String, LoginError> {
+        let line = self.clone();
+        let program = &self.program;
+        // A task of its own: it also ends the command if the caller has left.
+        let ran = spawn_blocking(move || run(&line, TIME_MAX)).await;
+        let ran = ran.map_err(|error| LoginError::new(error.to_string()))?;
+        let (status, output) =
+            ran.map_err(|error| LoginError::new(format!("cannot run {program}: {error}")))?;
+        if !status.success() {
+            return Err(LoginError::new(format!(
+                "{program} failed ({status}): run it as the gateway's user to see why"
+            )));
+        }
+        let output = String::from_utf8(output).unwrap_or_default();
+        let output = output.trim();
+        if output.is_empty() {
+            return Err(LoginError::new(format!("{program} printed no text")));
+        }
+        Ok(output.to_owned())
+    }
+}
+
+/// Runs a command and reads its output. Kills it after `time_max`.
+fn run(line: &CommandLine, time_max: Duration) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let mut child = Command::new(&line.program)
+        .args(&line.arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        // It may contain a secret.
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    let until = Instant::now() + time_max;
+    let outcome = finished(&mut child, until);
+    if outcome.is_err() {
+        kill(&mut child);
+    }
+    outcome
+}
+
+fn finished(child: &mut Child, until: Instant) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let too_slow = || io::Error::new(io::ErrorKind::TimedOut, "it takes too long");
+    let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    // A process that the command started may keep its output open, so the thread that reads it is not waited for.
+    let (sender, output) = sync_channel(1);
+    thread::spawn(move || {
+        let mut output = Vec::new();
+        let read = stdout.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut output);
+        drop(sender.send(read.map(|_| output)));
+    });
+    let left = until.saturating_duration_since(Instant::now());
+    let output = output.recv_timeout(left).map_err(|_| too_slow())??;
+    if output.len() as u64 > OUTPUT_BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it prints too much",
+        ));
+    }
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((status, output));
+        }
+        if Instant::now() >= until {
+            return Err(too_slow());
+        }
+        thread::sleep(CHECK_EVERY);
+    }
+}
+
+/// Ends the command, with the processes that it started.
+fn kill(child: &mut Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    drop(child.kill());
+    drop(child.wait());
+}
+
+impl Source for CommandLine {
+    type Credential = SecretString;
+
+    fn fetch(&self) -> BoxFuture<'_, Result<Fetched<SecretString>, LoginError>> {
+        Box::pin(async move {
+            Ok(Fetched {
+                credential: self.output().await?.into(),
+                life: Life::Unknown(self.refresh),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::model::Egress;
+
+    use super::*;
+    use crate::logins::{Form, TokenHeader, testing::bearer};
+
+    fn line(program: &str, arguments: &[&str]) -> CommandLine {
+        CommandLine {
+            program: program.to_owned(),
+            arguments: arguments.iter().map(|&it| it.to_owned()).collect(),
+            refresh: Duration::from_secs(1800),
+        }
+    }
+
+    #[tokio::test]
+    async fn token_is_what_the_command_prints() {
+        let form = Form::Command(line("echo", &["a-token"]), TokenHeader::default());
+        let (login, _) = crate::logins::login("v", form, &Egress::default());
+        assert_eq!(bearer(&*login).await.unwrap(), "Bearer a-token");
+    }
+
+    #[tokio::test]
+    async fn command_gets_its_arguments_as_they_are() {
+        let printed = line("printf", &["%s", "$HOME `id` ; \"x\""]).output().await;
+        assert_eq!(printed.unwrap(), "$HOME `id` ; \"x\"");
+    }
+
+    #[tokio::test]
+    async fn failure_states_the_program_and_not_its_output() {
+        for (arguments, problem) in [
+            (
+                ["-c", "echo s3cret; echo s3cret >&2; exit 3"],
+                "failed (exit status: 3)",
+            ),
+            (["-c", "exit 0"], "printed no text"),
+            (["-c", "yes s3cret"], "prints too much"),
+        ] {
+            let error = line("sh", &arguments)
+                .output()
+                .await
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(problem) && !error.contains("s3cret"),
+                "{error}"
+            );
+        }
+        let error = line("/no/such/program", &[]).output().await.unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot run /no/such/program: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn slow_command_is_killed_with_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("late");
+        let script = format!("(sleep 2; touch {}) & sleep 60", file.display());
+        let began = std::time::SystemTime::now();
+        let error = run(&line("sh", &["-c", &script]), Duration::from_millis(300)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed().unwrap() < Duration::from_secs(2));
+        thread::sleep(Duration::from_millis(2500));
+        assert!(!file.exists());
+    }
+}

@@ -1,0 +1,233 @@
+//! Requests to token endpoints.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{
+    Request, Response, Uri,
+    header::{ACCEPT, CONTENT_TYPE},
+};
+use secrecy::SecretString;
+use serde_json::Value;
+use tollgate_layers::{error::BoxError, model::Egress, scrub::scrubbed, upstream::EgressClient};
+
+use super::{
+    LoginError,
+    clock::{Clock, date_ms},
+    renewed::{Fetched, Life},
+};
+use crate::text::{causes::chain, time::parse_rfc3339_ms};
+
+pub(super) const FORM: &str = "application/x-www-form-urlencoded";
+pub(super) const JSON: &str = "application/json";
+
+/// Life of a token whose answer does not state it.
+const LIFE_DEFAULT: Duration = Duration::from_secs(600);
+const LIFE_MAX: Duration = Duration::from_secs(86_400);
+/// A token that seems to end at once is used all the same: the clocks may differ.
+const LIFE_MIN: Duration = Duration::from_secs(10);
+const WORDS_CHARS_MAX: usize = 200;
+/// Numbers above this are milliseconds: in seconds they would be in the year 5138.
+const SECONDS_MAX: u64 = 100_000_000_000;
+
+/// A server that issues credentials.
+pub(super) struct Endpoint {
+    egress: Arc<Egress>,
+    /// Made when it is first used, because it needs a runtime.
+    client: OnceLock<EgressClient>,
+    pub(super) clock: Clock,
+}
+
+impl Endpoint {
+    pub(super) fn new(egress: &Egress) -> Self {
+        Self {
+            egress: Arc::new(egress.clone()),
+            client: OnceLock::new(),
+            clock: Clock::default(),
+        }
+    }
+
+    /// Sends a request and returns any answer.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub(super) async fn exchange(
+        &self,
+        req: Request<Bytes>,
+    ) -> Result<Response<Bytes>, LoginError> {
+        let host = req.uri().host().unwrap_or_default().to_owned();
+        let failed = |error: BoxError| LoginError::new(format!("{host}: {}", chain(&*error)));
+        let client = match self.client.get() {
+            Some(client) => client,
+            None => {
+                let client = EgressClient::new(&self.egress).map_err(failed)?;
+                self.client.get_or_init(|| client)
+            }
+        };
+        client
+            .send(req, Duration::from_secs(15))
+            .await
+            .map_err(failed)
+    }
+}
+
+/// A POST request for a token.
+pub(super) fn post(address: &Uri, kind: &'static str, body: String) -> Request<Bytes> {
+    let req = Request::post(address.clone())
+        .header(CONTENT_TYPE, kind)
+        .header(ACCEPT, JSON);
+    req.body(body.into()).expect("the parts are valid")
+}
+
+/// Reads an answer of an OAuth token endpoint, or one like it.
+pub(super) fn token(res: &Response<Bytes>) -> Result<Fetched<SecretString>, LoginError> {
+    if !res.status().is_success() {
+        return Err(refusal(res));
+    }
+    let body: Value = serde_json::from_slice(res.body())
+        .map_err(|_| LoginError::new("the token endpoint answered something other than JSON"))?;
+    let first = |names: &[&str]| names.iter().find_map(|name| body.get(name));
+    let token = first(&["access_token", "iamToken", "tok"]).and_then(Value::as_str);
+    let token = token.filter(|token| !token.is_empty());
+    let token = token.ok_or(LoginError::new(
+        "the answer of the token endpoint has no token",
+    ))?;
+    let now_ms = date_ms(res.headers()).unwrap_or_else(crate::text::time::now_ms);
+    let life = match (
+        body.get("expires_in"),
+        first(&["expires_at", "expiresAt", "exp"]),
+    ) {
+        (Some(seconds), _) => number(seconds).map(Duration::from_secs),
+        (None, Some(at)) => {
+            instant_ms(at).map(|at| Duration::from_millis(at.saturating_sub(now_ms)))
+        }
+        (None, None) => None,
+    };
+    Ok(Fetched {
+        credential: token.to_owned().into(),
+        life: Life::Ends(life.unwrap_or(LIFE_DEFAULT).clamp(LIFE_MIN, LIFE_MAX)),
+    })
+}
+
+/// A number, or a text with a number.
+fn number(value: &Value) -> Option<u64> {
+    let text = value.as_str().and_then(|text| text.parse().ok());
+    value.as_u64().or(text)
+}
+
+/// A time as seconds, milliseconds or RFC 3339.
+pub(super) fn instant_ms(value: &Value) -> Option<u64> {
+    match number(value) {
+        Some(number) if number > SECONDS_MAX => Some(number),
+        Some(number) => Some(number * 1000),
+        None => {
+            // Some servers write nanoseconds.
+            let text = value.as_str()?;
+            let (seconds, _) = text
+                .split_once('.')
+                .unwrap_or((text.trim_end_matches('Z'), ""));
+            parse_rfc3339_ms(&format!("{seconds}Z")).or_else(|| parse_rfc3339_ms(text))
+        }
+    }
+}
+
+/// The refusal of a token endpoint: its status and its own words.
+pub(super) fn refusal(res: &Response<Bytes>) -> LoginError {
+    let body: Value = serde_json::from_slice(res.body()).unwrap_or_default();
+    let words = ["/error_description", "/message", "/error/message", "/error"];
+    let words = words.iter().find_map(|at| body.pointer(at)?.as_str());
+    let words: String = words
+        .unwrap_or_default()
+        .chars()
+        .take(WORDS_CHARS_MAX)
+        .collect();
+    let words = scrubbed(&words.replace(|c: char| c.is_control(), " "));
+    let separator = if words.is_empty() { "" } else { ": " };
+    LoginError::new(format!(
+        "the token endpoint answered {}{separator}{words}",
+        res.status()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::DATE;
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Response<Bytes> {
+        Response::builder()
+            .status(status)
+            .header(DATE, "Tue, 23 Jan 2024 15:37:06 GMT")
+            .body(body.to_owned().into())
+            .unwrap()
+    }
+
+    #[test]
+    fn token_and_its_life_are_read_in_each_vendors_words() {
+        for (body, life_s) in [
+            (
+                r#"{"access_token":"t","expires_in":3599,"token_type":"Bearer"}"#,
+                3599,
+            ),
+            (r#"{"access_token":"t","expires_in":"3599"}"#, 3599),
+            // GigaChat: milliseconds of its own clock.
+            (r#"{"access_token":"t","expires_at":1706026026000}"#, 1800),
+            (r#"{"tok":"t","exp":1706026026}"#, 1800),
+            // Yandex IAM.
+            (
+                r#"{"iamToken":"t","expiresAt":"2024-01-23T16:37:06.123456789Z"}"#,
+                3600,
+            ),
+            (
+                r#"{"iamToken":"t","expiresAt":"2024-01-23T16:37:06Z"}"#,
+                3600,
+            ),
+            (r#"{"access_token":"t"}"#, 600),
+            (r#"{"access_token":"t","expires_in":99999999}"#, 86_400),
+            (r#"{"access_token":"t","expires_at":1}"#, 10),
+        ] {
+            let fetched = token(&answer(200, body)).unwrap();
+            assert_eq!(fetched.credential.expose_secret(), "t", "{body}");
+            let Life::Ends(life) = fetched.life else {
+                panic!("{body}");
+            };
+            assert_eq!(life.as_secs(), life_s, "{body}");
+        }
+    }
+
+    #[test]
+    fn refusal_has_status_and_words_without_secrets() {
+        for (body, words) in [
+            (
+                r#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret"}"#,
+                ": AADSTS7000215: Invalid client secret",
+            ),
+            (
+                r#"{"code":4,"message":"Authorization error: header is incorrect"}"#,
+                ": Authorization error: header is incorrect",
+            ),
+            (r#"{"error":{"message":"no"}}"#, ": no"),
+            ("<html>", ""),
+        ] {
+            let error = token(&answer(401, body)).map(drop).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("the token endpoint answered 401 Unauthorized{words}")
+            );
+        }
+        let echoed = r#"{"message":"bad key MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0"}"#;
+        let error = token(&answer(400, echoed))
+            .map(drop)
+            .unwrap_err()
+            .to_string();
+        assert!(!error.contains("MTIzNDU2"), "{error}");
+        for body in ["{}", "no", r#"{"access_token":""}"#] {
+            assert!(token(&answer(200, body)).is_err(), "{body}");
+        }
+    }
+}
