@@ -13,8 +13,9 @@ use std::{convert::Infallible, future::ready, sync::Arc};
 
 use http::{Request, Response};
 use tollgate_layers::{
-    body::AnswerBody, in_flight, rate_limit::RateVerdictLayer, request_number::RequestNumberLayer,
-    respond, translate::TranslateLayer,
+    body::AnswerBody, call::Attempt, in_flight, passthrough::PassthroughLayer,
+    rate_limit::RateVerdictLayer, request_number::RequestNumberLayer, respond,
+    translate::TranslateLayer, upstream::Upstream,
 };
 use tower::{Service, ServiceBuilder};
 
@@ -147,5 +148,14 @@ pub fn callers(
         .layer(PanicsLayer::new()) //         500          in the call and in its body
         .layer(HeadLayer::new(shared.limits.head.clone())) // 400 414 431  before any layer uses the head
         .layer(parts.wrong_paths()) //        429          per address: unknown paths count like known ones
-        .service(Router::new(routes, service_of)) //       404 405
+        .service(Router::new(routes, service_of)) //       404 405 426
+}
+
+/// Builds the way to a vendor alone, without a hold: to test a vendor's settings.
+pub(crate) fn one_vendor(upstream: Upstream) -> BoxedService<Attempt> {
+    let service = ServiceBuilder::new()
+        .layer(TranslateLayer::new())
+        .layer(PassthroughLayer::new(1_usize << 20))
+        .service(upstream);
+    boxed_with_body(service)
 }

@@ -13,7 +13,7 @@ use crate::{
     text::time::now_ms,
 };
 
-pub(super) fn check(path: &Path) -> Result<(), Failure> {
+pub(super) fn check(path: &Path) -> Result<Config, Failure> {
     let config = Config::load(path).map_err(|errors| mistakes(path, &errors))?;
     for warning in &config.warnings {
         eprintln!("{}: warning: {warning}", path.display());
@@ -31,10 +31,11 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
         "ok: {}, {}, ledger {ledger}\n",
         counted(models as u64, "model"),
         counted(vendors as u64, "vendor")
-    ))
+    ))?;
+    Ok(config)
 }
 
-pub(super) fn check_as_json(path: &Path) -> Result<(), Failure> {
+pub(super) fn check_as_json(path: &Path) -> Result<Config, Failure> {
     match Config::load(path) {
         Ok(config) => {
             let (models, vendors, ledger) = summary(&config);
@@ -43,7 +44,8 @@ pub(super) fn check_as_json(path: &Path) -> Result<(), Failure> {
                 "presets": config.presets.iter().map(|it| preset(it)).collect::<Vec<_>>(),
                 "warnings": config.warnings.iter().map(as_json).collect::<Vec<_>>(),
             });
-            show::write(&format!("{report:#}\n"))
+            show::write(&format!("{report:#}\n"))?;
+            Ok(config)
         }
         Err(errors) => {
             let list: Vec<_> = errors.iter().map(as_json).collect();

@@ -31,6 +31,7 @@ mod statement;
 mod tests;
 mod usage;
 mod vendor;
+mod vendor_test;
 
 use std::{net::SocketAddr, path::PathBuf, pin::Pin, process::ExitCode};
 
@@ -167,6 +168,9 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Also call each vendor, as `tollgate vendor test` does; the vendors bill it
+        #[arg(long)]
+        live: bool,
     },
 
     /// Print the JSON schema of the configuration, for editors
@@ -557,11 +561,16 @@ impl Command {
                     .await
                     .map_err(|error| failed(&error))
             }
-            Self::Check {
-                config,
-                json: false,
-            } => check::check(&config),
-            Self::Check { config, json: true } => check::check_as_json(&config),
+            Self::Check { config, json, live } => {
+                let config = match json {
+                    false => check::check(&config)?,
+                    true => check::check_as_json(&config)?,
+                };
+                match live {
+                    false => Ok(()),
+                    true => vendor_test::all(&config, json).await,
+                }
+            }
             Self::Schema => show::write(&format!("{:#}\n", crate::config::schema())),
             Self::Account { reach, command } => account::account(&reach, command).await,
             Self::Topup {

@@ -1,5 +1,7 @@
 //! `tollgate vendor`: one call of the admin API per command, and how its answer is printed.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use http::Method;
 use serde_json::{Value, json};
@@ -9,6 +11,7 @@ use super::{
     client::Client,
     failure::Failure,
     show::{self, Cell, facts, rows, table},
+    vendor_test::vendor_test,
 };
 use crate::admin::path_segment;
 
@@ -22,6 +25,22 @@ pub(super) enum VendorCommand {
                       Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
     )]
     List,
+    /// Call a vendor with the settings of a file, and print what came, its usage and its price
+    ///
+    /// Makes one plain call and one stream with at most 16 tokens of output, which the vendor bills. Reads secrets from
+    /// the environment and files as `serve` would; needs no running gateway. Exit 1 if a call failed, with what to mend.
+    #[command(
+        after_help = "Example:\n  tollgate vendor test deepseek --config /etc/tollgate/tollgate.toml"
+    )]
+    Test {
+        /// The vendor's name in the configuration
+        vendor: String,
+        /// A model that has a route to the vendor, by its own or the vendor's name; by default the first one
+        model: Option<String>,
+        /// The configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
     /// Send the vendor no new calls; running ones end
     ///
     /// Applies to the node that answers, until it is restarted; a reload keeps it. To remove a vendor for good, remove
@@ -73,6 +92,11 @@ pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<
                 table(ROUTE_ROW, &route_rows(answer))
             });
         }
+        VendorCommand::Test {
+            vendor,
+            model,
+            config,
+        } => return vendor_test(&config, &vendor, model.as_deref(), reach.json).await,
         VendorCommand::Disable { vendor } => (vendor, "disabled"),
         VendorCommand::Enable { vendor } => (vendor, "active"),
     };
