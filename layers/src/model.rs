@@ -192,6 +192,8 @@ pub struct Dialect {
     pub encrypted_reasoning: bool,
     /// Messages: whether cache marks are added for callers whose format has none.
     pub cache_marks: CacheMarks,
+    /// Chat: whether tools are sent as `functions`, with one call per message, as GigaChat requires.
+    pub functions: bool,
     /// Chat and responses: whether the model accepts `prompt_cache_key`. `None`: a caller's key is forwarded, and only
     /// responses vendors get one derived from the session.
     pub prompt_cache_key: Option<bool>,
@@ -210,6 +212,7 @@ impl Default for Dialect {
             reasoning_summary: true,
             encrypted_reasoning: true,
             cache_marks: CacheMarks::default(),
+            functions: false,
             prompt_cache_key: None,
         }
     }
@@ -227,6 +230,7 @@ impl Dialect {
         reasoning_summary: bool,
         encrypted_reasoning: bool,
         cache_marks: CacheMarks,
+        functions: bool,
         prompt_cache_key: Option<bool>,
     }
 }

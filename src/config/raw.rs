@@ -648,6 +648,8 @@ pub(super) struct RawModel {
     pub(super) encrypted_reasoning: Option<bool>,
     /// Cache marks for a messages vendor, for callers whose format has none: "auto" or "never"; "auto".
     pub(super) cache_marks: Option<String>,
+    /// true: tools are sent to a chat vendor as functions, as GigaChat requires; false.
+    pub(super) functions: Option<bool>,
     /// true: vendors get a prompt_cache_key per session; false: vendors get none, not even the caller's; absent: true
     /// for responses vendors.
     pub(super) prompt_cache_key: Option<bool>,
@@ -774,6 +776,8 @@ pub(super) struct RawRoute {
     pub(super) encrypted_reasoning: Option<bool>,
     /// Cache marks for a messages vendor: "auto" or "never"; absent: as in the model.
     pub(super) cache_marks: Option<String>,
+    /// true: tools are sent to a chat vendor as functions, as GigaChat requires; default: the model's.
+    pub(super) functions: Option<bool>,
     /// true: vendors get a prompt_cache_key per session; false: vendors get none, not even the caller's; absent: as in
     /// the model.
     pub(super) prompt_cache_key: Option<bool>,
@@ -791,6 +795,7 @@ pub(super) struct RawDialect<'a> {
     pub(super) reasoning_summary: Option<bool>,
     pub(super) encrypted_reasoning: Option<bool>,
     pub(super) cache_marks: Option<&'a str>,
+    pub(super) functions: Option<bool>,
     pub(super) prompt_cache_key: Option<bool>,
 }
 
@@ -807,6 +812,7 @@ impl RawModel {
             reasoning_summary: self.reasoning_summary,
             encrypted_reasoning: self.encrypted_reasoning,
             cache_marks: self.cache_marks.as_deref(),
+            functions: self.functions,
             prompt_cache_key: self.prompt_cache_key,
         }
     }
@@ -825,6 +831,7 @@ impl RawRoute {
             reasoning_summary: self.reasoning_summary,
             encrypted_reasoning: self.encrypted_reasoning,
             cache_marks: self.cache_marks.as_deref(),
+            functions: self.functions,
             prompt_cache_key: self.prompt_cache_key,
         }
     }

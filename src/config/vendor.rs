@@ -595,6 +595,7 @@ impl Check<'_> {
             .reasoning_summary(raw.reasoning_summary.unwrap_or(usual.reasoning_summary))
             .encrypted_reasoning(raw.encrypted_reasoning.unwrap_or(usual.encrypted_reasoning))
             .cache_marks(cache_marks?)
+            .functions(raw.functions.unwrap_or(usual.functions))
             .prompt_cache_key(raw.prompt_cache_key.or(usual.prompt_cache_key));
         Some(dialect)
     }

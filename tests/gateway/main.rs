@@ -57,6 +57,7 @@ mod exchange_rate; // sources of the exchange rate
 mod export; // the whole ledger as text, and the audit of it
 mod extra_paths; // models and money of a key, and the root
 mod fragments; // streams in any pieces that a vendor may cut
+mod functions; // vendors with functions in place of tools
 mod groups; // keys that spend together, and concurrency of keys
 mod half_closed; // clients that close their sending side and keep reading
 mod holds; // the hold of a running call

@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -11,7 +11,10 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::driven::{Alarm, DrivenBody};
+use super::{
+    driven::{Alarm, DrivenBody},
+    functions,
+};
 use crate::error::{BoxError, Error};
 
 /// The clock is read once per this many frames.
@@ -33,6 +36,8 @@ pub(super) struct Patience {
 pub struct ResponseBody {
     inner: VendorBody,
     wait: Wait,
+    /// Rewrites the answers of vendors that have functions.
+    functions: Option<Box<functions::Answer>>,
 }
 
 impl ResponseBody {
@@ -40,6 +45,49 @@ impl ResponseBody {
         Self {
             inner,
             wait: Wait::new(patience),
+            functions: None,
+        }
+    }
+
+    /// Rewrites function calls to tool calls.
+    pub(super) fn with_functions(mut self) -> Self {
+        let is_stream = self.wait.patience.first.is_some();
+        self.functions = Some(Box::new(functions::Answer::new(is_stream)));
+        self
+    }
+
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let frame = Pin::new(&mut self.inner).poll_frame(cx);
+        self.wait.in_time(frame, self.inner.alarm(), cx)
+    }
+
+    /// Polls for frames until one completes an event, or the answer.
+    fn poll_rewritten(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        loop {
+            if self
+                .functions
+                .as_ref()
+                .is_some_and(|answer| answer.has_ended())
+            {
+                return Poll::Ready(None);
+            }
+            let frame = ready!(self.poll_inner(cx));
+            let Some(answer) = &mut self.functions else {
+                return Poll::Ready(frame);
+            };
+            let data = match frame.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => answer.feed(&data)?,
+                // Trailers.
+                Some(Ok(Err(_))) => continue,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => answer.finish(),
+            };
+            if !data.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
         }
     }
 }
@@ -52,17 +100,24 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let this = &mut *self;
-        let frame = Pin::new(&mut this.inner).poll_frame(cx);
-        this.wait.in_time(frame, this.inner.alarm(), cx)
+        match self.functions {
+            None => self.poll_inner(cx),
+            Some(_) => self.poll_rewritten(cx),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        match &self.functions {
+            None => self.inner.is_end_stream(),
+            Some(answer) => answer.has_ended(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        match self.functions {
+            None => self.inner.size_hint(),
+            Some(_) => SizeHint::default(),
+        }
     }
 }
 

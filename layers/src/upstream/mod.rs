@@ -47,6 +47,7 @@ mod clients;
 mod connect;
 mod driven;
 mod egress;
+mod functions;
 mod login;
 mod refusal;
 mod request;
@@ -77,7 +78,7 @@ use crate::{
     call::{Format, Outbound},
     error::{BoxError, Error, VendorUnreached},
     heads::emptied,
-    model::{Authentication, Egress, Route, Vendor},
+    model::{Authentication, Egress, ModelKind, Route, Vendor},
     setting::Setting,
     usage::Meter,
 };
@@ -175,10 +176,15 @@ impl Upstream {
             credential,
             body,
             stream,
+            kind,
             meter,
             ..
         } = outbound;
         let vendor = &*route.vendor;
+        let body = match route.dialect.functions {
+            true if kind == ModelKind::Chat => functions::request(&body.to_bytes())?.into(),
+            _ => body,
+        };
         let began = Instant::now();
         let deadline = began + self.shared.call_time_max.get();
         // The head of a plain answer arrives after all its tokens.
@@ -242,7 +248,14 @@ impl Sending {
             let failure = match sent {
                 Ok(Some(res)) => {
                     if res.status() == http::StatusCode::OK {
-                        return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
+                        let has_functions = route.dialect.functions;
+                        return Ok(res.map(|inner| {
+                            let body = ResponseBody::new(inner, patience);
+                            match has_functions {
+                                true => body.with_functions(),
+                                false => body,
+                            }
+                        }));
                     }
                     let until = patience.deadline.min(Instant::now() + patience.idle);
                     // Boxed: otherwise every call's future would contain this one.

@@ -1,0 +1,449 @@
+//! The dialect of chat vendors that have `functions` in place of `tools`: GigaChat.
+//!
+//! A request's tools, tool calls and their results become functions, one call per message. In answers a
+//! `function_call` becomes one entry of `tool_calls`, so that everything above sees the usual format.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use bytes::{Bytes, BytesMut};
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Problem};
+
+/// Prefix of ids of tool calls, before the vendor's `functions_state_id` if it sent one.
+const ID: &str = "call_";
+
+/// Maximum bytes of an answer that is not streamed, and of one event of a stream.
+const BYTES_MAX: usize = 64 << 20;
+
+/// Rewrites a request.
+///
+/// # Errors
+/// [`Error::Invalid`] for what functions cannot express: other tools than functions, images.
+pub(super) fn request(body: &[u8]) -> Result<Bytes, Error> {
+    let Ok(Value::Object(mut body)) = serde_json::from_slice(body) else {
+        return Err(Error::Internal("the request is not an object".into()));
+    };
+    for removed in ["parallel_tool_calls", "stream_options"] {
+        body.remove(removed);
+    }
+    let functions = functions(body.remove("tools"))?;
+    let choice = body.remove("tool_choice");
+    if !functions.is_empty() {
+        body.insert(
+            "function_call".to_owned(),
+            function_choice(choice.as_ref(), &functions),
+        );
+        body.insert("functions".to_owned(), functions.into());
+    }
+    if let Some(Value::Array(given)) = body.remove("messages") {
+        body.insert("messages".to_owned(), messages(given)?.into());
+    }
+    Ok(Value::Object(body).to_string().into())
+}
+
+fn unfit(field: &'static str) -> Error {
+    Error::invalid(field, Problem::NotTranslated)
+}
+
+/// Takes a field out of an object; null if there is no such field.
+fn take(object: &mut Value, field: &str) -> Value {
+    object.get_mut(field).map(Value::take).unwrap_or_default()
+}
+
+fn functions(tools: Option<Value>) -> Result<Vec<Value>, Error> {
+    let Some(Value::Array(tools)) = tools else {
+        return Ok(Vec::new());
+    };
+    let function = |mut tool: Value| match take(&mut tool, "function") {
+        Value::Object(mut function) if tool["type"] == "function" => {
+            function.remove("strict");
+            function
+                .entry("parameters")
+                .or_insert_with(|| json!({ "type": "object", "properties": {} }));
+            Ok(Value::Object(function))
+        }
+        _ => Err(unfit("tools")),
+    };
+    tools.into_iter().map(function).collect()
+}
+
+/// Functions cannot be required, except a named one.
+fn function_choice(choice: Option<&Value>, functions: &[Value]) -> Value {
+    let named = choice.map(|choice| &choice["function"]["name"]);
+    match (choice.and_then(Value::as_str), named) {
+        (Some("none"), _) => "none".into(),
+        (Some("required"), _) => match functions {
+            [only] => json!({ "name": only["name"] }),
+            _ => "auto".into(),
+        },
+        (None, Some(name)) if name.is_string() => json!({ "name": name }),
+        _ => "auto".into(),
+    }
+}
+
+/// Each call is followed by its result.
+fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
+    let mut results: HashMap<String, Value> = HashMap::new();
+    for message in &given {
+        if let (Some("tool"), Some(id)) =
+            (message["role"].as_str(), message["tool_call_id"].as_str())
+        {
+            results.insert(id.to_owned(), message["content"].clone());
+        }
+    }
+    let mut written = Vec::with_capacity(given.len());
+    for mut message in given {
+        if message["role"] == "tool" {
+            continue;
+        }
+        let content = text(take(&mut message, "content"))?;
+        let calls = take(&mut message, "tool_calls");
+        let Some(fields) = message.as_object_mut() else {
+            continue;
+        };
+        fields.remove("tool_calls");
+        fields.insert("content".to_owned(), content.into());
+        let Value::Array(calls) = calls else {
+            written.push(message);
+            continue;
+        };
+        for call in calls {
+            let id = call["id"].as_str().unwrap_or_default();
+            let function = &call["function"];
+            let arguments = function["arguments"].as_str().unwrap_or_default();
+            let arguments: Map<String, Value> = serde_json::from_str(arguments).unwrap_or_default();
+            let mut asked = message.clone();
+            asked["function_call"] = json!({ "name": function["name"], "arguments": arguments });
+            if let Some(state) = id.strip_prefix(ID).filter(|state| is_state(state)) {
+                asked["functions_state_id"] = state.into();
+            }
+            written.push(asked);
+            // The text of the message is sent once.
+            message["content"] = "".into();
+            if let Some(result) = results.remove(id) {
+                let result = as_json(text(result)?);
+                written.push(
+                    json!({ "role": "function", "name": function["name"], "content": result }),
+                );
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// Whether an id was made of a state. Other vendors' ids have the same prefix.
+fn is_state(text: &str) -> bool {
+    let is_uuid = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(is_uuid)
+}
+
+/// Content as one text.
+fn text(content: Value) -> Result<String, Error> {
+    match content {
+        Value::String(text) => Ok(text),
+        Value::Array(parts) => {
+            let part = |part: &Value| match part["text"].as_str() {
+                Some(text) => Ok(text.to_owned()),
+                None => Err(unfit("messages")),
+            };
+            let texts: Vec<_> = parts.iter().map(part).collect::<Result<_, _>>()?;
+            Ok(texts.join("\n"))
+        }
+        _ => Ok(String::new()),
+    }
+}
+
+/// A result must be JSON: an object, as text.
+fn as_json(result: String) -> String {
+    match serde_json::from_str::<Value>(&result) {
+        Ok(Value::Object(_)) => result,
+        _ => json!({ "result": result }).to_string(),
+    }
+}
+
+/// Rewrites an answer as it arrives.
+#[derive(Debug)]
+pub(super) struct Answer {
+    is_stream: bool,
+    /// Received bytes of the next event, or of the whole answer.
+    pending: BytesMut,
+    has_ended: bool,
+}
+
+impl Answer {
+    pub(super) fn new(is_stream: bool) -> Self {
+        Self {
+            is_stream,
+            pending: BytesMut::new(),
+            has_ended: false,
+        }
+    }
+
+    /// Whether [`finish`](Self::finish) was called.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Takes data and returns what is complete, which may be empty.
+    ///
+    /// # Errors
+    /// [`Error::VendorBroken`] if an event, or a whole answer, is too long.
+    pub(super) fn feed(&mut self, data: &[u8]) -> Result<Bytes, Error> {
+        if self.pending.len() + data.len() > BYTES_MAX {
+            return Err(Error::VendorBroken("an event that is too long".into()));
+        }
+        let searched = self.pending.len().saturating_sub(3);
+        self.pending.extend_from_slice(data);
+        if !self.is_stream {
+            return Ok(Bytes::new());
+        }
+        let Some(end) = last_end(&self.pending, searched) else {
+            return Ok(Bytes::new());
+        };
+        let events = self.pending.split_to(end).freeze();
+        if memchr::memmem::find(&events, b"function").is_none() {
+            return Ok(events);
+        }
+        let mut written = Vec::with_capacity(events.len());
+        for line in events.split_inclusive(|byte| *byte == b'\n') {
+            match line.strip_prefix(b"data:").map(rewritten) {
+                Some(Some(json)) => {
+                    written.extend_from_slice(b"data: ");
+                    written.extend_from_slice(json.as_bytes());
+                    let end: &[u8] = if line.ends_with(b"\r\n") {
+                        b"\r\n"
+                    } else {
+                        b"\n"
+                    };
+                    written.extend_from_slice(end);
+                }
+                _ => written.extend_from_slice(line),
+            }
+        }
+        Ok(written.into())
+    }
+
+    /// Returns the rest at the end.
+    pub(super) fn finish(&mut self) -> Bytes {
+        self.has_ended = true;
+        let rest = std::mem::take(&mut self.pending).freeze();
+        if self.is_stream {
+            return rest;
+        }
+        rewritten(&rest).map_or(rest, Bytes::from)
+    }
+}
+
+/// Where the last complete event ends. Events before `searched` are known to be incomplete.
+fn last_end(events: &[u8], searched: usize) -> Option<usize> {
+    let after = |mark: &[u8]| {
+        let at = memchr::memmem::rfind(&events[searched..], mark)?;
+        Some(searched + at + mark.len())
+    };
+    after(b"\n\n").max(after(b"\r\n\r\n"))
+}
+
+/// An answer or an event of a stream, if it has a function call.
+fn rewritten(json: &[u8]) -> Option<String> {
+    let mut answer: Value = serde_json::from_slice(json).ok()?;
+    let choices = answer.get_mut("choices")?.as_array_mut()?;
+    let mut has_changed = false;
+    for choice in choices {
+        let is_event = choice["delta"].is_object();
+        let message = match is_event {
+            true => choice.get_mut("delta"),
+            false => choice.get_mut("message"),
+        };
+        if let Some(Value::Object(message)) = message {
+            has_changed |= with_tool_calls(message, is_event);
+        }
+        if choice["finish_reason"] == "function_call" {
+            choice["finish_reason"] = "tool_calls".into();
+            has_changed = true;
+        }
+    }
+    has_changed.then(|| answer.to_string())
+}
+
+fn with_tool_calls(message: &mut Map<String, Value>, is_event: bool) -> bool {
+    let state = message.remove("functions_state_id");
+    let Some(mut call) = message.remove("function_call").filter(Value::is_object) else {
+        return state.is_some();
+    };
+    let id = match state.as_ref().and_then(Value::as_str) {
+        Some(state) => format!("{ID}{state}"),
+        None => own_id(),
+    };
+    let arguments = match call["arguments"].take() {
+        Value::String(text) => text,
+        Value::Null => "{}".to_owned(),
+        object => object.to_string(),
+    };
+    let mut tool_call = json!({
+        "id": id, "type": "function", "function": { "name": call["name"], "arguments": arguments },
+    });
+    if is_event {
+        tool_call["index"] = 0.into();
+    }
+    message.insert("tool_calls".to_owned(), json!([tool_call]));
+    true
+}
+
+/// An id that no other call of a conversation has.
+fn own_id() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{ID}{:x}{number:x}", since.as_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(body: Value) -> Value {
+        serde_json::from_slice(&request(body.to_string().as_bytes()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn tools_become_functions() {
+        let tool = json!({ "type": "function", "function": {
+            "name": "weather", "description": "d", "strict": true,
+            "parameters": { "type": "object", "properties": { "city": { "type": "string" } } },
+        } });
+        let plain = json!({ "type": "function", "function": { "name": "now" } });
+        let with = |choice: Value| {
+            sent(
+                json!({ "model": "GigaChat-2", "tools": [tool, plain], "tool_choice": choice, "parallel_tool_calls": true,
+                         "stream_options": { "include_usage": true } }),
+            )
+        };
+        let body = with("auto".into());
+        assert_eq!(
+            body,
+            json!({ "model": "GigaChat-2", "function_call": "auto", "functions": [
+                { "name": "weather", "description": "d", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } } },
+                { "name": "now", "parameters": { "type": "object", "properties": {} } },
+            ] })
+        );
+        assert_eq!(with("none".into())["function_call"], "none");
+        assert_eq!(with("required".into())["function_call"], "auto");
+        let named = json!({ "type": "function", "function": { "name": "now" } });
+        assert_eq!(with(named)["function_call"], json!({ "name": "now" }));
+        let only = sent(json!({ "tools": [plain], "tool_choice": "required" }));
+        assert_eq!(only["function_call"], json!({ "name": "now" }));
+        // Without tools nothing is added.
+        assert_eq!(sent(json!({ "tool_choice": "auto" })), json!({}));
+    }
+
+    #[test]
+    fn each_call_is_followed_by_its_result() {
+        let call = |id: &str, name: &str, arguments: &str| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        let body = sent(json!({ "messages": [
+            { "role": "system", "content": "s" },
+            { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+            { "role": "assistant", "content": "I look", "tool_calls": [
+                call("call_77d3fb14-457a-46ba-937e-8d856156d003", "weather", "{\"city\":\"Москва\"}"), call("call_other", "now", ""),
+            ] },
+            { "role": "tool", "tool_call_id": "call_other", "content": "{\"time\":\"12\"}" },
+            { "role": "tool", "tool_call_id": "call_77d3fb14-457a-46ba-937e-8d856156d003", "content": [{ "type": "text", "text": "sunny" }] },
+            { "role": "user", "content": "and?" },
+        ] }));
+        assert_eq!(
+            body["messages"],
+            json!([
+                { "role": "system", "content": "s" },
+                { "role": "user", "content": "a\nb" },
+                { "role": "assistant", "content": "I look", "functions_state_id": "77d3fb14-457a-46ba-937e-8d856156d003",
+                  "function_call": { "name": "weather", "arguments": { "city": "Москва" } } },
+                { "role": "function", "name": "weather", "content": "{\"result\":\"sunny\"}" },
+                { "role": "assistant", "content": "", "function_call": { "name": "now", "arguments": {} } },
+                { "role": "function", "name": "now", "content": "{\"time\":\"12\"}" },
+                { "role": "user", "content": "and?" },
+            ])
+        );
+    }
+
+    #[test]
+    fn images_and_other_tools_than_functions_are_refused() {
+        for body in [
+            json!({ "tools": [{ "type": "custom", "custom": { "name": "x" } }] }),
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }] }),
+        ] {
+            let refused = request(body.to_string().as_bytes());
+            assert!(matches!(refused, Err(Error::Invalid { .. })), "{body}");
+        }
+    }
+
+    /// As GigaChat's documentation shows it.
+    const CALL: &str = r#"{"choices":[{"message":{"content":"","role":"assistant","function_call":{"name":"weather","arguments":{"city":"Москва"}},"functions_state_id":"77d3fb14-457a-46ba-937e-8d856156d003"},"index":0,"finish_reason":"function_call"}],"created":1700471392,"model":"GigaChat:2.0.28.2","object":"chat.completion","usage":{"prompt_tokens":150,"completion_tokens":32,"total_tokens":182,"precached_prompt_tokens":0}}"#;
+
+    #[test]
+    fn function_call_of_an_answer_becomes_a_tool_call() {
+        let mut answer = Answer::new(false);
+        let (one, other) = CALL.as_bytes().split_at(100);
+        assert!(answer.feed(one).unwrap().is_empty() && answer.feed(other).unwrap().is_empty());
+        let read: Value = serde_json::from_slice(&answer.finish()).unwrap();
+        let choice = &read["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        assert_eq!(
+            choice["message"]["tool_calls"],
+            json!([{ "id": "call_77d3fb14-457a-46ba-937e-8d856156d003", "type": "function",
+                     "function": { "name": "weather", "arguments": "{\"city\":\"Москва\"}" } }])
+        );
+        assert!(choice["message"].get("function_call").is_none());
+        assert_eq!(read["usage"]["prompt_tokens"], 150);
+        // An answer without a call stays as it is.
+        let plain = r#"{"choices":[{"message":{"content":"hi", "role":"assistant"},"finish_reason":"stop"}]}"#;
+        let mut answer = Answer::new(false);
+        answer.feed(plain.as_bytes()).unwrap();
+        assert_eq!(answer.finish(), plain);
+    }
+
+    #[test]
+    fn stream_is_rewritten_in_any_pieces() {
+        let stream = concat!(
+            "data: {\"choices\":[{\"delta\":{\"content\":\"Смотрю\",\"role\":\"assistant\"},\"index\":0}]}\n\n",
+            "data: {\"choices\":[{\"delta\":{\"content\":\"\",\"function_call\":{\"name\":\"weather\",\"arguments\":{\"city\":\"Москва\"}}},",
+            "\"index\":0,\"finish_reason\":\"function_call\"}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2,\"total_tokens\":3}}\r\n\r\n",
+            "data: [DONE]\n\n",
+        );
+        let whole = |size: usize| {
+            let mut answer = Answer::new(true);
+            let mut seen = Vec::new();
+            for piece in stream.as_bytes().chunks(size) {
+                seen.extend_from_slice(&answer.feed(piece).unwrap());
+            }
+            seen.extend_from_slice(&answer.finish());
+            String::from_utf8(seen).unwrap()
+        };
+        for size in 1..stream.len() {
+            let seen = whole(size);
+            assert!(
+                seen.starts_with("data: {\"choices\":[{\"delta\":{\"content\":\"Смотрю\""),
+                "{size}: {seen}"
+            );
+            assert!(seen.ends_with("data: [DONE]\n\n"), "{size}: {seen}");
+            let event = seen.lines().nth(2).unwrap().strip_prefix("data: ").unwrap();
+            let event: Value = serde_json::from_str(event).unwrap();
+            let call = &event["choices"][0]["delta"]["tool_calls"][0];
+            assert_eq!(
+                (&call["index"], &call["function"]["name"]),
+                (&json!(0), &json!("weather"))
+            );
+            assert_eq!(call["function"]["arguments"], "{\"city\":\"Москва\"}");
+            assert!(call["id"].as_str().unwrap().starts_with(ID));
+            assert_eq!(event["choices"][0]["finish_reason"], "tool_calls");
+        }
+    }
+}
