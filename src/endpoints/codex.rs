@@ -54,8 +54,8 @@ mod tests {
     #[test]
     fn client_with_a_version_gets_models() {
         for (uri, asked) in [
-            ("/v1/models?client_version=0.169.0", true),
-            ("/v1/models?limit=5&client_version=0.169.0", true),
+            ("/v1/models?client_version=0.171.0", true),
+            ("/v1/models?limit=5&client_version=0.171.0", true),
             ("/v1/models?client_versions=1", false),
             ("/v1/models?limit=1000", false),
             ("/v1/models", false),

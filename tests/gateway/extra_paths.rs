@@ -78,7 +78,7 @@ async fn model_list_has_every_field_that_codex_reads() {
     let key = world.key().await;
     let bearer = bearer(&key);
     let headers = [("authorization", bearer.as_str())];
-    let path = "/v1/models?client_version=0.169.0";
+    let path = "/v1/models?client_version=0.171.0";
     let list = world.get(path, &headers).await.json();
     assert_eq!(names(&list), ["data", "models", "object"]);
     let plain = world.get("/v1/models", &headers).await.json();

@@ -113,7 +113,7 @@ async fn vendors_error_message_reaches_the_caller_from_any_shape() {
     }
 }
 
-/// Phrases that Claude Code 2.1.330 finds in a refusal, to retry without the cause; some of them only at the beginning.
+/// Phrases that Claude Code 2.1.332 finds in a refusal, to retry without the cause; some of them only at the beginning.
 const ACTED_ON: [&str; 40] = [
     "prompt is too long: 210000 tokens > 200000 maximum",
     "Input is too long.",
