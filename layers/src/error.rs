@@ -9,7 +9,9 @@ use http::StatusCode;
 
 pub use tollgate_ledger::BoxError;
 
-use crate::{ceiling::Ceiling, model::ModelKind, money::MicroRub};
+#[cfg(feature = "model-calls")]
+use crate::model::ModelKind;
+use crate::{ceiling::Ceiling, money::MicroRub};
 
 /// The reason why a request was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -398,6 +400,7 @@ pub enum Problem {
     /// The field requests something that has no price for this model.
     Unpriced,
     /// The model is of this kind, which has other paths: see [`ModelKind::surfaces`].
+    #[cfg(feature = "model-calls")]
     ModelOfKind(ModelKind),
     /// The fields of the request ask for different lifetimes in the vendor's cache; one price covers only one
     /// lifetime.
@@ -441,6 +444,7 @@ impl fmt::Display for Problem {
             Self::SizeUnseen => f.write_str("of a size that cannot be determined"),
             Self::NotTranslated => f.write_str("not in the vendor's format"),
             Self::Unpriced => f.write_str("no price for it"),
+            #[cfg(feature = "model-calls")]
             Self::ModelOfKind(kind) => {
                 write!(f, "only callable at {}", kind.surfaces().join(", "))
             }

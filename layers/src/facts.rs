@@ -10,11 +10,18 @@ use std::{
 };
 
 use http::HeaderName;
+#[cfg(any(
+    feature = "model-calls",
+    feature = "request-number",
+    feature = "respond"
+))]
 pub use tollgate_ledger::number::RequestNumber;
 
 #[cfg(feature = "model-calls")]
 pub use crate::event_stream::EventStream;
-use crate::{error::Error, key::KeyRecord, money::MicroRub};
+use crate::money::MicroRub;
+#[cfg(feature = "accounts")]
+use crate::{error::Error, key::KeyRecord};
 
 /// The client's address, resolved through trusted proxies. Inserted by the server.
 ///
@@ -53,9 +60,11 @@ impl ClientAddr {
 }
 
 /// The caller: its key and account. Inserted by `auth`.
+#[cfg(feature = "accounts")]
 #[derive(Clone, Debug)]
 pub struct Caller(pub Arc<KeyRecord>);
 
+#[cfg(feature = "accounts")]
 impl Caller {
     /// Returns the caller of a request.
     ///
@@ -107,6 +116,7 @@ pub struct NothingSaid;
 mod tests {
     use super::*;
 
+    #[cfg(feature = "accounts")]
     #[test]
     fn missing_caller_is_an_internal_error() {
         let req = http::Request::new(());

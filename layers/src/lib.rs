@@ -83,17 +83,18 @@
 //! | `sqlite` | [`reserve::sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
 //! | `redis` | [`reserve::redis`]: a ledger that many processes share, and [`rate_limit::redis`] |
 //! | `outbox` | [`reserve::outbox`]: a ledger on another machine, with a local file of what it has not acknowledged |
-//! | `model-calls` | what the layers for model calls share: [`call`], [`sse`], [`vendor_usage`], [`scrub`] |
+//! | `model-calls` | what the layers for model calls share: [`call`], [`model`], [`price`], [`usage`], [`sse`], [`vendor_usage`], [`scrub`] |
+//! | `accounts` | accounts, keys and key stores: [`key`] |
+//! | `setting` | limits that can change at run time: [`setting`] |
 //! | `testing` | [`reserve::testing`]: tests of the ledger contract, for your own ledger |
 //! | `full` | all of them except `testing` |
 //!
 //! # Vocabulary that layers share
 //!
-//! No layer imports another. The shared modules are small and always compiled: the error type, [`Error`] ([`error`]);
-//! request context ([`facts`]); accounts and keys ([`key`]); money without floats ([`money`], [`price`]), spending
-//! ceilings and their calendar ([`ceiling`], [`calendar`]); usage and models ([`usage`], [`model`]); logins at vendors
-//! ([`login`]); the body of an answer ([`body`]); limits that can change at run time ([`setting`]). The feature `model-calls`, which the layers for
-//! model calls turn on, adds [`call`], server-sent events ([`sse`]), [`vendor_usage`] and [`scrub`].
+//! No layer imports another. Always compiled are the error type, [`Error`] ([`error`]); request context ([`facts`]); the
+//! body of an answer ([`body`]); money without floats ([`money`]), spending limits ([`ceiling`]) and their [`calendar`].
+//! The other shared modules are behind `accounts`, `setting` and `model-calls`, which the layers that need them turn
+//! on.
 //!
 //! A model call changes its type on the way down, so a wrong order of layers does not compile:
 //!
@@ -126,6 +127,7 @@ pub mod error;
 #[cfg(feature = "model-calls")]
 mod event_stream;
 pub mod facts;
+#[cfg(feature = "model-calls")]
 mod format;
 #[cfg(any(feature = "auth", feature = "rate-limit", feature = "select"))]
 mod forward;
@@ -134,8 +136,9 @@ mod heads;
 #[cfg(feature = "model-calls")]
 #[doc(hidden)]
 pub mod json;
+#[cfg(feature = "accounts")]
 pub mod key;
-pub mod login;
+#[cfg(feature = "model-calls")]
 pub mod model;
 #[cfg(any(feature = "parse", feature = "translate"))]
 mod path;
@@ -196,4 +199,8 @@ pub mod upstream;
 pub use error::Error;
 #[cfg(feature = "redis")]
 pub use tollgate_ledger::conn as redis_conn;
-pub use tollgate_ledger::{calendar, ceiling, endpoint, money, price, setting, timeline, usage};
+#[cfg(feature = "setting")]
+pub use tollgate_ledger::setting;
+pub use tollgate_ledger::{calendar, ceiling, money};
+#[cfg(feature = "model-calls")]
+pub use tollgate_ledger::{endpoint, price, timeline, usage};

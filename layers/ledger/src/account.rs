@@ -4,6 +4,7 @@
 use std::{fmt, future::Future, ops::Deref, str::FromStr, sync::Arc};
 
 use ipnet::IpNet;
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::BoxError;
@@ -16,8 +17,8 @@ pub struct IdError;
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-        #[serde(transparent)]
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(Serialize), serde(transparent))]
         pub struct $name(Arc<str>);
 
         impl FromStr for $name {
@@ -34,6 +35,7 @@ macro_rules! id {
             }
         }
 
+        #[cfg(feature = "serde")]
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
@@ -56,6 +58,7 @@ macro_rules! id {
     };
 }
 
+#[cfg(feature = "calls")]
 pub(crate) use id;
 
 id! {
@@ -112,12 +115,14 @@ impl FromStr for KeyDigest {
     }
 }
 
+#[cfg(feature = "serde")]
 impl Serialize for KeyDigest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
+#[cfg(feature = "serde")]
 impl<'de> Deserialize<'de> for KeyDigest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?
@@ -127,8 +132,9 @@ impl<'de> Deserialize<'de> for KeyDigest {
 }
 
 /// Whether a key may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum KeyStatus {
     /// The key may be used.
@@ -141,7 +147,8 @@ pub enum KeyStatus {
 }
 
 /// A key's settings, without its money.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
 pub struct KeyRecord {
     /// The key's id, unique within the ledger.
@@ -157,37 +164,43 @@ pub struct KeyRecord {
     /// Whether the key may be used.
     pub status: KeyStatus,
     /// Catalog names of the models that the key may call; empty allows all.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub models: Vec<String>,
     /// Client addresses that the key may be used from; empty allows all.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub addresses: Vec<IpNet>,
-    /// The limit of requests per second, if there is one.
-    #[serde(default)]
+    /// Limit of requests per second, if any.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub requests_per_second: Option<u32>,
-    /// The limit of requests per minute, if there is one.
-    #[serde(default)]
+    /// Limit of requests per minute, if any.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub requests_per_minute: Option<u32>,
-    /// The limit of tokens per minute, if there is one.
-    #[serde(default)]
+    /// Limit of tokens per minute, if any.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub tokens_per_minute: Option<u32>,
     /// The group whose ceilings the key shares, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub group: Option<GroupId>,
-    /// The limit of calls that may be open at once, over all gateways, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Limit of calls that may be open at once, over all gateways, if any.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub concurrency: Option<u32>,
     /// Whether answers to calls with an idempotency key are stored and replayed.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub idempotency: bool,
     /// Unix time in milliseconds from which the key is refused; `None` if it never expires.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub expires_at_ms: Option<u64>,
     /// Unix time in milliseconds when the key was created.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub created_at_ms: u64,
     /// Unix time in milliseconds of the last change; 0 if the key was never changed.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub changed_at_ms: u64,
 }
 
@@ -299,6 +312,7 @@ impl<S: KeyStore> KeyStore for Arc<S> {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "serde")]
     #[test]
     fn earlier_versions_refuse_every_call_of_an_owner_key() {
         let json = format!(

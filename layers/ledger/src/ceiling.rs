@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -10,7 +11,8 @@ use crate::{
 };
 
 /// The most that a key or a group may spend. `None` means no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Ceilings {
     /// The limit of spending in total.
     pub total: Option<MicroRub>,
@@ -39,7 +41,8 @@ impl Ceilings {
 }
 
 /// Which ceiling refused a hold: one of the key's, or one of its group's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub enum Ceiling {
     /// The key's ceiling on its total spending.
     Total,

@@ -46,11 +46,15 @@
 //!
 //! # Features
 //!
-//! No feature is on by default. Without any, the crate contains data types alone ([`money`], [`price`], [`account`],
-//! [`number`], [`usage`], [`ceiling`], [`endpoint`], [`happening`], [`timeline`]), and needs no async runtime.
+//! No feature is on by default. Without any, the crate contains [`money`], the [`calendar`] and spending limits
+//! ([`ceiling`]), and depends on `thiserror` alone. Only `settle` and the features that turn it on need an async runtime.
 //!
 //! | feature | what it adds |
 //! |---|---|
+//! | `serde` | `Serialize` and `Deserialize` for all data types |
+//! | `accounts` | [`account`]: accounts, keys, and the trait that looks keys up |
+//! | `calls` | data of calls, with `accounts` and `serde`: [`price`], [`usage`], [`number`], [`endpoint`], [`session`], [`timeline`], [`happening`] |
+//! | `setting` | [`setting`]: a value that can be changed while services read it |
 //! | `numbers` | [`RequestNumber::now_v7`](number::RequestNumber::now_v7), which needs a source of random bytes |
 //! | `settle` | the [`book`], its [`contract`], the [`memory`] store, answers stored for [`idempotency`] keys, the [`audit`], [`statement`]s, the [`rollup`], and [`settle`], which ends holds |
 //! | `sqlite` | [`sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
@@ -61,17 +65,27 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod account;
 pub mod calendar;
 pub mod ceiling;
-pub mod endpoint;
-pub mod happening;
 pub mod money;
+
+#[cfg(feature = "accounts")]
+pub mod account;
+#[cfg(feature = "calls")]
+pub mod endpoint;
+#[cfg(feature = "calls")]
+pub mod happening;
+#[cfg(any(feature = "calls", feature = "numbers"))]
 pub mod number;
+#[cfg(feature = "calls")]
 pub mod price;
+#[cfg(feature = "calls")]
 pub mod session;
+#[cfg(feature = "setting")]
 pub mod setting;
+#[cfg(feature = "calls")]
 pub mod timeline;
+#[cfg(feature = "calls")]
 pub mod usage;
 
 #[cfg(feature = "settle")]

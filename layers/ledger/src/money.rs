@@ -4,6 +4,7 @@
 
 use std::{fmt, str::FromStr};
 
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The number of micro-rubles in one ruble.
@@ -178,12 +179,14 @@ impl fmt::Display for MicroRub {
     }
 }
 
+#[cfg(feature = "serde")]
 impl Serialize for MicroRub {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.encode(&mut [0; Self::TEXT_BYTES_MAX]))
     }
 }
 
+#[cfg(feature = "serde")]
 impl<'de> Deserialize<'de> for MicroRub {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?
