@@ -115,7 +115,6 @@
 //! If the usage of a plain answer is known with its head, the header [`X_COST_RUB`] has its cost in decimal rubles. An
 //! event stream can report its cost only at its end, in a comment, which clients ignore. The comment precedes the last
 //! event, because nothing may follow that:
-//! last event, behind which nothing may come:
 //!
 //! ```text
 //! : cost_rub 0.000859

@@ -245,7 +245,7 @@ fn text(answer: &[u8]) -> Result<String, BoxError> {
     Ok(text)
 }
 
-/// The vendor.
+/// The vendor: refuses what is forbidden, and answers everything else alike.
 async fn answer(req: extract::Request) -> Result<impl IntoResponse, StatusCode> {
     let body = to_bytes(req.into_body(), 1 << 20).await;
     let body = body.map_err(|_| StatusCode::BAD_REQUEST)?;
