@@ -49,10 +49,11 @@ bugs! {
     ReleaseDroppedBeforeMoneyReturns: a_dropped_release_that_is_repeated_frees_the_hold;
     ExtendDroppedWithoutTheHold: a_dropped_extension_does_not_end_the_hold;
     SweepDroppedBeforeMoneyReturns: a_dropped_sweep_loses_no_hold;
-    AdjustDroppedAfterTakingMoney: a_dropped_adjustment_that_is_repeated_counts_once;
-    AdjustDroppedWithoutTheHold: a_dropped_adjustment_leaves_no_hold_after_its_call_ends;
-    GrowthChecksBeforeItLocks: holds_grow_by_several_threads_only_up_to_the_free_money;
-    AdjustChecksBeforeItLocks: a_concurrent_adjustment_and_settlement_lose_no_money;
+    SweepAlwaysFindsOne: a_dropped_sweep_loses_no_hold;
+    AdjustDroppedAfterTakingMoney: a_dropped_adjustment_sent_again_counts_once;
+    AdjustDroppedWithoutTheHold: a_dropped_adjustment_leaves_nothing_after_its_calls_end;
+    GrowthChecksBeforeItLocks: of_holds_grown_on_several_threads_those_that_fit_are_granted;
+    AdjustChecksBeforeItLocks: an_adjustment_and_a_settlement_at_once_lose_nothing;
     AdjustKeepsTheMoney: a_smaller_hold_frees_money_at_once;
     AdjustNeedsAnAmount: a_smaller_hold_frees_money_at_once;
     GrowthIsNotChecked: a_hold_grows_only_into_free_money;
@@ -621,6 +622,6 @@ impl Ledger for Planted {
                 });
             }
         }
-        Ok(count)
+        Ok(count + usize::from(self.has(Bug::SweepAlwaysFindsOne)))
     }
 }

@@ -33,8 +33,10 @@ const STEPS: u128 = 200;
 const RACE: Duration = Duration::from_millis(150);
 /// A granted hold is kept for this long, so that a second one is seen next to it.
 const KEPT: Duration = Duration::from_micros(50);
-/// A thread that waits longer than this for another continues alone: the other has panicked.
+/// A thread that waits longer than this for another goes on alone, for the rest of the steps.
 const MEETING_MAX: Duration = Duration::from_secs(10);
+/// A meeting's count after a thread has left: no thread waits from then on.
+const LEFT: usize = usize::MAX / 2;
 
 /// Runs each future on a thread of its own, on the runtime that polls this function.
 async fn on_threads<F>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
@@ -49,7 +51,8 @@ where
     output.collect()
 }
 
-/// Where the threads wait for each other before each step, without sleeping: a sleeping thread wakes up too late.
+/// Where the threads wait for each other before each step, without sleeping: a sleeping thread wakes up too late. A
+/// thread that panics drops its clone, and no other thread waits for it any more.
 #[derive(Clone, Debug, Default)]
 struct Meeting(Arc<AtomicUsize>);
 
@@ -58,9 +61,18 @@ impl Meeting {
         let all = usize::try_from(step).unwrap_or(usize::MAX) * THREADS;
         self.0.fetch_add(1, Ordering::SeqCst);
         let since = Instant::now();
-        while self.0.load(Ordering::SeqCst) < all && since.elapsed() < MEETING_MAX {
+        while self.0.load(Ordering::SeqCst) < all {
+            if since.elapsed() > MEETING_MAX {
+                self.0.fetch_max(LEFT, Ordering::SeqCst);
+            }
             thread::yield_now();
         }
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        self.0.fetch_max(LEFT, Ordering::SeqCst);
     }
 }
 
@@ -302,4 +314,30 @@ pub(super) async fn a_concurrent_adjustment_and_settlement_lose_no_money<L: Ledg
         800,
         "free after 200 charges of 1 µ₽, each next to an adjustment"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_thread_waits_for_one_that_has_panicked() {
+        let meeting = Meeting::default();
+        let since = Instant::now();
+        let threads = [1, STEPS].map(|steps| {
+            let meeting = meeting.clone();
+            spawn_blocking(move || {
+                for step in 1..=steps {
+                    meeting.wait(step);
+                }
+                assert_eq!(steps, STEPS);
+            })
+        });
+        let ended = join_all(threads).await;
+        assert_eq!(
+            ended.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            [false, true]
+        );
+        assert!(since.elapsed() < MEETING_MAX, "{:?}", since.elapsed());
+    }
 }
