@@ -13,6 +13,8 @@
 //! If there is no lease, or it has too little money, the call reserves at the ledger as without leases: nothing is
 //! refused here. The ledger is any implementation of [`LeaseLedger`]; the clocks come from a [`LeaseSource`].
 
+#[cfg(test)]
+mod adjust_tests;
 pub(crate) mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;

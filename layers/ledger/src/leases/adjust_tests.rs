@@ -1,0 +1,271 @@
+//! Holds of a lease that change while their calls run: what the lease decides, and what its next turn requests.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot::error::TryRecvError;
+use uuid::Uuid;
+
+use super::{
+    Now, Step, Turn, TurnAnswer, Word,
+    lease::{Adjusting, Lease, NOTHING, Raised, Size},
+};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{Adjusted, Adjustment, Hold, Item, Refusal, Settlement},
+    money::MicroRub,
+    number::RequestNumber,
+    usage::End,
+};
+
+/// How long the lease may grant after a turn.
+const GRANTS_MS: u64 = 1_000;
+const AT: Now = Now {
+    steady: 100,
+    wall: 100,
+};
+/// When the lease may not grant any more.
+const LATER: Now = Now {
+    steady: 100 + GRANTS_MS,
+    wall: 100 + GRANTS_MS,
+};
+/// Keeps what is free in the lease.
+const KEEP: Size = Size {
+    free: MicroRub::new(100),
+    short_of: MicroRub::ZERO,
+};
+
+fn account() -> AccountId {
+    "acme".parse().unwrap()
+}
+
+fn key() -> KeyId {
+    "k1".parse().unwrap()
+}
+
+const fn number(n: u128) -> RequestNumber {
+    RequestNumber::from_uuid(Uuid::from_u128(n))
+}
+
+fn to(n: u128, sequence: u32, amount: i64) -> Adjustment {
+    Adjustment {
+        number: number(n),
+        account: account(),
+        key: key(),
+        sequence,
+        amount: MicroRub::new(amount),
+    }
+}
+
+fn answer(word: Word, left: i64, free: i64) -> TurnAnswer {
+    TurnAnswer {
+        word,
+        left: MicroRub::new(left),
+        free: MicroRub::new(free),
+        short: false,
+        recalled: false,
+        last: String::new(),
+        ends: Vec::new(),
+    }
+}
+
+/// A lease of 100 µ₽ whose calls 1, 2, … hold these amounts.
+fn lease(holds: &[i64]) -> Lease {
+    let mut lease = Lease::new(number(1_000), &account(), &key(), GRANTS_MS);
+    let open = lease.turn(KEEP, AT, Uuid::now_v7());
+    lease.answered(&open, &answer(Word::Done, 100, 500));
+    for (n, amount) in (1..).zip(holds) {
+        let hold = Hold::new(
+            number(n),
+            account(),
+            key(),
+            MicroRub::new(*amount),
+            Duration::from_secs(60),
+        );
+        lease.reserve(&hold, AT).unwrap().unwrap();
+    }
+    lease
+}
+
+fn settlement(n: u128, cost: i64) -> Settlement {
+    Settlement {
+        number: number(n),
+        account: account(),
+        key: key(),
+        held: MicroRub::new(cost),
+        cost: MicroRub::new(cost),
+        fresh: true,
+        lease: None,
+        item: Item::new("m", "v", End::Finished),
+    }
+}
+
+/// The answer of a lease that decides by itself.
+fn local_answer(lease: &mut Lease, adjustment: &Adjustment, now: Now) -> Adjusted {
+    match lease.adjust(adjustment, now) {
+        Some(Adjusting::Done(adjusted)) => adjusted,
+        Some(Adjusting::Waits(_)) => panic!("it waits for the ledger"),
+        None => panic!("the lease does not have the call"),
+    }
+}
+
+/// Where the ledger's answer will arrive.
+fn waits(
+    lease: &mut Lease,
+    adjustment: &Adjustment,
+    now: Now,
+) -> tokio::sync::oneshot::Receiver<Raised> {
+    match lease.adjust(adjustment, now) {
+        Some(Adjusting::Waits(hears)) => hears,
+        Some(Adjusting::Done(adjusted)) => panic!("it is decided: {adjusted:?}"),
+        None => panic!("the lease does not have the call"),
+    }
+}
+
+fn next_turn(lease: &mut Lease, now: Now) -> Turn {
+    lease.turn(KEEP, now, Uuid::now_v7())
+}
+
+fn held(amount: i64) -> Adjusted {
+    Adjusted::Held(MicroRub::new(amount))
+}
+
+fn in_lease(lease: &Lease) -> (i64, i64) {
+    (lease.held_by_calls().micro(), lease.free().micro())
+}
+
+fn received(hears: &mut tokio::sync::oneshot::Receiver<Raised>) -> Result<Adjusted, Refusal> {
+    hears.try_recv().unwrap().unwrap()
+}
+
+#[test]
+fn a_lease_decides_what_it_has_money_for() {
+    let mut lease = lease(&[60]);
+    for (sequence, amount) in [(1, 10), (2, 100), (3, 0), (4, 40)] {
+        assert_eq!(
+            local_answer(&mut lease, &to(1, sequence, amount), AT),
+            held(amount)
+        );
+        assert_eq!(in_lease(&lease), (amount, 100 - amount));
+    }
+    // An older one changes nothing, whatever its amount.
+    assert_eq!(local_answer(&mut lease, &to(1, 4, 1_000), AT), held(40));
+    assert!(lease.adjust(&to(2, 1, 1), AT).is_none());
+    assert!(!lease.has_raises());
+}
+
+#[test]
+fn a_lease_that_may_not_grant_lets_its_calls_hold_less() {
+    let mut lease = lease(&[60]);
+    assert_eq!(local_answer(&mut lease, &to(1, 1, 20), LATER), held(20));
+    assert_eq!(in_lease(&lease), (20, 80));
+    // All of the growth is the ledger's to decide, and what is free in the lease does not count.
+    let mut hears = waits(&mut lease, &to(1, 2, 50), LATER);
+    let turn = lease.turn(NOTHING, LATER, Uuid::now_v7());
+    assert_eq!(
+        (turn.step, turn.give.micro(), turn.raise.micro()),
+        (Step::GoOn, 80, 30)
+    );
+    lease.answered(&turn, &answer(Word::Refused, 20, 500));
+    assert!(matches!(
+        received(&mut hears),
+        Err(Refusal::DoesNotFit { .. })
+    ));
+    assert_eq!(in_lease(&lease), (20, 0));
+}
+
+#[test]
+fn the_next_turn_requests_what_the_lease_lacks() {
+    let mut lease = lease(&[60, 20]);
+    let mut first = waits(&mut lease, &to(1, 1, 90), AT);
+    let mut second = waits(&mut lease, &to(2, 1, 45), AT);
+    assert!(lease.has_raises());
+    let turn = next_turn(&mut lease, AT);
+    // Together they grow by 55, and 20 are free in the lease.
+    assert_eq!(turn.raise.micro(), 35);
+    assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
+    lease.answered(&turn, &answer(Word::Done, 135 + turn.more.micro(), 365));
+    assert_eq!(received(&mut first), Ok(held(90)));
+    assert_eq!(received(&mut second), Ok(held(45)));
+    assert_eq!(in_lease(&lease), (135, turn.more.micro()));
+    assert!(!lease.has_raises());
+}
+
+#[test]
+fn calls_grow_in_the_order_of_their_requests_as_far_as_the_money_goes() {
+    let mut lease = lease(&[50, 50]);
+    let mut large = waits(&mut lease, &to(1, 1, 90), AT);
+    let mut small = waits(&mut lease, &to(2, 1, 60), AT);
+    let turn = next_turn(&mut lease, AT);
+    assert_eq!(turn.raise.micro(), 50);
+    // The ledger has only 15 of the 50.
+    lease.answered(&turn, &answer(Word::Done, 115, 0));
+    assert_eq!(
+        received(&mut large),
+        Err(Refusal::DoesNotFit {
+            free: MicroRub::new(15),
+            held: MicroRub::new(100),
+            ceiling: None
+        })
+    );
+    assert_eq!(received(&mut small), Ok(held(60)));
+    assert_eq!(in_lease(&lease), (110, 5));
+}
+
+#[test]
+fn a_turn_without_an_answer_fails_its_adjustments_and_keeps_their_money() {
+    let mut lease = lease(&[100]);
+    let mut first = waits(&mut lease, &to(1, 1, 150), AT);
+    let turn = next_turn(&mut lease, AT);
+    lease.unanswered("away".into());
+    assert!(first.try_recv().unwrap().is_err());
+    let mut again = waits(&mut lease, &to(1, 1, 150), AT);
+    let repeated = next_turn(&mut lease, AT);
+    assert_eq!(
+        (&repeated.this, repeated.raise.micro()),
+        (&turn.this, 50),
+        "the same turn is sent again"
+    );
+    lease.answered(&repeated, &answer(Word::Done, 150, 0));
+    // The answered turn did not contain the second request.
+    assert!(matches!(again.try_recv(), Err(TryRecvError::Empty)));
+    let next = next_turn(&mut lease, AT);
+    assert_eq!(next.raise.micro(), 0, "the lease has the money by now");
+    lease.answered(&next, &answer(Word::Done, 150, 0));
+    assert_eq!(received(&mut again), Ok(held(150)));
+    assert_eq!(in_lease(&lease), (150, 0));
+}
+
+#[test]
+fn nothing_is_requested_for_a_caller_that_has_gone() {
+    let mut lease = lease(&[100]);
+    drop(waits(&mut lease, &to(1, 1, 150), AT));
+    assert_eq!(next_turn(&mut lease, AT).raise.micro(), 0);
+}
+
+#[test]
+fn a_call_that_has_ended_is_not_adjusted() {
+    let mut lease = lease(&[50, 50]);
+    let mut first = waits(&mut lease, &to(1, 1, 90), AT);
+    let turn = next_turn(&mut lease, AT);
+    assert_eq!(turn.raise.micro(), 40);
+    lease.settle(&settlement(1, 50), AT).unwrap();
+    assert!(lease.release(number(2), &key()));
+    // The money that was requested for it is in the lease, and the call does not hold it.
+    lease.answered(&turn, &answer(Word::Done, 140, 0));
+    assert_eq!(received(&mut first), Ok(Adjusted::Gone));
+    assert_eq!(in_lease(&lease), (0, 90));
+    assert_eq!(local_answer(&mut lease, &to(1, 2, 10), AT), Adjusted::Gone);
+    assert!(lease.adjust(&to(2, 1, 10), AT).is_none());
+}
+
+#[test]
+fn a_lost_lease_lets_no_call_hold_more() {
+    let mut lease = lease(&[60]);
+    let mut waiting = waits(&mut lease, &to(1, 1, 200), AT);
+    let turn = next_turn(&mut lease, AT);
+    lease.answered(&turn, &answer(Word::Gone, 0, 0));
+    assert_eq!(received(&mut waiting), Ok(Adjusted::Gone));
+    assert_eq!(local_answer(&mut lease, &to(1, 2, 70), AT), Adjusted::Gone);
+    // The call goes on with less.
+    assert_eq!(local_answer(&mut lease, &to(1, 3, 30), AT), held(30));
+}
