@@ -266,12 +266,14 @@ impl Plan {
             _ => 120,
         };
         let many = &mut Random::of(seed, &[1]);
-        let calls = if with_leases {
+        let mut calls = if with_leases {
             trains(many, &accounts, gateways, load, leaving)
         } else {
             calls(many, &accounts, gateways, load, leaving)
         };
         if with_leases {
+            let greedy = greedy_calls(&mut Random::of(seed, &[10]), gateways, &calls);
+            calls.extend(greedy);
             operator.extend(between_calls(
                 &mut Random::of(seed, &[9]),
                 &accounts,
@@ -726,6 +728,29 @@ fn trains(
         }
     }
     calls
+}
+
+/// Calls that hold all free money of their account while others run: these cannot hold more then.
+fn greedy_calls(random: &mut Random, gateways: usize, calls: &[CallPlan]) -> Vec<CallPlan> {
+    let mut greedy = Vec::new();
+    for _ in 0..random.between(0, 2) {
+        let other = &calls[random.index(calls.len())];
+        let at = other.at + random.between(0, 600);
+        greedy.push(CallPlan {
+            at,
+            gateway: random.index(gateways),
+            number: number(random, at),
+            leaves_after: None,
+            order: OrderPlan {
+                output_tokens_max: 1_000_000,
+                output_tokens_min: 1,
+                slice_tokens: None,
+                ..order(random)
+            },
+            ..other.clone()
+        });
+    }
+    greedy
 }
 
 fn order(random: &mut Random) -> OrderPlan {

@@ -90,6 +90,8 @@ pub(crate) struct Books {
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) account: AccountId,
+    /// The amount of the call's own hold at its end; `None` if a lease held it, or nothing did.
+    pub(crate) held: Option<MicroRub>,
     pub(crate) cost: MicroRub,
     pub(crate) settled: Settled,
 }
@@ -152,12 +154,16 @@ impl Server {
         let answer = books.carry_out(ask, clock, sabotage);
         if let (Some((key, before)), Some((_, after))) = (before, books.held_for(ask))
             && after > before
-            && !is_old
-            && self.closed.contains(&key)
         {
-            self.breaches.push(format!(
-                "I12 key {key}: {after} held after {before}, and its disabling was acknowledged"
-            ));
+            if !is_old && self.closed.contains(&key) {
+                self.breaches.push(format!(
+                    "I12 key {key}: {after} held after {before}, and its disabling was acknowledged"
+                ));
+            }
+            // A lowered ceiling may be below what the key holds already, so only a larger amount is checked.
+            let beyond = books.beyond_its_ceiling(ask);
+            self.breaches
+                .extend(beyond.map(|beyond| format!("I4 key {key}: {beyond} at {now} ms")));
         }
         for (id, account) in books.book.accounts() {
             if account.held < MicroRub::ZERO || account.held > account.balance {
@@ -311,6 +317,16 @@ fn beyond_a_limit(id: &AccountId, account: &Account, now: Ms) -> Vec<String> {
     groups.chain(keys).collect()
 }
 
+/// The account and key of a request that may hold money.
+fn holder(ask: &Ask) -> Option<(&AccountId, &KeyId)> {
+    match ask {
+        Ask::Step(Command::Reserve(hold)) => Some((&hold.account, &hold.key)),
+        Ask::Step(Command::Adjust(adjustment)) => Some((&adjustment.account, &adjustment.key)),
+        Ask::Turn(turn) => Some((&turn.account, &turn.key)),
+        _ => None,
+    }
+}
+
 fn sweep(book: &Book) -> Vec<Command> {
     book.accounts()
         .map(|(account, _)| Command::Expire {
@@ -341,15 +357,20 @@ impl Books {
         }
     }
 
-    /// The key whose running calls a request may let hold more, and what it holds.
+    /// The key that may hold more after a request, and what it holds.
     fn held_for(&self, ask: &Ask) -> Option<(KeyId, MicroRub)> {
-        let (account, key) = match ask {
-            Ask::Step(Command::Adjust(adjustment)) => (&adjustment.account, &adjustment.key),
-            Ask::Turn(turn) => (&turn.account, &turn.key),
-            _ => return None,
-        };
+        let (account, key) = holder(ask)?;
         let held = self.book.account(account)?.key(key)?.held;
         Some((key.clone(), held))
+    }
+
+    /// The sum of what a request's key has spent and holds, and its ceiling, if the sum is larger.
+    fn beyond_its_ceiling(&self, ask: &Ask) -> Option<String> {
+        let (account, key) = holder(ask)?;
+        let key = self.book.account(account)?.key(key)?;
+        let ceiling = key.ceilings.total?;
+        let taken = key.used.plus_or_max(key.held);
+        (taken > ceiling).then(|| format!("{taken} of {ceiling}"))
     }
 
     fn turn(&mut self, turn: &Turn, now: u64, sabotage: Option<Sabotage>) -> TurnAnswer {
@@ -359,7 +380,7 @@ impl Books {
         let answer = self.leases.turn(&mut self.book, turn, now, known, rule);
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
             let end = &end.settlement;
-            self.charged(end.number, &end.account, end.cost, *settled);
+            self.charged(end.number, &end.account, None, end.cost, *settled);
         }
         answer
     }
@@ -384,7 +405,7 @@ impl Books {
                     let other = Uuid::from_u128(number.uuid().as_u128() ^ (times << 100));
                     let other = RequestNumber::from_uuid(other);
                     let settled = self.book.settle(other, account, key, *cost, true, now);
-                    self.charged(*number, account, *cost, settled)
+                    self.charged(*number, account, None, *cost, settled)
                 }
                 _ => self.settle(*number, account, key, *cost, *fresh, now),
             }),
@@ -443,14 +464,19 @@ impl Books {
             lease: None,
             item: Item::new("", "", End::Finished),
         };
+        let held = self.book.account(account).and_then(|account| {
+            let mut holds = account.holds();
+            holds.find_map(|(open, _, held, _)| (open == number).then_some(held))
+        });
         let settled = self.leases.settle(&mut self.book, &settlement, now, first);
-        self.charged(number, account, cost, settled)
+        self.charged(number, account, held, cost, settled)
     }
 
     fn charged(
         &mut self,
         number: RequestNumber,
         account: &AccountId,
+        held: Option<MicroRub>,
         cost: MicroRub,
         settled: Settled,
     ) -> Settled {
@@ -458,6 +484,7 @@ impl Books {
         if moved && !settled.repeated {
             self.charges.entry(number).or_default().push(Charge {
                 account: account.clone(),
+                held,
                 cost,
                 settled,
             });

@@ -157,6 +157,11 @@ impl Verdict {
         if settled.charged.plus_or_max(settled.loss) != charge.cost {
             self.breach(format!("I3 a cost is not charge and loss: {charge:?}"));
         }
+        if charge.held.is_some_and(|held| held < call.held) && !allows.forced {
+            self.breach(format!(
+                "I2 a hold is smaller than its gateway knows: {charge:?} {call:?}"
+            ));
+        }
         // Cost of a call beyond its hold may always be a loss.
         let beyond = charge.cost.minus_or_zero(call.held);
         let short = match settled.booked {
