@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     harness::{
-        ADMIN_KEY, Answer, Key, RedisServer, Setup, World, eventually, next_text, request, with,
+        ADMIN_KEY, Answer, Key, RedisServer, Setup, World, next_text, request, with, within,
     },
     ops::Op,
     replies::{answer, usage},
@@ -351,14 +351,16 @@ async fn level_crossed_by_500_parallel_calls_emits_one_event() {
             }
         });
         futures_util::future::join_all(calls).await;
-        eventually("all is charged", async || {
+        // A settlement that timed out is sent again some time later.
+        within(Duration::from_secs(60), "all is charged", async || {
             let account = world.account(&key).await;
             (account["balance_rub"] == "899.50").then_some(())
         })
         .await;
         let told = events(&world, "kind=balance_low").await;
         assert_eq!(of(&told, "level_rub"), ["970.00", "900.00"]);
-        let numbers = events(&world, "limit=1000").await;
+        // A busy machine may add events of other kinds, such as a vendor's outage; they have no account.
+        let numbers = events(&world, "account=acme&limit=1000").await;
         let numbers = of(&numbers, "number").len();
         assert_eq!(numbers, 3, "a payment and two levels");
         drop((world, server));

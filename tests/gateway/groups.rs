@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Method;
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use tollgate_layers::{
     ceiling::Ceilings,
     facts::RequestNumber,
@@ -13,12 +13,12 @@ use tollgate_layers::{
         ledger::{
             GroupRecord, Hold, KeyChange, Ledger, LedgerAdmin, LedgerError, Refusal, Settlement,
         },
-        redis::{LeaseSettings, RedisLedger},
+        redis::{LeaseSettings, RedisLedger, RedisSettings},
     },
 };
 
 use crate::{
-    harness::{World, eventually, request},
+    harness::{World, eventually, request, within},
     ledger::{acme, hold, is_sound, micro, over, record, settlement, topup},
     ops::{BOTH, Op, bearer},
     replies::Running,
@@ -28,6 +28,8 @@ use crate::{
 const CALLS: u128 = 500;
 const KEYS: u128 = 10;
 const PRICE: i64 = 10;
+/// How long a busy machine may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn group_of_keys(ledger: &RedisLedger, ceiling: i64) {
     ledger.create_account(&acme(), "Acme").await.unwrap();
@@ -136,7 +138,12 @@ async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
             calls_per_second_min: 0,
             ..LeaseSettings::new(Duration::from_millis(500), format!("gateway {n}"))
         };
-        let ledger = over(&server).await.with_leases(settings);
+        let patient = RedisSettings {
+            response_timeout: PATIENCE,
+            ..RedisSettings::default()
+        };
+        let ledger = RedisLedger::connect(&server.url(), patient).await.unwrap();
+        let ledger = ledger.with_leases(settings);
         let tended = ledger.clone();
         tasks.spawn(async move { tended.tend_leases().await });
         gateways.push(ledger);
@@ -146,26 +153,33 @@ async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
     for n in 0..KEYS * 3 {
         let gateway = gateways[usize::try_from(n).unwrap() % gateways.len()].clone();
         calling.spawn(async move {
-            let (mut served, mut refused) = (0, 0);
-            while refused < 2 {
+            let (mut served, mut refused_since) = (0, None);
+            loop {
                 let hold = call(n);
                 match gateway.reserve(&hold).await {
                     Ok(_) => {
                         gateway.settle(&end(&hold, PRICE)).await.unwrap();
-                        (served, refused) = (served + 1, 0);
+                        (served, refused_since) = (served + 1, None);
                     }
-                    Err(LedgerError::Refused(_)) => refused += 1,
+                    Err(LedgerError::Refused(Refusal::CeilingUsedUp(_))) => return served,
+                    // On a busy machine another gateway may give money back later than a call waits for it.
+                    Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
+                        let since = refused_since.get_or_insert_with(Instant::now);
+                        assert!(since.elapsed() < PATIENCE, "money is kept from a call");
+                    }
                     Err(error) => panic!("{error:?}"),
                 }
             }
-            served
         });
     }
     let served: u64 = calling.join_all().await.into_iter().sum();
     let counts = gateways.iter().filter_map(RedisLedger::lease_counts);
     let granted: u64 = counts.map(|counts| counts.granted).sum();
     for gateway in &gateways {
-        assert!(gateway.give_back().await);
+        within(PATIENCE, "all leases are given back", async || {
+            gateway.give_back().await.then_some(())
+        })
+        .await;
     }
     let groups = gateways[0].groups(&acme()).await.unwrap();
     assert_eq!(

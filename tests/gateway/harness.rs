@@ -367,8 +367,17 @@ pub fn with(mut body: Value, fields: Value) -> Value {
 }
 
 /// Returns the first result of `probe`, within five seconds.
-pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
-    let patience = tokio::time::timeout(Duration::from_secs(5), async {
+pub async fn eventually<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
+    within(Duration::from_secs(5), what, probe).await
+}
+
+/// Returns the first result of `probe`, within this time.
+pub async fn within<T>(
+    patience: Duration,
+    what: &str,
+    mut probe: impl AsyncFnMut() -> Option<T>,
+) -> T {
+    let found = tokio::time::timeout(patience, async {
         loop {
             if let Some(value) = probe().await {
                 return value;
@@ -376,7 +385,7 @@ pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>
             tokio::task::yield_now().await;
         }
     });
-    patience
+    found
         .await
-        .unwrap_or_else(|_| panic!("five seconds, and it is still not true that {what}"))
+        .unwrap_or_else(|_| panic!("{patience:?}, and it is still not true that {what}"))
 }
