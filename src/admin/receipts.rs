@@ -37,7 +37,7 @@ pub(super) const ROUTES: &[Route] = &[
 ];
 
 /// Default and maximum number of receipts in an answer.
-const RECEIPTS: usize = 50;
+pub(super) const RECEIPTS: usize = 50;
 const RECEIPTS_MAX: usize = 500;
 
 /// Answers with a page of receipts, latest first.
@@ -113,7 +113,7 @@ fn end(text: &str) -> Result<End, String> {
     })
 }
 
-fn limit(text: &str) -> Result<usize, String> {
+pub(super) fn limit(text: &str) -> Result<usize, String> {
     let number = text.parse().ok();
     let number = number.filter(|number| (1..=RECEIPTS_MAX).contains(number));
     number.ok_or_else(|| format!("must be a whole number from 1 to {RECEIPTS_MAX}"))

@@ -204,6 +204,7 @@ mod tests {
             ("GET", "leases", "leases", "", QUERY),
             ("GET", "receipts", "receipts", "", QUERY),
             ("GET", "receipts/n", "receipts/{number}", "n", KEY),
+            ("GET", "calls", "calls", "", QUERY),
             ("GET", "calls/n", "calls/{number}", "n", KEY),
             ("GET", "usage", "usage", "", QUERY),
             ("GET", "export", "export", "", QUERY),

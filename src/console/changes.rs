@@ -6,7 +6,15 @@ use serde_json::{Map, Value, json};
 use super::form::Form;
 use crate::{api::ceilings, text::percent::encoded};
 
-/// A call of the admin API.
+/// Changes that cannot be undone: they are made only if the form's box `sure` is ticked.
+const FINAL: [&str; 2] = ["delete", "auto-topup-remove"];
+
+/// Whether the form requests a change that cannot be undone and does not confirm it.
+pub(super) fn is_unconfirmed(form: &Form) -> bool {
+    FINAL.contains(&form.get("do")) && form.get("sure").is_empty()
+}
+
+/// A call of the API.
 pub(super) struct Change {
     pub(super) method: Method,
     pub(super) path: String,

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod api;
+mod call;
 mod calls;
 mod changes;
 mod events;
@@ -17,7 +18,9 @@ mod pages;
 mod plots;
 mod prices;
 mod sessions;
+mod shown;
 mod sign_in;
+mod texts;
 mod views;
 mod what_if;
 
@@ -31,6 +34,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use secrecy::ExposeSecret;
+use tollgate_layers::respond::Language;
 use tower::{Layer, Service};
 
 use self::{
@@ -38,6 +42,7 @@ use self::{
     form::Form,
     sessions::{Session, digest},
     sign_in::SignIn,
+    texts::filled,
 };
 use crate::{
     admin::{AnswerBody, Refusal},
@@ -218,6 +223,7 @@ impl Console {
             live: self.layer.live,
             form,
             posted,
+            language: Language::En,
         };
         let segments: Vec<&str> = path.split('/').skip(1).collect();
         asked.answer(&segments).await
@@ -233,6 +239,15 @@ struct Visit {
     /// Reads the posted form, or the query.
     form: Form,
     posted: bool,
+    language: Language,
+}
+
+impl Visit {
+    /// A text with its values, in the language of the visit.
+    fn fill(&self, english: &str, values: &[&str]) -> String {
+        let values: Vec<&dyn fmt::Display> = values.iter().map(|it| it as _).collect();
+        filled(english, self.language, &values)
+    }
 }
 
 /// Adds the headers that isolate the pages from other sites and keep them out of caches.

@@ -1,10 +1,12 @@
 //! Renders the pages: gets each page's data from the API, and fills its template.
 
+use std::{borrow::Borrow, fmt};
+
 use askama::Template;
 use futures_util::future::try_join_all;
 use http::StatusCode;
 use serde_json::Value;
-use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView};
+use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, respond::Language};
 
 use super::{
     Answer, Visit,
@@ -15,7 +17,9 @@ use super::{
     page, plots,
     plots::{Course, Plot},
     see,
-    views::{Accounts, Calls, Counters, Sums, Total, UsageRow, Usages, Vendor, Vendors},
+    shown::{self, Safe},
+    texts::{filled, translated},
+    views::{Accounts, Counters, Sums, Total, UsageRow, Usages, Vendor, Vendors},
 };
 use crate::{
     admin::Refusal,
@@ -34,14 +38,6 @@ const YEAR_MS: u64 = 334 * DAY_MS;
 const HOURS_PLOTTED: u64 = 24;
 /// For how many days a page computes or draws, at most.
 pub(super) const DAYS_BACK_MAX: u64 = 366;
-const ENDS: [&str; 5] = [
-    "finished",
-    "client_left",
-    "vendor_cut",
-    "vendor_error",
-    "gateway_stopped",
-];
-
 /// The frame that all pages share: title, navigation, messages.
 pub(super) struct Frame<'a> {
     pub(super) title: String,
@@ -53,6 +49,7 @@ pub(super) struct Frame<'a> {
     pub(super) problem: Option<&'a str>,
     pub(super) done: Option<&'static str>,
     pub(super) rights: [bool; 3],
+    pub(super) language: Language,
 }
 
 impl Frame<'_> {
@@ -67,10 +64,46 @@ impl Frame<'_> {
             problem,
             done: None,
             rights: [false; 3],
+            language: Language::En,
         }
     }
 
-    /// Returns the entries of the navigation: path, name, and whether the page belongs to it.
+    /// A text in the page's language.
+    pub(super) fn t<'t>(&self, english: &'t str) -> &'t str {
+        translated(english, self.language)
+    }
+
+    /// A text with one value.
+    pub(super) fn fill(&self, english: &str, value: impl fmt::Display) -> String {
+        filled(english, self.language, &[&value])
+    }
+
+    /// A text with two values.
+    pub(super) fn fill2(
+        &self,
+        english: &str,
+        first: impl fmt::Display,
+        second: impl fmt::Display,
+    ) -> String {
+        filled(english, self.language, &[&first, &second])
+    }
+
+    /// An amount of rubles, without the unit.
+    pub(super) fn rub(&self, amount: impl fmt::Display) -> Safe {
+        shown::rubles(&amount, self.language)
+    }
+
+    /// A whole number, with its thousands apart.
+    pub(super) fn count(&self, number: impl Borrow<u64>) -> Safe {
+        shown::count(*number.borrow(), self.language)
+    }
+
+    /// A time, in UTC.
+    pub(super) fn moment(&self, at: &str) -> Safe {
+        shown::moment(at, self.language)
+    }
+
+    /// The entries of the navigation: path, name, and whether the page belongs to it.
     pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
             ("/", "Overview"),
@@ -138,7 +171,15 @@ pub(super) fn told(status: StatusCode, problem: &'static str) -> Answer {
 impl Visit {
     /// The page of a path, after the change that was posted to it, if any.
     pub(super) async fn answer(self, segments: &[&str]) -> Result<Answer, Refusal> {
-        let change = if self.posted {
+        let mut problem = None;
+        let change = if self.posted && changes::is_unconfirmed(&self.form) {
+            problem = Some(Refused {
+                status: StatusCode::UNPROCESSABLE_ENTITY,
+                text: "Nothing was changed: this cannot be undone. Tick the box to confirm it."
+                    .into(),
+            });
+            None
+        } else if self.posted {
             match changes::wanted(segments, &self.form) {
                 Some(change) => Some(change),
                 None => return Ok(self.refused("Not done", &unknown())),
@@ -146,7 +187,6 @@ impl Visit {
         } else {
             None
         };
-        let mut problem = None;
         if let Some(change) = change {
             let Change {
                 method,
@@ -178,6 +218,7 @@ impl Visit {
             ["console", "accounts", id] => self.account(id, problem).await?,
             ["console", "keys", id] => self.key(id, problem).await?,
             ["console", "calls"] => self.calls().await?,
+            ["console", "calls.csv"] => self.calls_csv().await?,
             ["console", "calls", number] => self.call(number).await?,
             ["console", "usage"] => self.usage().await?,
             ["console", "vendors"] => self.vendors(problem).await?,
@@ -218,6 +259,7 @@ impl Visit {
             problem: problem.map(|refused| &*refused.text),
             done: changes::said(done),
             rights: [Right::Money, Right::Support, Right::Everything].map(|right| role.may(right)),
+            language: self.language,
         }
     }
 
@@ -328,38 +370,6 @@ impl Visit {
             ("In a year", Total::of(reports.iter().filter(of_year))),
         ];
         Ok(Ok((sold, courses)))
-    }
-
-    async fn calls(&self) -> Result<Result<Answer, Refused>, Refusal> {
-        const FILTERS: [&str; 8] = [
-            "account", "key", "model", "vendor", "session", "end", "since", "until",
-        ];
-        let form = &self.form;
-        let number = form.get("number");
-        if !number.is_empty() {
-            return Ok(Ok(see(&format!("/console/calls/{}", encoded(number)))));
-        }
-        let (mut calls, mut problem) = (None, None);
-        let query = form.query(&[&FILTERS[..], &["after"]].concat());
-        let path = format!("/admin/v1/receipts?{query}");
-        match self.api.get::<Calls>(&path).await? {
-            Ok(found) => calls = Some(found),
-            Err(refused) => problem = Some(refused),
-        }
-        let next = match calls.as_ref().and_then(|calls| calls.next.as_ref()) {
-            Some(next) => format!("{}&after={}", form.query(&FILTERS), encoded(next)),
-            None => String::new(),
-        };
-        Ok(Ok(written(
-            status_of(problem.as_ref()),
-            &CallsHtml {
-                page: self.frame("Calls", "Calls", problem.as_ref()),
-                form,
-                ends: &ENDS,
-                calls,
-                next,
-            },
-        )))
     }
 
     async fn usage(&self) -> Result<Result<Answer, Refused>, Refusal> {
@@ -509,12 +519,6 @@ pages! {
         courses: Vec<Course>,
         node: Counters,
         quiet: Vec<(&'a str, &'a str, &'a str)>,
-    }
-    CallsHtml "calls.html" {
-        form: &'a Form,
-        ends: &'static [&'static str],
-        calls: Option<Calls>,
-        next: String,
     }
     UsageHtml "usage.html" {
         form: &'a Form,

@@ -103,28 +103,6 @@ impl Group {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Calls {
-    pub(super) receipts: Vec<Call>,
-    pub(super) next: Option<String>,
-    pub(super) searched_since: Option<String>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Call {
-    pub(super) number: String,
-    pub(super) at: String,
-    pub(super) account: String,
-    pub(super) key: String,
-    pub(super) model: String,
-    pub(super) vendor: String,
-    pub(super) end: String,
-    pub(super) charged_rub: MicroRub,
-    pub(super) margin_rub: Option<MicroRub>,
-    pub(super) session: Option<String>,
-    pub(super) usage: Usage,
-}
-
-#[derive(Deserialize)]
 pub(super) struct Vendors {
     pub(super) vendors: Vec<Vendor>,
 }

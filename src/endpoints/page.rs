@@ -357,8 +357,8 @@ pub(crate) fn shown(rate: Rate, language: Language) -> String {
     format!("{}{point}{fraction}\u{a0}₽", grouped(whole, language))
 }
 
-/// Writes digits grouped by thousands.
-fn grouped(whole: &str, language: Language) -> String {
+/// Digits grouped by thousands.
+pub(crate) fn grouped(whole: &str, language: Language) -> String {
     let thousands = say(language, "\u{202f}", ",");
     let mut text = String::new();
     for (place, digit) in whole.chars().enumerate() {

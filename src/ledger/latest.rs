@@ -444,7 +444,7 @@ pub(crate) struct ReceiptsCursor {
 
 impl ReceiptsCursor {
     /// Everything from this time on was read.
-    const fn before(at_ms: u64) -> Self {
+    pub(crate) const fn before(at_ms: u64) -> Self {
         Self {
             at_ms: at_ms.saturating_sub(1),
             receipts: 0,

@@ -126,9 +126,18 @@ describe('named operators, in a gateway with a past', () => {
       await page.getByLabel('Call number').fill(refused);
       await page.getByRole('button', { name: 'Show' }).click();
       await page.getByRole('heading', { name: `Call ${refused}` }).waitFor();
-      await page.getByText('it was refused before money was held').waitFor();
-      await page.getByText('model_not_found').waitFor();
+      await page.getByText('Refused before money was held').waitFor();
+      await page.locator('section', { hasText: 'Cause' }).locator('code', { hasText: 'model_not_found' }).waitFor();
       await sound(visit, 'console-call-refused');
+
+      await page.goto(`${at.admin}/console/calls`);
+      await page.getByLabel('Status').selectOption('refused');
+      await page.getByRole('button', { name: 'Show' }).click();
+      await page.waitForURL(/end=refused/);
+      await page.waitForLoadState();
+      assert.equal(await page.locator('tbody tr').count(), 1);
+      await page.locator('tbody td', { hasText: 'model_not_found' }).waitFor();
+      await sound(visit, 'console-calls-refused');
 
       await page.goto(`${at.admin}/console/audit`);
       await page.getByRole('button', { name: 'Run the audit' }).click();
@@ -153,11 +162,14 @@ describe('named operators, in a gateway with a past', () => {
       await replays.first().click();
       await page.getByRole('alert').filter({ hasText: 'did not take event' }).waitFor();
       await complained(visit, 502);
+      // The message is above the letters, which may come later.
+      await page.waitForLoadState();
       assert.equal(await replays.count(), before_);
       await sound(visit, 'console-events-not-taken');
       hook.says = [204, ''];
       await replays.first().click();
       await page.getByText('The event was sent again and accepted.').waitFor();
+      await page.waitForLoadState();
       assert.equal(await replays.count(), before_ - 1);
 
       await page.goto(`${at.admin}/console/accounts/acme`);

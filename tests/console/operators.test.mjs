@@ -1,6 +1,7 @@
 // An operator's first day in the console, click by click. TOLLGATE_ADMIN_URL and TOLLGATE_ADMIN_KEY name the gateway.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { SCHEMES, SCREENS, complained, launch, sound, visitor } from './browser.mjs';
 
@@ -35,6 +36,10 @@ async function send(page, summary, fields, button) {
   for (const [label, value] of Object.entries(fields)) await form.getByLabel(label).fill(value);
   await form.getByRole('button', { name: button }).click();
 }
+
+/// The link to a call in the list, and the numbers of all calls that it shows.
+const ofCall = (page, number) => page.locator(`tbody th a[href="/console/calls/${number}"]`);
+const shownCalls = (page) => page.locator('tbody th a').evaluateAll((links) => links.map((link) => link.title));
 
 async function call(key, text) {
   const answer = await fetch(`${url}/v1/chat/completions`, {
@@ -103,17 +108,19 @@ describe("an operator's first day", () => {
         await sound(visit, 'console-key');
 
         await to(page, 'Calls');
-        await page.getByRole('link', { name: numbers[2] }).waitFor();
-        await page.getByLabel('Account').fill(account);
+        await ofCall(page, numbers[2]).waitFor();
+        await page.getByLabel('Account', { exact: true }).fill(account);
         await page.getByRole('button', { name: 'Show' }).click();
         await page.waitForURL(/[?&]account=/);
-        await page.getByRole('link', { name: numbers[2] }).waitFor();
-        const shown = await page.locator('tbody th').allInnerTexts();
-        assert.deepEqual(shown, numbers.toReversed());
+        await ofCall(page, numbers[2]).waitFor();
+        assert.deepEqual(await shownCalls(page), numbers.toReversed());
         await sound(visit, 'console-calls-found');
-        await page.getByRole('link', { name: numbers[1] }).click();
+        const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'Download as CSV' }).click()]);
+        const lines = readFileSync(await download.path(), 'utf8').trimEnd().split('\r\n');
+        assert.deepEqual(lines.slice(1).map((line) => line.split(',')[0]), numbers.toReversed());
+        await ofCall(page, numbers[1]).click();
         await page.getByRole('heading', { name: `Call ${numbers[1]}` }).waitFor();
-        await page.getByText('charged_rub', { exact: true }).waitFor();
+        await page.getByRole('heading', { name: 'How the charge was computed' }).waitFor();
         await sound(visit, 'console-call');
 
         await to(page, 'Usage');
@@ -231,11 +238,11 @@ describe("an operator's first day", () => {
     const number = await call(secret, 'Once');
 
     await press(page, nav('Calls'));
-    await type(page, page.getByLabel('Account'), 'by-hand');
+    await type(page, page.getByLabel('Account', { exact: true }), 'by-hand');
     await page.keyboard.press('Enter');
     await page.waitForURL(/[?&]account=by-hand/);
-    assert.deepEqual(await page.locator('tbody th').allInnerTexts(), [number]);
-    await press(page, page.getByRole('link', { name: number }));
+    assert.deepEqual(await shownCalls(page), [number]);
+    await press(page, ofCall(page, number));
     await page.getByRole('heading', { name: `Call ${number}` }).waitFor();
     await press(page, nav('Audit'));
     await press(page, page.getByRole('button', { name: 'Run the audit' }));

@@ -70,8 +70,8 @@ it('shows an account with its keys, and a receipt', async () => {
   await sound(visit, 'picture-account');
   await picture(page, 'console', 'details');
   await page.goto(`${admin}/console/calls/${number}`);
-  await page.getByText('charged_rub', { exact: true }).waitFor();
+  await page.getByRole('heading', { name: 'How the charge was computed' }).waitFor();
   await sound(visit, 'picture-receipt');
-  await picture(page, 'receipt', 'main > p:last-of-type');
+  await picture(page, 'receipt', 'main > details');
   await visit.context.close();
 });

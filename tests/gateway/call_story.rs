@@ -139,6 +139,189 @@ async fn with_leases_receipt_has_every_attempt_and_duration() {
     a_receipt_tells_the_whole_story(leases.ledger(&server.url())).await;
 }
 
+/// The list has charged, refused and free calls, each with its cause; pages, filters and the CSV agree.
+#[tokio::test]
+async fn list_of_calls_has_all_of_them_with_their_causes() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let stranger = Key {
+        secret: format!("{}x", key.secret),
+        ..key.clone()
+    };
+    let unknown = with(Op::Chat.body("x"), json!({ "model": "=<b>none" }));
+    let (mut charged, mut refused) = (Vec::new(), Vec::new());
+    for round in 0..3 {
+        let answer = Op::Chat.call(&world, &key, &Op::Chat.body("x")).await;
+        assert_eq!(answer.status, 200, "{round}: {answer:?}");
+        world.receipt(&answer.number()).await;
+        charged.push(answer.number());
+        for (key, body, status) in [
+            (&stranger, Op::Chat.body("x"), 401),
+            (&key, unknown.clone(), 503),
+        ] {
+            let answer = Op::Chat.call(&world, key, &body).await;
+            assert_eq!(answer.status, status, "{round}: {answer:?}");
+            unbooked(&world, &answer.number()).await;
+            refused.push(answer.number());
+        }
+    }
+    world
+        .vendor
+        .script(|_| refusal(400, "no <i>such</i> thing"));
+    let free = Op::Chat.call(&world, &key, &Op::Chat.body("x")).await;
+    unbooked(&world, &free.number()).await;
+
+    let list = async |query: &str| me.page(&world, &format!("/console/calls{query}")).await;
+    // The numbers of one millisecond are in no order.
+    let sorted = |numbers: &[String]| {
+        let mut numbers = numbers.to_vec();
+        numbers.sort();
+        numbers
+    };
+    let number_of = |line: &str| line.split(',').next().unwrap().to_owned();
+    let csv = async |query: &str| {
+        let answer = me.get(&world, &format!("/console/calls.csv{query}")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(
+            answer.headers["content-disposition"],
+            "attachment; filename=\"calls.csv\""
+        );
+        let text = answer.text();
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        assert!(
+            lines[0].starts_with("number,at,account,key,model,"),
+            "{text}"
+        );
+        lines[1..].to_vec()
+    };
+    let number = |numbers: &[&String]| numbers.iter().map(|it| (*it).clone()).collect::<Vec<_>>();
+    let free = free.number();
+    let of_strangers = number(&[&refused[4], &refused[2], &refused[0]]);
+    let of_none = number(&[&refused[5], &refused[3], &refused[1]]);
+    let all = number(&[
+        &free,
+        &refused[5],
+        &refused[4],
+        &charged[2],
+        &refused[3],
+        &refused[2],
+        &charged[1],
+        &refused[1],
+        &refused[0],
+        &charged[0],
+    ]);
+    let latest_first = number(&[&charged[2], &charged[1], &charged[0]]);
+    for (query, found) in [
+        ("", &all),
+        ("?end=finished", &latest_first),
+        ("?end=refused&account=acme", &of_none),
+        ("?end=released", &vec![free.clone()]),
+        ("?end=running", &Vec::new()),
+        ("?code=invalid_api_key", &of_strangers),
+        ("?code=model_not_found&model=%3D%3Cb%3Enone", &of_none),
+        ("?until=2020-01-01", &Vec::new()),
+    ] {
+        let html = list(query).await;
+        for number in &all {
+            let is_in = html.contains(&format!("href=\"/console/calls/{number}\""));
+            assert_eq!(is_in, found.contains(number), "{query} {number}: {html}");
+        }
+        assert!(
+            !html.contains("<b>none") && !html.contains("<i>such"),
+            "{html}"
+        );
+        let lines = csv(query).await;
+        let numbers: Vec<String> = lines.iter().map(|line| number_of(line)).collect();
+        let of_receipts = numbers.iter().filter(|number| charged.contains(number));
+        assert!(
+            of_receipts.is_sorted_by(|later, earlier| later > earlier),
+            "{lines:?}"
+        );
+        assert_eq!(sorted(&numbers), sorted(found), "{query}: {lines:?}");
+    }
+    let html = list("").await;
+    for says in [
+        "invalid_api_key",
+        "model_not_found",
+        "cost nothing",
+        "unknown key",
+        "finished",
+    ] {
+        assert!(html.contains(says), "{says}: {html}");
+    }
+    let of_none = csv("?code=model_not_found").await.join("\n");
+    assert!(of_none.contains(",'=<b>none,"), "no formula: {of_none}");
+
+    // Page by page, the API's list has every call without a receipt once.
+    let (mut after, mut numbers) = (String::new(), Vec::new());
+    loop {
+        let path = format!("/admin/v1/calls?limit=2{after}");
+        let page = world.admin(Method::GET, &path, None).await.json();
+        let calls = page["calls"].as_array().unwrap();
+        numbers.extend(
+            calls
+                .iter()
+                .map(|call| call["number"].as_str().unwrap().to_owned()),
+        );
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    let without: Vec<String> = all
+        .iter()
+        .filter(|it| !charged.contains(it))
+        .cloned()
+        .collect();
+    assert!(numbers.is_sorted_by(|later, earlier| later > earlier));
+    assert_eq!(sorted(&numbers), sorted(&without));
+    for query in ["state=other", "after=1", "limit=0", "end=finished"] {
+        let answer = world
+            .admin(Method::GET, &format!("/admin/v1/calls?{query}"), None)
+            .await;
+        assert_eq!(answer.status, 400, "{query}: {answer:?}");
+    }
+}
+
+/// The page of a call shows the arithmetic of its charge: each count times its price, and the sum.
+#[tokio::test]
+async fn page_of_a_call_shows_how_its_charge_was_computed() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let answer = Op::Chat.call(&world, &key, &Op::Chat.body("x")).await;
+    let receipt = world.receipt(&answer.number()).await;
+    let html = me
+        .page(&world, &format!("/console/calls/{}", answer.number()))
+        .await;
+    let (_, table) = html.split_once("How the charge was computed").unwrap();
+    let table = table.split("</table>").next().unwrap();
+    for (label, class) in [("Input tokens", "input"), ("Output tokens", "output")] {
+        let (_, row) = table
+            .split_once(&format!("<th scope=\"row\">{label}</th>"))
+            .unwrap();
+        let row = row.split("</tr>").next().unwrap();
+        let count = receipt["usage"][class].as_u64().unwrap();
+        assert!(row.contains(&format!(">{count}</td>")), "{receipt}: {row}");
+        let rate = receipt["price"][class].as_str().unwrap();
+        assert!(row.contains(&format!(">{rate}</td>")), "{receipt}: {row}");
+    }
+    for field in ["cost_rub", "charged_rub"] {
+        let amount = receipt[field].as_str().unwrap();
+        assert!(
+            table.contains(&format!("\">{amount}</td>")),
+            "{field} {receipt}: {table}"
+        );
+    }
+    for says in [
+        "The vendor reported these counts.".to_owned(),
+        format!("{} ₽", receipt["held_rub"].as_str().unwrap()),
+    ] {
+        assert!(html.contains(&says), "{says}: {html}");
+    }
+}
+
 async fn unbooked(world: &World, number: &str) -> Value {
     eventually("the gateway knows the call", async || {
         let path = format!("/admin/v1/calls/{number}");

@@ -15,6 +15,7 @@ mod spans;
 mod unbooked;
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     fmt,
     net::IpAddr,
@@ -150,6 +151,22 @@ impl Calls {
             Some(record) => Some(Unbooked::running(&record, &record.lock())),
             None => self.0.unbooked.find(number),
         }
+    }
+
+    /// The calls without a receipt that pass `is_wanted`, running ones included, latest first.
+    pub(crate) fn all_unbooked(&self, is_wanted: impl Fn(&Unbooked) -> bool) -> Vec<Unbooked> {
+        let running: Vec<CallRecord> = self.held().values().cloned().collect();
+        let mut calls = self.0.unbooked.list(&is_wanted);
+        calls.extend(
+            running
+                .iter()
+                .map(|record| Unbooked::running(record, &record.lock()))
+                .filter(is_wanted),
+        );
+        // A call that ended in the meantime is in both lists.
+        calls.sort_by_key(|call| Reverse((call.number, matches!(call.how, How::Ended { .. }))));
+        calls.dedup_by_key(|call| call.number);
+        calls
     }
 
     fn begin<B>(&self, req: &Request<B>) -> CallRecord {

@@ -3,15 +3,15 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use tollgate_ledger::{account::KeyRecord, number::RequestNumber};
+use tollgate_ledger::{account::KeyRecord, number::RequestNumber, session::SessionId};
 
 use super::{Answered, CallRecord, Facts, line::shortened, millis};
 
-/// The largest number of calls that are remembered.
+/// Maximum number of calls remembered, of known keys and of unknown ones each.
 pub(crate) const UNBOOKED_MAX: usize = 2000;
 
 /// A call that has no receipt.
@@ -24,7 +24,8 @@ pub(crate) struct Unbooked {
     /// The account; `None` if the key was not known yet.
     pub(crate) key: Option<Arc<KeyRecord>>,
     pub(crate) model: Option<String>,
-    /// The vendor of the last attempt.
+    pub(crate) session: Option<SessionId>,
+    /// Vendor of the last attempt.
     pub(crate) vendor: Option<Arc<str>>,
     pub(crate) how: How,
     pub(crate) whole_ms: u32,
@@ -47,11 +48,31 @@ pub(crate) enum How {
 
 /// The latest calls that have no receipt.
 #[derive(Debug, Default)]
-pub(super) struct Latest(Mutex<VecDeque<Unbooked>>);
+pub(super) struct Latest(Mutex<Queues>);
+
+/// Separate queues, so that a flood of requests with unknown keys does not evict the calls of customers.
+#[derive(Debug, Default)]
+struct Queues {
+    of_keys: VecDeque<Unbooked>,
+    of_strangers: VecDeque<Unbooked>,
+}
+
+impl Queues {
+    fn iter(&self) -> impl Iterator<Item = &Unbooked> {
+        self.of_keys
+            .iter()
+            .rev()
+            .chain(self.of_strangers.iter().rev())
+    }
+}
 
 impl Latest {
     pub(super) fn push(&self, call: Unbooked) {
-        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.lock();
+        let calls = match call.key {
+            Some(_) => &mut queues.of_keys,
+            None => &mut queues.of_strangers,
+        };
         if calls.len() >= UNBOOKED_MAX {
             calls.pop_front();
         }
@@ -59,9 +80,22 @@ impl Latest {
     }
 
     pub(super) fn find(&self, number: RequestNumber) -> Option<Unbooked> {
-        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = calls.iter().rev().find(|call| call.number == number);
-        found.cloned()
+        let queues = self.lock();
+        queues.iter().find(|call| call.number == number).cloned()
+    }
+
+    /// The calls that pass `is_wanted`, in no order.
+    pub(super) fn list(&self, is_wanted: impl Fn(&Unbooked) -> bool) -> Vec<Unbooked> {
+        let queues = self.lock();
+        queues
+            .iter()
+            .filter(|call| is_wanted(call))
+            .cloned()
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,9 +129,46 @@ impl Unbooked {
                 .model
                 .as_deref()
                 .map(|model| shortened(model).to_owned()),
+            session: facts.session.clone(),
             vendor: facts.vendor.clone(),
             how,
             whole_ms,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_ledger::account::KeyDigest;
+
+    use super::*;
+
+    #[test]
+    fn unknown_keys_do_not_evict_the_calls_of_known_ones() {
+        let latest = Latest::default();
+        let record = KeyRecord::new(
+            "k1".parse().unwrap(),
+            "acme".parse().unwrap(),
+            KeyDigest::new([1; 32]),
+        );
+        let call = |key: Option<Arc<KeyRecord>>| Unbooked {
+            number: RequestNumber::now_v7(),
+            came_ms: 1,
+            path: "/v1/messages".into(),
+            key,
+            model: None,
+            session: None,
+            vendor: None,
+            how: How::Running,
+            whole_ms: 0,
+        };
+        let mine = call(Some(Arc::new(record)));
+        latest.push(mine.clone());
+        for _ in 0..2 * UNBOOKED_MAX {
+            latest.push(call(None));
+        }
+        assert!(latest.find(mine.number).is_some());
+        assert_eq!(latest.list(|_| true).len(), UNBOOKED_MAX + 1);
+        assert_eq!(latest.list(|call| call.key.is_some()).len(), 1);
     }
 }

@@ -634,7 +634,11 @@ async fn console_creates_shows_and_removes_a_rule() {
     let shown = browser.page(&world, page).await;
     assert!(shown.contains("····4444"), "{shown}");
     assert!(!shown.contains(&card_of(&payment)), "{shown}");
-    let remove = [("do", "auto-topup-remove")];
+    let hasty = [("do", "auto-topup-remove")];
+    let kept = browser.post(&world, page, &hasty).await;
+    assert_eq!(kept.status, 422, "not confirmed: {kept:?}");
+    assert!(kept.text().contains("····4444"), "{kept:?}");
+    let remove = [("do", "auto-topup-remove"), ("sure", "1")];
     let gone = browser.done(&world, page, &remove).await;
     assert!(gone.contains("The card was deleted."), "{gone}");
     assert!(!gone.contains("····4444"), "{gone}");

@@ -1,0 +1,376 @@
+//! The page of a call, which settles a dispute about it: what was held and charged, the arithmetic of the charge, what
+//! the vendor reported, the times. Of a call without a receipt: what this gateway remembers.
+
+use std::borrow::Borrow;
+
+use askama::Template;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use tollgate_layers::{
+    money::MicroRub,
+    price::{Class, Kind, Price, Rate},
+    respond::Language,
+    usage::Usage,
+};
+
+use super::{
+    Answer, Visit,
+    api::Refused,
+    calls::state_in_words,
+    pages::{Frame, written},
+    texts::text,
+    views::{Chapter, story},
+};
+use crate::{
+    admin::Refusal,
+    endpoints::page::{grouped, say},
+};
+
+/// The times of a call, in milliseconds since its request arrived.
+#[derive(Deserialize)]
+struct Timeline {
+    held_ms: u32,
+    attempts: Vec<Attempt>,
+    first_byte_ms: Option<u32>,
+    whole_ms: u32,
+    status: Option<u16>,
+    code: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Attempt {
+    vendor: String,
+    at_ms: u32,
+    took_ms: u32,
+    status: u16,
+    code: Option<String>,
+}
+
+impl Timeline {
+    /// The status and code that the caller received, if it had not left.
+    fn answer(&self) -> Option<String> {
+        Some(match (self.status?, &self.code) {
+            (status, Some(code)) => format!("{status} {code}"),
+            (status, None) => status.to_string(),
+        })
+    }
+
+    /// A time of the call on a scale from 0 to 1000.
+    fn place(&self, ms: impl Borrow<u32>) -> u64 {
+        let whole = u64::from(self.whole_ms.max(1));
+        (u64::from(*ms.borrow()) * 1000 / whole).min(1000)
+    }
+
+    /// The width of a part of the time that is at least visible.
+    fn width(&self, ms: impl Borrow<u32>) -> u64 {
+        self.place(ms).max(4)
+    }
+
+    /// The time from the first byte to the end.
+    fn answer_ms(&self) -> u32 {
+        let first = self.first_byte_ms.unwrap_or(self.whole_ms);
+        self.whole_ms.saturating_sub(first)
+    }
+}
+
+/// A call without a receipt.
+#[derive(Deserialize)]
+struct Unbooked {
+    at: String,
+    state: String,
+    account: Option<String>,
+    key: Option<String>,
+    model: Option<String>,
+    vendor: Option<String>,
+    status: Option<u16>,
+    code: Option<String>,
+    error: Option<String>,
+    whole_ms: u32,
+}
+
+/// The fields of a receipt that the page explains.
+#[derive(Deserialize)]
+struct Booked {
+    at: String,
+    account: String,
+    key: String,
+    group: Option<String>,
+    session: Option<String>,
+    model: String,
+    vendor: String,
+    end: String,
+    held_rub: MicroRub,
+    held_max_rub: Option<MicroRub>,
+    held_at_end_rub: Option<MicroRub>,
+    cost_rub: MicroRub,
+    charged_rub: MicroRub,
+    loss_rub: MicroRub,
+    bounded_loss_rub: Option<MicroRub>,
+    vendor_cost_rub: Option<MicroRub>,
+    margin_rub: Option<MicroRub>,
+    price: Option<Price>,
+    price_rule: Option<String>,
+    estimated: bool,
+    bounded: bool,
+    #[serde(default)]
+    unpriced: bool,
+    usage: Usage,
+    vendor_usage: Option<Usage>,
+}
+
+impl Booked {
+    fn words(&self) -> &str {
+        state_in_words(&self.end)
+    }
+}
+
+/// A line of the computation of a charge: `count` units at `rate` each, or per million.
+struct Line {
+    label: &'static str,
+    count: u64,
+    rate: Rate,
+    /// Whether the rate is per unit.
+    is_each: bool,
+    /// The count that the vendor reported, if it was cut.
+    vendor: Option<u64>,
+    /// In millionths of a micro-ruble.
+    sum: u128,
+}
+
+impl Line {
+    fn rubles(&self, language: impl Borrow<Language>) -> String {
+        exact(self.sum, *language.borrow())
+    }
+}
+
+/// The lines of a charge, and their exact sum. The cost is the sum, rounded up to a micro-ruble.
+fn computation(price: &Price, usage: &Usage, vendor: Option<&Usage>) -> (Vec<Line>, u128) {
+    let four = |usage: &Usage| {
+        [
+            usage.input,
+            usage.cached_input,
+            usage.cache_write,
+            usage.output,
+        ]
+    };
+    let rates = [
+        price.input,
+        price.cached_input,
+        price.cache_write,
+        price.output,
+    ];
+    let labels = [
+        text("Input tokens"),
+        text("Input tokens from the cache"),
+        text("Input tokens written to the cache"),
+        text("Output tokens"),
+    ];
+    let reported = vendor.map(four);
+    let counts = four(usage);
+    let mut lines = Vec::new();
+    for at in 0..counts.len() {
+        let vendor = reported.map(|counts| counts[at]);
+        lines.push((labels[at], counts[at], rates[at], false, vendor));
+    }
+    for class in Class::ALL {
+        let vendor = vendor.map(|usage| usage.classes.get(class));
+        let rate = price.classes.get(class).unwrap_or_default();
+        let is_each = class.kind() == Kind::Call;
+        lines.push((
+            class_in_words(class),
+            usage.classes.get(class),
+            rate,
+            is_each,
+            vendor,
+        ));
+    }
+    let lines: Vec<Line> = lines
+        .into_iter()
+        .filter(|(_, count, _, _, vendor)| *count > 0 || vendor.is_some_and(|count| count > 0))
+        .map(|(label, count, rate, is_each, vendor)| {
+            let micro = u128::from(count) * u128::from(rate.micro());
+            let sum = if is_each {
+                micro.saturating_mul(1_000_000)
+            } else {
+                micro
+            };
+            Line {
+                label,
+                count,
+                rate,
+                is_each,
+                vendor,
+                sum,
+            }
+        })
+        .collect();
+    let sum = lines
+        .iter()
+        .fold(0, |sum: u128, line| sum.saturating_add(line.sum));
+    (lines, sum)
+}
+
+fn class_in_words(class: Class) -> &'static str {
+    match class {
+        Class::CacheWrite1h => text("Input tokens written to the cache for an hour"),
+        Class::CacheWrite12h => text("Input tokens written to the cache for 12 hours"),
+        Class::InputAudio => text("Audio input tokens"),
+        Class::InputImage => text("Image input tokens"),
+        Class::OutputAudio => text("Audio output tokens"),
+        Class::OutputImage => text("Image output tokens"),
+        Class::WebSearchCall => text("Web searches"),
+        other => other.name(),
+    }
+}
+
+/// A sum in millionths of a micro-ruble, as rubles with all of its decimals, at least two.
+fn exact(sum: u128, language: Language) -> String {
+    let (whole, fraction) = (sum / 1_000_000_000_000, sum % 1_000_000_000_000);
+    let fraction = format!("{fraction:012}");
+    let coarse = fraction.trim_end_matches('0');
+    let fraction = &fraction[..coarse.len().max(2)];
+    let point = say(language, ",", ".");
+    format!("{}{point}{fraction}", grouped(&whole.to_string(), language))
+}
+
+#[derive(Template)]
+#[template(path = "call.html", config = "src/console/templates/askama.toml")]
+struct CallHtml<'a> {
+    page: Frame<'a>,
+    receipt: Booked,
+    lines: Vec<Line>,
+    /// The exact sum of the lines.
+    sum: String,
+    /// Attempts and durations; absent on receipts of earlier versions.
+    timeline: Option<Timeline>,
+    chapters: Vec<Chapter>,
+}
+
+#[derive(Template)]
+#[template(
+    path = "call_without.html",
+    config = "src/console/templates/askama.toml"
+)]
+struct CallWithoutHtml<'a> {
+    page: Frame<'a>,
+    call: Unbooked,
+    chapters: Vec<Chapter>,
+}
+
+impl Visit {
+    pub(super) async fn call(&self, number: &str) -> Result<Result<Answer, Refused>, Refusal> {
+        let path = format!("/admin/v1/receipts/{number}");
+        let mut receipt = match self.api.get::<Value>(&path).await? {
+            Ok(receipt) => receipt,
+            Err(refused) if refused.status == StatusCode::NOT_FOUND => {
+                return self.unbooked(number, refused).await;
+            }
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let timeline = receipt.as_object_mut();
+        let timeline = timeline.and_then(|fields| fields.remove("timeline"));
+        let booked = Booked::deserialize(&receipt).map_err(Refusal::fault)?;
+        let (lines, sum) = match &booked.price {
+            Some(price) => computation(price, &booked.usage, booked.vendor_usage.as_ref()),
+            None => (Vec::new(), 0),
+        };
+        let page = self.frame(self.fill(text("Call {0}"), &[number]), "Calls", None);
+        Ok(Ok(written(
+            StatusCode::OK,
+            &CallHtml {
+                sum: exact(sum, page.language),
+                page,
+                chapters: story(&receipt),
+                timeline: timeline.and_then(|it| serde_json::from_value(it).ok()),
+                receipt: booked,
+                lines,
+            },
+        )))
+    }
+
+    /// A call without a receipt in the ledger: it was refused, cost nothing, or is still running.
+    async fn unbooked(
+        &self,
+        number: &str,
+        no_receipt: Refused,
+    ) -> Result<Result<Answer, Refused>, Refusal> {
+        let path = format!("/admin/v1/calls/{number}");
+        let answer = match self.api.get::<Value>(&path).await? {
+            Ok(call) => call,
+            // The page shows both: where the receipt may be, and that this gateway does not know the call.
+            Err(refused) => {
+                let text = format!("{}. {}", no_receipt.text, refused.text);
+                return Ok(Err(Refused { text, ..no_receipt }));
+            }
+        };
+        Ok(Ok(written(
+            StatusCode::OK,
+            &CallWithoutHtml {
+                page: self.frame(self.fill(text("Call {0}"), &[number]), "Calls", None),
+                chapters: story(&answer),
+                call: Unbooked::deserialize(&answer).map_err(Refusal::fault)?,
+            },
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::price::{Counts, Rates};
+
+    use super::*;
+
+    #[test]
+    fn lines_of_a_charge_add_up_to_its_cost() {
+        let price = Price {
+            input: Rate::new(28_280_000),
+            cached_input: Rate::new(2_828_000),
+            cache_write: Rate::new(35_350_001),
+            output: Rate::new(226_250_000),
+            classes: Rates::default()
+                .with(Class::CacheWrite1h, Some(Rate::new(56_560_000)))
+                .with(Class::WebSearchCall, Some(Rate::new(900_000))),
+            ..Price::default()
+        };
+        let usage = Usage {
+            input: 282,
+            cached_input: 7,
+            cache_write: 3,
+            output: 40,
+            classes: Counts::default()
+                .with(Class::CacheWrite1h, 11)
+                .with(Class::WebSearchCall, 2),
+        };
+        let (lines, sum) = computation(&price, &usage, None);
+        let shown: Vec<String> = lines.iter().map(|line| line.rubles(Language::En)).collect();
+        assert_eq!(
+            shown,
+            [
+                "0.00797496",
+                "0.000019796",
+                "0.000106050003",
+                "0.00905",
+                "0.00062216",
+                "1.80"
+            ]
+        );
+        let rounded = i64::try_from(sum.div_ceil(1_000_000)).unwrap();
+        assert_eq!(MicroRub::new(rounded), price.cost(&usage));
+        assert_eq!(
+            exact(1_234_500_000_000_000, Language::Ru),
+            "1\u{202f}234,50"
+        );
+
+        // A count that was cut to nothing is shown next to the vendor's.
+        let vendor = Usage {
+            output: 9,
+            ..Usage::default()
+        };
+        let (lines, sum) = computation(&price, &Usage::default(), Some(&vendor));
+        assert_eq!(
+            (lines.len(), lines[0].count, lines[0].vendor, sum),
+            (1, 0, Some(9), 0)
+        );
+    }
+}

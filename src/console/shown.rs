@@ -1,0 +1,165 @@
+//! How the pages show amounts, counts and times to people.
+//!
+//! An amount has two decimals, and its exact value in the title; one below a kopeck is shown exactly. Times are UTC,
+//! like the days of reports and ceilings.
+
+use std::fmt;
+
+use askama::filters::HtmlSafe;
+use tollgate_layers::respond::Language;
+
+use super::views::micro;
+use crate::{
+    endpoints::page::{grouped, say},
+    text::{rubles::Rubles, time::parse_rfc3339_ms},
+};
+
+/// Micro-rubles in a kopeck.
+const KOPECK: u128 = 10_000;
+const MONTHS: [[&str; 2]; 12] = [
+    ["янв", "Jan"],
+    ["фев", "Feb"],
+    ["мар", "Mar"],
+    ["апр", "Apr"],
+    ["мая", "May"],
+    ["июн", "Jun"],
+    ["июл", "Jul"],
+    ["авг", "Aug"],
+    ["сен", "Sep"],
+    ["окт", "Oct"],
+    ["ноя", "Nov"],
+    ["дек", "Dec"],
+];
+
+/// Markup made of digits, letters and fixed tags, which needs no escaping.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Safe(String);
+
+impl fmt::Display for Safe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl HtmlSafe for Safe {}
+
+/// An amount of rubles, without the unit.
+pub(super) fn rubles(amount: &impl fmt::Display, language: Language) -> Safe {
+    let exact = amount.to_string();
+    let micro = micro(&exact);
+    let short = short(micro, language);
+    let whole = decimal(micro, language);
+    Safe(match short == whole {
+        true => short,
+        false => format!("<span title=\"{whole}\">{short}</span>"),
+    })
+}
+
+/// An amount of rubles as plain text: two decimals, or all of them if it is below a kopeck.
+pub(super) fn short(micro: i128, language: Language) -> String {
+    let size = micro.unsigned_abs();
+    let rounded = match size < KOPECK {
+        true => size,
+        false => size.saturating_add(KOPECK / 2) / KOPECK * KOPECK,
+    };
+    let rounded = i128::try_from(rounded).unwrap_or(i128::MAX);
+    decimal(rounded * micro.signum(), language)
+}
+
+/// An amount with all of its decimals, at least two.
+fn decimal(micro: i128, language: Language) -> String {
+    let text = Rubles(micro).to_string();
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, "00"));
+    let (sign, digits) = match whole.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", whole),
+    };
+    let point = say(language, ",", ".");
+    format!("{sign}{}{point}{fraction}", grouped(digits, language))
+}
+
+/// A whole number, with its thousands apart.
+pub(super) fn count(number: u64, language: Language) -> Safe {
+    Safe(grouped(&number.to_string(), language))
+}
+
+/// A moment of RFC 3339, or a day: `29 Nov 2026, 07:15:04`. Other text loses what would be markup.
+pub(super) fn moment(at: &str, language: Language) -> Safe {
+    let Some((date, time)) = parse_rfc3339_ms(at).and(at.split_at_checked(10)) else {
+        return Safe(at.chars().filter(|char| char.is_alphanumeric()).collect());
+    };
+    let time = time.get(1..9).unwrap_or_default();
+    let apart = if time.is_empty() { "" } else { ", " };
+    let shown = format!("{}{apart}{time}", day(date, language));
+    Safe(format!("<time datetime=\"{at}\">{shown}</time>"))
+}
+
+/// A date of RFC 3339: `29 Nov 2026`.
+pub(super) fn day(date: &str, language: Language) -> String {
+    let (year, month) = (date.get(..4), date.get(5..7));
+    let month = month.and_then(|month| month.parse::<usize>().ok());
+    let name = month.and_then(|month| month_name(month, language));
+    match (year, name, date.get(8..10)) {
+        (Some(year), Some(month), Some(day)) => {
+            format!("{}\u{a0}{month} {year}", day.trim_start_matches('0'))
+        }
+        (Some(year), Some(month), None) => format!("{month} {year}"),
+        _ => date.to_owned(),
+    }
+}
+
+/// The short name of a month, from 1.
+pub(super) fn month_name(month: usize, language: Language) -> Option<&'static str> {
+    let [ru, en] = MONTHS.get(month.wrapping_sub(1))?;
+    Some(say(language, ru, en))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_shown_to_the_kopeck_with_the_exact_value_in_the_title() {
+        for (amount, ru, en) in [
+            ("1234.50", "1\u{202f}234,50", "1,234.50"),
+            ("100.00", "100,00", "100.00"),
+            (
+                "1234567.895",
+                "<span title=\"1\u{202f}234\u{202f}567,895\">1\u{202f}234\u{202f}567,90</span>",
+                "<span title=\"1,234,567.895\">1,234,567.90</span>",
+            ),
+            (
+                "-0.015",
+                "<span title=\"-0,015\">-0,02</span>",
+                "<span title=\"-0.015\">-0.02</span>",
+            ),
+            // Less than a kopeck is not shown as nothing.
+            ("0.000859", "0,000859", "0.000859"),
+            ("0.00", "0,00", "0.00"),
+        ] {
+            assert_eq!(rubles(&amount, Language::Ru).to_string(), ru);
+            assert_eq!(rubles(&amount, Language::En).to_string(), en);
+        }
+        assert_eq!(
+            count(1_234_567, Language::Ru).to_string(),
+            "1\u{202f}234\u{202f}567"
+        );
+        assert_eq!(count(999, Language::En).to_string(), "999");
+    }
+
+    #[test]
+    fn moments_are_shown_with_the_name_of_the_month() {
+        let at = "2026-11-09T07:15:04.123Z";
+        assert_eq!(
+            moment(at, Language::En).to_string(),
+            "<time datetime=\"2026-11-09T07:15:04.123Z\">9\u{a0}Nov 2026, 07:15:04</time>"
+        );
+        assert!(
+            moment(at, Language::Ru)
+                .to_string()
+                .contains(">9\u{a0}ноя 2026, 07:15:04<")
+        );
+        assert_eq!(day("2026-11", Language::En), "Nov 2026");
+        assert_eq!(moment("<b>soon", Language::En).to_string(), "bsoon");
+    }
+}
