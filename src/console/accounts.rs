@@ -12,6 +12,7 @@ use super::{
     pages::{Frame, status_of, written},
     see,
     sessions::random,
+    texts::english,
     views::{Account, Accounts, AutoTopup, Group, Groups, Key},
 };
 use crate::{admin::Refusal, api::ceilings::CEILINGS, text::percent::encoded};
@@ -269,7 +270,7 @@ impl Visit {
             .get::<AutoTopup>(&format!("{path}/auto_topup"))
             .await?
             .ok();
-        let title = format!("Account {}", account.view.id);
+        let title = self.fill(english("Account {0}"), &[&account.view.id]);
         Ok(Ok(written(
             status_of(problem),
             &AccountHtml {
@@ -326,7 +327,11 @@ impl Visit {
         Ok(Ok(written(
             status_of(problem),
             &KeyHtml {
-                page: self.frame(format!("Key {}", key.id), "Accounts", problem),
+                page: self.frame(
+                    self.fill(english("Key {0}"), &[&key.id]),
+                    "Accounts",
+                    problem,
+                ),
                 models: key.models.join(" "),
                 addresses: key.addresses.join(" "),
                 per_second: count(key.requests_per_second),
@@ -344,7 +349,7 @@ impl Visit {
     /// Shows the secret of a new key; no other page does.
     pub(super) fn key_made(&self, answer: Value) -> Result<Answer, Refusal> {
         let key: Key = serde_json::from_value(answer).map_err(Refusal::fault)?;
-        let page = self.frame(format!("Key {}", key.id), "Accounts", None);
+        let page = self.frame(self.fill(english("Key {0}"), &[&key.id]), "Accounts", None);
         let secret = key.key.clone().unwrap_or_default();
         Ok(written(StatusCode::OK, &KeyMadeHtml { page, key, secret }))
     }

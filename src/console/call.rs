@@ -19,7 +19,7 @@ use super::{
     api::Refused,
     calls::state_in_words,
     pages::{Frame, written},
-    texts::text,
+    texts::english,
     views::{Chapter, story},
 };
 use crate::{
@@ -161,10 +161,10 @@ fn computation(price: &Price, usage: &Usage, vendor: Option<&Usage>) -> (Vec<Lin
         price.output,
     ];
     let labels = [
-        text("Input tokens"),
-        text("Input tokens from the cache"),
-        text("Input tokens written to the cache"),
-        text("Output tokens"),
+        english("Input tokens"),
+        english("Input tokens from the cache"),
+        english("Input tokens written to the cache"),
+        english("Output tokens"),
     ];
     let reported = vendor.map(four);
     let counts = four(usage);
@@ -213,13 +213,13 @@ fn computation(price: &Price, usage: &Usage, vendor: Option<&Usage>) -> (Vec<Lin
 
 fn class_in_words(class: Class) -> &'static str {
     match class {
-        Class::CacheWrite1h => text("Input tokens written to the cache for an hour"),
-        Class::CacheWrite12h => text("Input tokens written to the cache for 12 hours"),
-        Class::InputAudio => text("Audio input tokens"),
-        Class::InputImage => text("Image input tokens"),
-        Class::OutputAudio => text("Audio output tokens"),
-        Class::OutputImage => text("Image output tokens"),
-        Class::WebSearchCall => text("Web searches"),
+        Class::CacheWrite1h => english("Input tokens written to the cache for an hour"),
+        Class::CacheWrite12h => english("Input tokens written to the cache for 12 hours"),
+        Class::InputAudio => english("Audio input tokens"),
+        Class::InputImage => english("Image input tokens"),
+        Class::OutputAudio => english("Audio output tokens"),
+        Class::OutputImage => english("Image output tokens"),
+        Class::WebSearchCall => english("Web searches"),
         other => other.name(),
     }
 }
@@ -275,7 +275,7 @@ impl Visit {
             Some(price) => computation(price, &booked.usage, booked.vendor_usage.as_ref()),
             None => (Vec::new(), 0),
         };
-        let page = self.frame(self.fill(text("Call {0}"), &[number]), "Calls", None);
+        let page = self.frame(self.fill(english("Call {0}"), &[number]), "Calls", None);
         Ok(Ok(written(
             StatusCode::OK,
             &CallHtml {
@@ -307,7 +307,7 @@ impl Visit {
         Ok(Ok(written(
             StatusCode::OK,
             &CallWithoutHtml {
-                page: self.frame(self.fill(text("Call {0}"), &[number]), "Calls", None),
+                page: self.frame(self.fill(english("Call {0}"), &[number]), "Calls", None),
                 chapters: story(&answer),
                 call: Unbooked::deserialize(&answer).map_err(Refusal::fault)?,
             },

@@ -15,7 +15,7 @@ use super::{
     page,
     pages::{DAY_MS, Frame, status_of, written},
     see,
-    texts::text,
+    texts::english,
 };
 use crate::{
     admin::Refusal,
@@ -29,14 +29,14 @@ use crate::{
 
 /// How calls end or why they did not begin, as the API names it, and in words. The last three have no receipt.
 const STATES: [(&str, &str); 8] = [
-    ("finished", text("finished")),
-    ("client_left", text("client disconnected")),
-    ("vendor_cut", text("cut off by the vendor")),
-    ("vendor_error", text("vendor error")),
-    ("gateway_stopped", text("gateway stopped")),
-    ("refused", text("refused")),
-    ("released", text("cost nothing")),
-    ("running", text("running")),
+    ("finished", english("finished")),
+    ("client_left", english("client disconnected")),
+    ("vendor_cut", english("cut off by the vendor")),
+    ("vendor_error", english("vendor error")),
+    ("gateway_stopped", english("gateway stopped")),
+    ("refused", english("refused")),
+    ("released", english("cost nothing")),
+    ("running", english("running")),
 ];
 /// How many of `STATES` have a receipt.
 const ENDS: usize = 5;
@@ -336,7 +336,7 @@ impl Visit {
         Ok(Ok(written(
             status_of(problem),
             &CallsHtml {
-                page: self.frame(text("Calls"), "Calls", problem),
+                page: self.frame(english("Calls"), "Calls", problem),
                 form,
                 presets: self.presets(),
                 states: &STATES,
@@ -454,12 +454,12 @@ impl Visit {
             "account", "key", "model", "vendor", "session", "end", "code",
         ]);
         [
-            (text("All"), String::new()),
-            (text("Today"), days_ago(0)),
-            (text("7 days"), days_ago(6)),
-            (text("30 days"), days_ago(29)),
-            (text("This month"), month),
-            (text("90 days"), days_ago(89)),
+            (english("All"), String::new()),
+            (english("Today"), days_ago(0)),
+            (english("7 days"), days_ago(6)),
+            (english("30 days"), days_ago(29)),
+            (english("This month"), month),
+            (english("90 days"), days_ago(89)),
         ]
         .map(|(label, since)| Preset {
             label,

@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::form::Form;
+use super::{form::Form, texts::english};
 use crate::{api::ceilings, text::percent::encoded};
 
 /// Changes that cannot be undone: they are made only if the form's box `sure` is ticked.
@@ -234,24 +234,24 @@ pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
 /// Returns the message about the change on that page.
 pub(super) fn said(done: &str) -> Option<&'static str> {
     Some(match done {
-        "account" => "The account was created.",
-        "topup" => "The payment is booked.",
-        "adjust" => "The correction is booked.",
-        "repeated" => "It was booked before: nothing was booked now.",
-        "auto-topup" => "Send the payer the link below to give consent.",
-        "auto-topup-removed" => "The card was deleted.",
-        "auto-topup-resumed" => "Automatic top-up was resumed.",
-        "saved" => "Saved.",
-        "suspended" => "The account is suspended.",
-        "resumed" => "The account is active again.",
-        "disabled" => "The key is disabled.",
-        "enabled" => "The key is active again.",
-        "deleted" => "The key is deleted.",
-        "out" => "The vendor is disabled.",
-        "back" => "The vendor is enabled.",
-        "replayed" => "The event was sent again and accepted.",
-        "stopped" => "The receiver is stopped: its events wait.",
-        "going" => "The receiver gets events again.",
+        "account" => english("The account was created."),
+        "topup" => english("The payment is booked."),
+        "adjust" => english("The correction is booked."),
+        "repeated" => english("It was booked before: nothing was booked now."),
+        "auto-topup" => english("Send the payer the link below to give consent."),
+        "auto-topup-removed" => english("The card was deleted."),
+        "auto-topup-resumed" => english("Automatic top-up was resumed."),
+        "saved" => english("Saved."),
+        "suspended" => english("The account is suspended."),
+        "resumed" => english("The account is active again."),
+        "disabled" => english("The key is disabled."),
+        "enabled" => english("The key is active again."),
+        "deleted" => english("The key is deleted."),
+        "out" => english("The vendor is disabled."),
+        "back" => english("The vendor is enabled."),
+        "replayed" => english("The event was sent again and accepted."),
+        "stopped" => english("The receiver is stopped: its events wait."),
+        "going" => english("The receiver gets events again."),
         _ => return None,
     })
 }

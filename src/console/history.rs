@@ -3,7 +3,7 @@
 use rust_decimal::Decimal;
 use serde::Deserialize;
 
-use super::{Visit, api::Refused};
+use super::{Visit, api::Refused, texts::english};
 use crate::{
     admin::Refusal,
     catalog::tariffs::{Prices, Rates, Tariff},
@@ -147,12 +147,12 @@ fn cells_of(prices: &Prices, multiplier: Decimal) -> [(&'static str, String); 6]
             .unwrap_or_else(|| "—".into())
     };
     [
-        ("Input", input.to_string()),
-        ("Cached input", cached_input.to_string()),
-        ("Output", output.to_string()),
-        ("Cache write", cache_write.to_string()),
-        ("Input margin", margin(input, |cost| cost.input)),
-        ("Output margin", margin(output, |cost| cost.output)),
+        (english("Input"), input.to_string()),
+        (english("Cached input"), cached_input.to_string()),
+        (english("Output"), output.to_string()),
+        (english("Cache write"), cache_write.to_string()),
+        (english("Input margin"), margin(input, |cost| cost.input)),
+        (english("Output margin"), margin(output, |cost| cost.output)),
     ]
 }
 

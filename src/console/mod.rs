@@ -17,6 +17,7 @@ mod oidc;
 mod pages;
 mod plots;
 mod prices;
+mod russian;
 mod sessions;
 mod shown;
 mod sign_in;
@@ -42,7 +43,7 @@ use self::{
     form::Form,
     sessions::{Session, digest},
     sign_in::SignIn,
-    texts::filled,
+    texts::{english, filled},
 };
 use crate::{
     admin::{AnswerBody, Refusal},
@@ -56,7 +57,11 @@ use crate::{
 /// is injected into a page's text runs.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-const STYLE: &str = include_str!("style.css");
+/// The design of all pages, and what the console adds.
+const STYLE: &str = concat!(
+    include_str!("../endpoints/design.css"),
+    include_str!("style.css")
+);
 
 type Answer = Response<AnswerBody>;
 
@@ -134,7 +139,15 @@ impl Service<Request<UnreadBody>> for Console {
         Box::pin(async move {
             let (head, body) = req.into_parts();
             let is_head = head.method == Method::HEAD;
-            let mut answer = this.answer(head, body).await?;
+            let wish = head.uri.query().map(Form::parse);
+            let wish = wish.and_then(|form| texts::named(form.get("language")));
+            let language = wish.unwrap_or_else(|| texts::of_browser(&head.headers));
+            let answer = texts::LANGUAGE.scope(language, this.answer(head, body));
+            let mut answer = answer.await?;
+            if wish.is_some() {
+                let cookie = texts::cookie(language);
+                answer.headers_mut().append(header::SET_COOKIE, cookie);
+            }
             if is_head {
                 *answer.body_mut() = AnswerBody::from(Bytes::new());
             }
@@ -151,7 +164,7 @@ impl Console {
             _ => {
                 let mut res = pages::told(
                     StatusCode::METHOD_NOT_ALLOWED,
-                    "This page is read (GET) or posted to.",
+                    english("This page is read (GET) or posted to."),
                 );
                 let allow = HeaderValue::from_static("GET, HEAD, POST");
                 res.headers_mut().insert(header::ALLOW, allow);
@@ -173,7 +186,9 @@ impl Console {
             tracing::warn!(target: "audit", what = "console.foreign", path);
             return Ok(pages::told(
                 StatusCode::FORBIDDEN,
-                "This form was sent from a page outside the console, and nothing was changed.",
+                english(
+                    "This form was sent from a page outside the console, and nothing was changed.",
+                ),
             ));
         }
         let form = if posted {
@@ -205,7 +220,9 @@ impl Console {
             tracing::warn!(target: "audit", who = operator.name(), what = "console.forged", path);
             return Ok(pages::told(
                 StatusCode::FORBIDDEN,
-                "This form does not belong to your session, and nothing was changed. Load the page again.",
+                english(
+                    "This form does not belong to your session, and nothing was changed. Load the page again.",
+                ),
             ));
         }
         if path == "/console/sign-out" && posted {
@@ -223,7 +240,7 @@ impl Console {
             live: self.layer.live,
             form,
             posted,
-            language: Language::En,
+            language: texts::chosen(),
         };
         let segments: Vec<&str> = path.split('/').skip(1).collect();
         asked.answer(&segments).await
@@ -244,9 +261,9 @@ struct Visit {
 
 impl Visit {
     /// A text with its values, in the language of the visit.
-    fn fill(&self, english: &str, values: &[&str]) -> String {
+    fn fill(&self, text: &str, values: &[&str]) -> String {
         let values: Vec<&dyn fmt::Display> = values.iter().map(|it| it as _).collect();
-        filled(english, self.language, &values)
+        filled(text, self.language, &values)
     }
 }
 

@@ -18,12 +18,12 @@ use super::{
     plots::{Course, Plot},
     see,
     shown::{self, Safe},
-    texts::{filled, translated},
+    texts::{chosen, english, filled, translated},
     views::{Accounts, Counters, Sums, Total, UsageRow, Usages, Vendor, Vendors},
 };
 use crate::{
     admin::Refusal,
-    endpoints::page::HTML,
+    endpoints::page::{HTML, say},
     operators::Right,
     text::{
         percent::encoded,
@@ -53,8 +53,8 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// The frame of pages that are shown before anybody has signed in.
-    fn bare(title: &str, problem: Option<&'static str>) -> Self {
+    /// The frame before anybody has signed in.
+    fn bare(title: &'static str, problem: Option<&'static str>) -> Self {
         Self {
             title: title.to_owned(),
             section: "",
@@ -64,28 +64,38 @@ impl Frame<'_> {
             problem,
             done: None,
             rights: [false; 3],
-            language: Language::En,
+            language: chosen(),
         }
     }
 
+    /// The code of the page's language.
+    pub(super) const fn code(&self) -> &'static str {
+        say(self.language, "ru", "en")
+    }
+
+    /// The languages to choose from: code, name, and whether the page is in it.
+    pub(super) fn languages(&self) -> [(&'static str, &'static str, bool); 2] {
+        [("ru", "Русский"), ("en", "English")].map(|(code, name)| (code, name, code == self.code()))
+    }
+
     /// A text in the page's language.
-    pub(super) fn t<'t>(&self, english: &'t str) -> &'t str {
-        translated(english, self.language)
+    pub(super) fn t<'t>(&self, text: &'t str) -> &'t str {
+        translated(text, self.language)
     }
 
     /// A text with one value.
-    pub(super) fn fill(&self, english: &str, value: impl fmt::Display) -> String {
-        filled(english, self.language, &[&value])
+    pub(super) fn fill(&self, text: &str, value: impl fmt::Display) -> String {
+        filled(text, self.language, &[&value])
     }
 
     /// A text with two values.
     pub(super) fn fill2(
         &self,
-        english: &str,
+        text: &str,
         first: impl fmt::Display,
         second: impl fmt::Display,
     ) -> String {
-        filled(english, self.language, &[&first, &second])
+        filled(text, self.language, &[&first, &second])
     }
 
     /// An amount of rubles, without the unit.
@@ -106,14 +116,14 @@ impl Frame<'_> {
     /// The entries of the navigation: path, name, and whether the page belongs to it.
     pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
-            ("/", "Overview"),
-            ("/console/accounts", "Accounts"),
-            ("/console/calls", "Calls"),
-            ("/console/usage", "Usage"),
-            ("/console/vendors", "Vendors"),
-            ("/console/prices", "Prices"),
-            ("/console/events", "Events"),
-            ("/console/audit", "Audit"),
+            ("/", english("Overview")),
+            ("/console/accounts", english("Accounts")),
+            ("/console/calls", english("Calls")),
+            ("/console/usage", english("Usage")),
+            ("/console/vendors", english("Vendors")),
+            ("/console/prices", english("Prices")),
+            ("/console/events", english("Events")),
+            ("/console/audit", english("Audit")),
         ]
         .map(|(path, name)| (path, name, name == self.section))
     }
@@ -140,7 +150,7 @@ pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
 pub(super) fn sign_in(status: StatusCode, problem: Option<&str>, provider: Provider) -> Answer {
     let page = Frame {
         problem,
-        ..Frame::bare("Sign in", None)
+        ..Frame::bare(english("Sign in"), None)
     };
     written(status, &SignInHtml { page, provider })
 }
@@ -158,13 +168,13 @@ pub(super) enum Provider {
 /// cookie (SameSite=Strict) with requests that a page of ours starts, but not with redirects that another site
 /// started.
 pub(super) fn arrived() -> Answer {
-    let page = Frame::bare("Signed in", None);
+    let page = Frame::bare(english("Signed in"), None);
     written(StatusCode::OK, &ArrivedHtml { page })
 }
 
 /// Shows a page with one message.
 pub(super) fn told(status: StatusCode, problem: &'static str) -> Answer {
-    let page = Frame::bare("Not done", Some(problem));
+    let page = Frame::bare(english("Not done"), Some(problem));
     written(status, &ToldHtml { page })
 }
 
@@ -175,14 +185,16 @@ impl Visit {
         let change = if self.posted && changes::is_unconfirmed(&self.form) {
             problem = Some(Refused {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
-                text: "Nothing was changed: this cannot be undone. Tick the box to confirm it."
-                    .into(),
+                text: english(
+                    "Nothing was changed: this cannot be undone. Tick the box to confirm it.",
+                )
+                .into(),
             });
             None
         } else if self.posted {
             match changes::wanted(segments, &self.form) {
                 Some(change) => Some(change),
-                None => return Ok(self.refused("Not done", &unknown())),
+                None => return Ok(self.refused(english("Not done"), &unknown())),
             }
         } else {
             None
@@ -231,8 +243,8 @@ impl Visit {
             // The failure of the change is shown first, because the change may have been made.
             let refused = problem.unwrap_or(&refused);
             let title = match refused.status {
-                StatusCode::NOT_FOUND => "Not found",
-                _ => "Not shown",
+                StatusCode::NOT_FOUND => english("Not found"),
+                _ => english("Not shown"),
             };
             self.refused(title, refused)
         }))
@@ -263,8 +275,8 @@ impl Visit {
         }
     }
 
-    /// Shows a page with a refusal.
-    fn refused(&self, title: &str, refused: &Refused) -> Answer {
+    /// A page that shows a refusal.
+    fn refused(&self, title: &'static str, refused: &Refused) -> Answer {
         let page = self.frame(title, "", Some(refused));
         written(refused.status, &ToldHtml { page })
     }
@@ -284,8 +296,8 @@ impl Visit {
         let metrics = self.api.text("/metrics").await?.unwrap_or_default();
         let readiness = self.api.get::<Value>("/readyz").await?.unwrap_or_default();
         let ready = match readiness["reason"].as_str() {
-            Some(reason) => format!("not ready: {reason}"),
-            None => "ready".to_owned(),
+            Some(reason) => self.fill(english("not ready: {0}"), &[reason]),
+            None => english("ready").to_owned(),
         };
         let (sold, courses) = match self.sold().await? {
             Ok(sold) => sold,
@@ -312,7 +324,7 @@ impl Visit {
             &OverviewHtml {
                 page: self.frame("Overview", "Overview", problem),
                 ready,
-                accounts: accounts.len(),
+                accounts: accounts.len() as u64,
                 balance: sum(|account| account.balance_rub),
                 held: sum(|account| account.held_rub),
                 spent: sum(|account| account.spent_rub),
@@ -336,9 +348,9 @@ impl Visit {
         // The year begins with the first day of a month.
         let first_month = format!("{}-01", &day(year_ago)[..7]);
         let asked = [
-            ("hour", "by hour, the last 24", rfc3339(first_hour)),
-            ("day", "by day, the last 30", day(first_day)),
-            ("month", "by month, the last 12", first_month),
+            ("hour", plots::HOURS, rfc3339(first_hour)),
+            ("day", plots::DAYS, day(first_day)),
+            ("month", plots::MONTHS, first_month),
         ];
         let times = [
             plots::hours(first_hour, now),
@@ -346,18 +358,18 @@ impl Visit {
             plots::months(year_ago, now),
         ];
         // Concurrently, because each report waits for the ledger.
-        let reports = try_join_all(asked.map(|(group, by, since)| async move {
+        let reports = try_join_all(asked.map(|(group, span, since)| async move {
             let path = format!("/admin/v1/usage?group={group}&since={}", encoded(&since));
-            Ok::<_, Refusal>((by, self.api.get::<Usages>(&path).await?))
+            Ok::<_, Refusal>((span, self.api.get::<Usages>(&path).await?))
         }));
         let (mut courses, told) = (Vec::new(), reports.await?);
         let mut reports = Vec::new();
-        for ((by, report), times) in told.into_iter().zip(times) {
+        for ((span, report), times) in told.into_iter().zip(times) {
             let rows = match report {
                 Ok(report) => report.rows,
                 Err(refused) => return Ok(Err(refused)),
             };
-            courses.push(Course::new(by, &times, &rows));
+            courses.push(Course::new(span, &times, &rows, self.language));
             reports.extend(rows);
         }
         let today = day(now);
@@ -365,9 +377,15 @@ impl Visit {
         let of_month = |row: &&UsageRow| row.month.as_deref() == Some(month);
         let of_year = |row: &&UsageRow| row.month.is_some();
         let sold = vec![
-            ("Today", Total::of(reports.iter().filter(of_day))),
-            ("This month", Total::of(reports.iter().filter(of_month))),
-            ("In a year", Total::of(reports.iter().filter(of_year))),
+            (english("Today"), Total::of(reports.iter().filter(of_day))),
+            (
+                english("This month"),
+                Total::of(reports.iter().filter(of_month)),
+            ),
+            (
+                english("In a year"),
+                Total::of(reports.iter().filter(of_year)),
+            ),
         ];
         Ok(Ok((sold, courses)))
     }
@@ -382,10 +400,10 @@ impl Visit {
             let since = day(now.saturating_sub(DAYS_SUMMED_MS));
             query = format!("{query}&since={since}");
         }
-        let mut groups = vec![("day", "By day"), ("model", "By model")];
+        let mut groups = vec![("day", english("By day")), ("model", english("By model"))];
         if !form.get("account").is_empty() {
             // Group ids are unique only within an account.
-            groups.push(("group", "By group of keys"));
+            groups.push(("group", english("By group of keys")));
         }
         for (group, title) in groups {
             let path = format!("/admin/v1/usage?{query}&group={group}");
@@ -401,7 +419,10 @@ impl Visit {
             }
             let name = |row: UsageRow| {
                 let name = row.day.or(row.model).or(row.group);
-                (name.unwrap_or_else(|| "none".into()), row.sums)
+                (
+                    name.unwrap_or_else(|| translated(english("none"), self.language).to_owned()),
+                    row.sums,
+                )
             };
             let rows: Vec<(String, Sums)> = report.rows.into_iter().map(name).collect();
             if group == "day" {
@@ -430,7 +451,9 @@ impl Visit {
                 page: self.frame("Usage", "Usage", problem),
                 form,
                 total,
-                plot: (!days.is_empty()).then(|| Plot::charged("by day", &times, &days)),
+                plot: (!days.is_empty()).then(|| {
+                    Plot::charged(english("Charged by day, ₽"), &times, &days, self.language)
+                }),
                 tables,
             },
         )))
@@ -480,7 +503,7 @@ impl Visit {
 fn unknown() -> Refused {
     Refused {
         status: StatusCode::NOT_FOUND,
-        text: "Page not found.".into(),
+        text: english("Page not found.").into(),
     }
 }
 
@@ -510,7 +533,7 @@ pages! {
     ToldHtml "told.html" {}
     OverviewHtml "overview.html" {
         ready: String,
-        accounts: usize,
+        accounts: u64,
         balance: String,
         held: String,
         spent: String,

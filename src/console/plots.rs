@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
+use tollgate_layers::respond::Language;
+
 use super::{
     pages::{DAY_MS, HOUR_MS},
+    shown,
+    texts::{english, filled, translated},
     views::{Sums, UsageRow, micro},
 };
-use crate::text::{
-    rubles::Rubles,
-    time::{day, rfc3339},
-};
+use crate::text::time::{day, rfc3339};
 
 /// The height of the highest bar, at the end of the scale.
 const HEIGHT: u64 = 100;
@@ -17,17 +18,39 @@ const HEIGHT: u64 = 100;
 const STEP: usize = 10;
 /// A drawing has room for at least this many bars, so that a few bars do not fill it.
 const BARS_MIN: usize = 12;
-const MONTHS: [&str; 12] = [
-    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-];
+/// A span of time that sums are drawn for, by the titles of its table and plots.
+#[derive(Debug)]
+pub(super) struct Span {
+    pub(super) table: &'static str,
+    charged: &'static str,
+    calls: &'static str,
+    latency: &'static str,
+}
+
+pub(super) const HOURS: &Span = &Span {
+    table: english("Table by hour"),
+    charged: english("Charged by hour, the last 24, ₽"),
+    calls: english("Calls by hour, the last 24"),
+    latency: english("Latency of calls by hour, the last 24, ms"),
+};
+pub(super) const DAYS: &Span = &Span {
+    table: english("Table by day"),
+    charged: english("Charged by day, the last 30, ₽"),
+    calls: english("Calls by day, the last 30"),
+    latency: english("Latency of calls by day, the last 30, ms"),
+};
+pub(super) const MONTHS: &Span = &Span {
+    table: english("Table by month"),
+    charged: english("Charged by month, the last 12, ₽"),
+    calls: english("Calls by month, the last 12"),
+    latency: english("Latency of calls by month, the last 12, ms"),
+};
 
 /// Two series over time. The exact numbers are in a table below the plot and in the bars' titles.
 pub(super) struct Plot {
-    pub(super) title: String,
+    pub(super) title: &'static str,
     /// Names the two series; empty for a single series.
     pub(super) legend: &'static str,
-    /// Description for readers that do not see the drawing.
-    pub(super) label: String,
     /// Labels of the scale: its upper end and its middle.
     pub(super) scale: [String; 2],
     pub(super) bars: Vec<Bar>,
@@ -59,10 +82,11 @@ impl Plot {
 
     /// Draws values by time. Only the names of `times` decide which times are drawn.
     fn new(
-        title: String,
+        title: &'static str,
         unit: Unit,
         classes: [&'static str; 2],
         values: &[(String, String, [i128; 2])],
+        language: Language,
     ) -> Self {
         let most = values.iter().flat_map(|(_, _, values)| values).max();
         let top = scale_end(most.copied().unwrap_or(0), unit);
@@ -71,47 +95,54 @@ impl Plot {
             x: index * STEP,
             parts: [0, 1].map(|part| (classes[part], height(values[part], top))),
         };
-        let name = |index: usize| values.get(index).map(|(name, ..)| short(name));
+        let name = |index: usize| values.get(index).map(|(name, ..)| short(name, language));
         let last = values.len().saturating_sub(1);
         let times = match values.len() {
-            0..3 => values.iter().map(|(name, ..)| short(name)).collect(),
+            0..3 => values
+                .iter()
+                .map(|(name, ..)| short(name, language))
+                .collect(),
             _ => [0, last / 2, last].into_iter().filter_map(name).collect(),
         };
         Self {
-            label: format!("{title}; the table below has the numbers"),
             title,
             legend: "",
-            scale: [unit.label(top), unit.label(top / 2)],
+            scale: [unit.label(top, language), unit.label(top / 2, language)],
             bars: values.iter().enumerate().map(bar).collect(),
             times,
         }
     }
 
-    /// Draws the charges by time.
-    pub(super) fn charged(by: &str, times: &[String], rows: &[(String, String)]) -> Self {
+    /// Charges by time.
+    pub(super) fn charged(
+        title: &'static str,
+        times: &[String],
+        rows: &[(String, String)],
+        language: Language,
+    ) -> Self {
         let found: HashMap<&str, &str> = rows.iter().map(|(at, sum)| (&**at, &**sum)).collect();
         let values: Vec<_> = times
             .iter()
             .map(|at| {
                 let sum = found.get(&**at).copied().unwrap_or("0.00");
-                (at.clone(), format!("{at}: {sum} ₽"), [micro(sum).max(0), 0])
+                let shown = shown::short(micro(sum), language);
+                let title = format!("{}: {shown} ₽", moment(at, language));
+                (at.clone(), title, [micro(sum).max(0), 0])
             })
             .collect();
-        Self::new(
-            format!("Charged {by}, ₽"),
-            Unit::Rubles,
-            ["bar", "bar"],
-            &values,
-        )
+        Self::new(title, Unit::Rubles, ["bar", "bar"], &values, language)
     }
 }
 
 impl Unit {
-    fn label(self, value: i128) -> String {
+    fn label(self, value: i128, language: Language) -> String {
         match self {
             Self::Rubles => {
-                let text = Rubles(value).to_string();
-                text.strip_suffix(".00").map_or(text.clone(), str::to_owned)
+                let text = shown::short(value, language);
+                let whole = text
+                    .strip_suffix("00")
+                    .and_then(|it| it.strip_suffix(['.', ',']));
+                whole.map_or(text.clone(), str::to_owned)
             }
             Self::Count | Self::Milliseconds => value.to_string(),
         }
@@ -139,16 +170,23 @@ fn height(value: i128, top: i128) -> u64 {
 }
 
 /// A time as the axis shows it: `20:00`, `28 Nov`, `Nov 2026`.
-fn short(name: &str) -> String {
-    let month = |text: &str| {
-        let number: usize = text.parse().unwrap_or(0);
-        MONTHS.get(number.wrapping_sub(1)).copied().unwrap_or("")
-    };
+fn short(name: &str, language: Language) -> String {
     match name.len() {
-        7 => format!("{} {}", month(&name[5..]), &name[..4]),
-        10 => format!("{} {}", &name[8..], month(&name[5..7])),
+        10 => {
+            let date = shown::day(name, language);
+            let year = date.rfind(' ').unwrap_or(date.len());
+            date[..year].to_owned()
+        }
         16.. => name[11..16].to_owned(),
-        _ => name.to_owned(),
+        _ => shown::day(name, language),
+    }
+}
+
+/// A time as a bar's title shows it: the hour has its day.
+fn moment(name: &str, language: Language) -> String {
+    match name.len() {
+        16.. => format!("{}, {}", shown::day(&name[..10], language), &name[11..16]),
+        _ => shown::day(name, language),
     }
 }
 
@@ -180,15 +218,19 @@ pub(super) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
 
 /// A development over time: charges, number of calls, and latency, with the table of their numbers.
 pub(super) struct Course {
-    /// The unit of time, as in `by day`.
-    pub(super) by: &'static str,
+    pub(super) span: &'static Span,
     pub(super) plots: Vec<Plot>,
     /// Only the times in which there were calls.
     pub(super) rows: Vec<(String, Sums)>,
 }
 
 impl Course {
-    pub(super) fn new(by: &'static str, times: &[String], rows: &[UsageRow]) -> Self {
+    pub(super) fn new(
+        span: &'static Span,
+        times: &[String],
+        rows: &[UsageRow],
+        language: Language,
+    ) -> Self {
         let name = |row: &UsageRow| {
             let names = [&row.hour, &row.day, &row.month];
             names
@@ -204,19 +246,25 @@ impl Course {
             .collect();
         if rows.is_empty() {
             return Self {
-                by,
+                span,
                 plots: Vec::new(),
                 rows,
             };
         }
         let found: HashMap<&str, &Sums> = rows.iter().map(|(at, sums)| (&**at, sums)).collect();
-        let values = |value: fn(&Sums) -> (String, [i128; 2])| -> Vec<_> {
+        let values = |value: fn(&Sums, Language) -> (String, [i128; 2])| -> Vec<_> {
             times
                 .iter()
                 .map(|at| {
-                    let none = || ("no calls".to_owned(), [0, 0]);
-                    let (text, values) = found.get(&**at).map_or_else(none, |sums| value(sums));
-                    (at.clone(), format!("{at}: {text}"), values)
+                    let none = || (translated(english("no calls"), language).to_owned(), [0, 0]);
+                    let (said, values) = found
+                        .get(&**at)
+                        .map_or_else(none, |sums| value(sums, language));
+                    (
+                        at.clone(),
+                        format!("{}: {said}", moment(at, language)),
+                        values,
+                    )
                 })
                 .collect()
         };
@@ -224,41 +272,48 @@ impl Course {
             .iter()
             .map(|(at, sums)| (at.clone(), sums.charged_rub.clone()))
             .collect();
-        let calls = values(|sums| {
-            let text = format!("{} calls, {} cut or failed", sums.calls, sums.failed_calls);
-            (text, [sums.calls.into(), sums.failed_calls.into()])
+        let calls = values(|sums, language| {
+            let (calls, failed) = (sums.calls, sums.failed_calls);
+            let text = english("{0} calls, {1} cut or failed");
+            (
+                filled(text, language, &[&calls, &failed]),
+                [calls.into(), failed.into()],
+            )
         });
         let mut plots = vec![
-            Plot::charged(by, times, &charged),
+            Plot::charged(span.charged, times, &charged, language),
             Plot {
-                legend: "All calls; cut or failed ones in red.",
+                legend: english("All calls; cut or failed ones in red."),
                 ..Plot::new(
-                    format!("Calls {by}"),
+                    span.calls,
                     Unit::Count,
                     ["bar", "bar failed"],
                     &calls,
+                    language,
                 )
             },
         ];
         if rows.iter().any(|(_, sums)| sums.whole.is_some()) {
-            let latency = values(|sums| {
+            let latency = values(|sums, language| {
                 let (p99, p50) = sums.whole.map_or((0, 0), |it| (it.p99_ms, it.p50_ms));
+                let text = english("half within {0} ms, 99 % within {1} ms");
                 (
-                    format!("p50 {p50} ms, p99 {p99} ms"),
+                    filled(text, language, &[&p50, &p99]),
                     [p99.into(), p50.into()],
                 )
             });
             plots.push(Plot {
-                legend: "p50 (dark), p99 (light).",
+                legend: english("Half of the calls took at most the dark part (p50), 99 % at most the light one (p99)."),
                 ..Plot::new(
-                    format!("Latency of calls {by}, ms"),
+                    span.latency,
                     Unit::Milliseconds,
                     ["bar most", "bar"],
                     &latency,
+                    language,
                 )
             });
         }
-        Self { by, plots, rows }
+        Self { span, plots, rows }
     }
 }
 
@@ -289,7 +344,7 @@ mod tests {
             ),
             row(&times[3], 10, 0, &Value::Null),
         ];
-        let course = Course::new("by hour", &times, &rows);
+        let course = Course::new(HOURS, &times, &rows, Language::En);
         let heights = |plot: &Plot| -> Vec<[u64; 2]> {
             let bars = plot.bars.iter();
             bars.map(|bar| bar.parts.map(|(_, height)| height))
@@ -305,8 +360,17 @@ mod tests {
         assert_eq!(heights(latency), [[100, 25], [0, 0], [0, 0], [0, 0]]);
         assert_eq!(charged.times, ["07:00", "08:00", "10:00"]);
         assert_eq!(course.rows.len(), 2);
-        assert_eq!(Course::new("by hour", &times, &rows[1..]).plots.len(), 2);
-        assert!(Course::new("by hour", &times, &[]).plots.is_empty());
+        assert_eq!(
+            Course::new(HOURS, &times, &rows[1..], Language::En)
+                .plots
+                .len(),
+            2
+        );
+        assert!(
+            Course::new(HOURS, &times, &[], Language::En)
+                .plots
+                .is_empty()
+        );
     }
 
     #[test]
@@ -322,7 +386,10 @@ mod tests {
         ] {
             let top = scale_end(most, unit);
             assert_eq!(
-                [unit.label(top), unit.label(top / 2)],
+                [
+                    unit.label(top, Language::En),
+                    unit.label(top / 2, Language::En)
+                ],
                 [end, half],
                 "{most}"
             );
@@ -342,10 +409,10 @@ mod tests {
         );
         for (name, shown) in [
             ("2026-11", "Nov 2026"),
-            ("2026-11-28", "28 Nov"),
+            ("2026-11-28", "28\u{a0}Nov"),
             ("2026-11-28T20:00:00Z", "20:00"),
         ] {
-            assert_eq!(short(name), shown);
+            assert_eq!(short(name, Language::En), shown);
         }
     }
 }

@@ -11,6 +11,7 @@ use super::{
     api::Refused,
     history::{Former, Numbered, former_prices, multipliers},
     pages::{DAY_MS, DAYS_BACK_MAX, Frame, status_of, written},
+    texts::english,
     views::{UsageRow, Usages},
     what_if::{PricedInterval, Reckoning, WhatIf, asked_for, beyond_reckoning, intervals},
 };
@@ -167,10 +168,13 @@ fn price_rows(snapshot: &Snapshot) -> Vec<PriceRow> {
     let rows = snapshot.models().map(|(model, prices)| {
         let price = prices.map(|prices| &prices.usual);
         let rates = [
-            ("Input", price.map(|price| price.input)),
-            ("Cached input", price.map(|price| price.cached_input)),
-            ("Output", price.map(|price| price.output)),
-            ("Cache write", price.map(|price| price.cache_write)),
+            (english("Input"), price.map(|price| price.input)),
+            (
+                english("Cached input"),
+                price.map(|price| price.cached_input),
+            ),
+            (english("Output"), price.map(|price| price.output)),
+            (english("Cache write"), price.map(|price| price.cache_write)),
         ];
         let vendors: Vec<&str> = model
             .routes

@@ -109,7 +109,7 @@ pub(super) fn day(date: &str, language: Language) -> String {
 }
 
 /// The short name of a month, from 1.
-pub(super) fn month_name(month: usize, language: Language) -> Option<&'static str> {
+fn month_name(month: usize, language: Language) -> Option<&'static str> {
     let [ru, en] = MONTHS.get(month.wrapping_sub(1))?;
     Some(say(language, ru, en))
 }

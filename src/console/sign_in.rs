@@ -17,6 +17,7 @@ use super::{
     pages::{self, Provider},
     see,
     sessions::{AGE_MAX, Session, Sessions, digest, random},
+    texts::{chosen, english, filled},
 };
 use crate::{
     config::OidcConfig,
@@ -135,7 +136,7 @@ impl SignIn {
         let Ok(proof) = self.check(name, form.exact("password")).await else {
             return self.page(
                 StatusCode::SERVICE_UNAVAILABLE,
-                Some("Too many sign-ins at the moment. Try again."),
+                Some(english("Too many sign-ins at the moment. Try again.")),
             );
         };
         let Some(proof) = proof else {
@@ -147,7 +148,7 @@ impl SignIn {
             tracing::warn!(target: "audit", what = "console.refused", name, address);
             return self.page(
                 StatusCode::UNAUTHORIZED,
-                Some("The name or the password is wrong."),
+                Some(english("The name or the password is wrong.")),
             );
         };
         match self.begin(head, name, proof, None) {
@@ -157,7 +158,7 @@ impl SignIn {
     }
 
     fn fault(&self) -> Answer {
-        let said = "An error of the gateway; see its log.";
+        let said = english("An error of the gateway; see its log.");
         self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(said))
     }
 
@@ -165,7 +166,8 @@ impl SignIn {
     async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
         let wait = self.guesses.admit(address?, GUESSES).await.err()?;
         let seconds = wait.as_secs() + 1;
-        let said = format!("Too many wrong tries from your address. Try again in {seconds} s.");
+        let said = english("Too many wrong tries from your address. Try again in {0} s.");
+        let said = filled(said, chosen(), &[&seconds]);
         let mut res = self.page(StatusCode::TOO_MANY_REQUESTS, Some(&said));
         res.headers_mut()
             .insert(header::RETRY_AFTER, HeaderValue::from(seconds));

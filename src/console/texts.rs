@@ -1,23 +1,85 @@
-//! The texts of the pages. They are written in English in the templates and in the code, where [`text`] marks them.
+//! The texts of the pages. They are written in English in the templates and in the code, where [`english`] marks them; the
+//! table in `russian.rs` has the Russian ones.
 
-use std::fmt;
+use std::{collections::HashMap, fmt, sync::LazyLock};
 
+use http::{HeaderMap, HeaderValue, header};
 use tollgate_layers::respond::Language;
 
+use super::russian::RUSSIAN;
+
+/// The cookie with the chosen language.
+const COOKIE: &str = "tollgate_language";
+
+static TABLE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| RUSSIAN.iter().copied().collect());
+
+tokio::task_local! {
+    /// The language of the request that the task answers.
+    pub(super) static LANGUAGE: Language;
+}
+
 /// Marks a text that a page translates later.
-pub(super) const fn text(english: &'static str) -> &'static str {
-    english
+pub(super) const fn english(text: &'static str) -> &'static str {
+    text
 }
 
 /// A text in a language; one that is not in the table stays as it is.
-pub(super) fn translated(english: &str, _: Language) -> &str {
-    english
+pub(super) fn translated(text: &str, language: Language) -> &str {
+    match language {
+        Language::Ru => TABLE.get(text).copied().unwrap_or(text),
+        _ => text,
+    }
+}
+
+/// The language of the request that this task answers.
+pub(super) fn chosen() -> Language {
+    LANGUAGE
+        .try_with(|language| *language)
+        .unwrap_or(Language::En)
+}
+
+/// The language with this code.
+pub(super) fn named(code: &str) -> Option<Language> {
+    match code {
+        "ru" => Some(Language::Ru),
+        "en" => Some(Language::En),
+        _ => None,
+    }
+}
+
+/// The language that a browser has chosen by the cookie, or else prefers; English if it names neither.
+pub(super) fn of_browser(headers: &HeaderMap) -> Language {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let cookies = cookies.filter_map(|value| value.to_str().ok());
+    let mut cookies = cookies.flat_map(|value| value.split(';'));
+    let cookie = cookies.find_map(|cookie| {
+        let (name, value) = cookie.trim().split_once('=')?;
+        (name == COOKIE).then(|| named(value)).flatten()
+    });
+    let accepted = headers.get(header::ACCEPT_LANGUAGE);
+    let accepted = accepted.and_then(|value| value.to_str().ok());
+    let mut accepted = accepted.unwrap_or_default().split(',');
+    let accepted = || {
+        accepted.find_map(|range| {
+            let tag = range.split([';', '-']).next()?;
+            named(&tag.trim().to_ascii_lowercase())
+        })
+    };
+    cookie.or_else(accepted).unwrap_or(Language::En)
+}
+
+/// The cookie that keeps a choice for a year.
+pub(super) fn cookie(language: Language) -> HeaderValue {
+    HeaderValue::from_static(match language {
+        Language::Ru => "tollgate_language=ru; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
+        _ => "tollgate_language=en; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
+    })
 }
 
 /// A translated text with its values in the places `{0}`, `{1}`.
-pub(super) fn filled(english: &str, language: Language, values: &[&dyn fmt::Display]) -> String {
+pub(super) fn filled(text: &str, language: Language, values: &[&dyn fmt::Display]) -> String {
     let mut filled = String::new();
-    let mut rest = translated(english, language);
+    let mut rest = translated(text, language);
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);
         let Some((place, after)) = after.split_once('}') else {
@@ -40,7 +102,119 @@ pub(super) fn filled(english: &str, language: Language, values: &[&dyn fmt::Disp
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
     use super::*;
+
+    /// The texts that follow `begin` as literals, in all files of a folder with this extension.
+    fn literals(folder: &str, extension: &str, begins: &[&str]) -> BTreeSet<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let mut found = BTreeSet::new();
+        for file in fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_none_or(|it| it != extension) || path.ends_with("texts.rs") {
+                continue;
+            }
+            let code = fs::read_to_string(&path).unwrap();
+            for begin in begins {
+                for after in code.split(begin).skip(1) {
+                    // A call of several lines has its text in the next one.
+                    if let Some(literal) = after.trim_start().strip_prefix('"') {
+                        let end = literal.find('"').unwrap();
+                        assert!(!literal[..end].contains('\\'), "{}", &literal[..end]);
+                        found.insert(literal[..end].to_owned());
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn places(text: &str) -> BTreeSet<String> {
+        text.split('{')
+            .skip(1)
+            .map(|it| it[..it.find('}').unwrap()].to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn every_text_has_its_russian_and_no_other_is_in_the_table() {
+        let mut texts = literals(
+            "src/console/templates",
+            "html",
+            &["page.t(", "page.fill(", "page.fill2("],
+        );
+        texts.extend(literals("src/console", "rs", &["english("]));
+        texts.extend(words_of_the_api());
+        assert!(texts.len() > 100, "{texts:?}");
+        let table: BTreeSet<String> = RUSSIAN
+            .iter()
+            .map(|(english, _)| (*english).to_owned())
+            .collect();
+        assert_eq!(table.len(), RUSSIAN.len(), "a text occurs twice");
+        let missing: Vec<_> = texts.difference(&table).collect();
+        let unused: Vec<_> = table.difference(&texts).collect();
+        assert!(
+            missing.is_empty() && unused.is_empty(),
+            "missing {missing:#?}, unused {unused:#?}"
+        );
+        for (english, russian) in RUSSIAN {
+            assert_eq!(places(english), places(russian), "{english}");
+            assert!(!russian.is_empty());
+        }
+    }
+
+    /// Words of the API and of other rooms that the pages show.
+    fn words_of_the_api() -> Vec<String> {
+        let states = [
+            "active",
+            "disabled",
+            "deleted",
+            "removed",
+            "stopped",
+            "answering",
+            "untried",
+            "failing",
+            "shut",
+            "trying",
+            "resting",
+            "on",
+            "off",
+            "waiting",
+            "new",
+            "gone",
+            "admin",
+            "finance",
+            "support",
+            "read",
+        ];
+        let ceilings = crate::api::ceilings::CEILINGS.iter();
+        let labels = ceilings.flat_map(|it| [it.labels.0, it.labels.1, it.labels.2]);
+        labels.chain(states).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn language_is_the_one_chosen_or_else_the_browsers() {
+        for (cookie, accepted, language) in [
+            ("", "ru-RU,ru;q=0.9,en;q=0.8", Language::Ru),
+            ("", "de, en-GB;q=0.8, ru;q=0.5", Language::En),
+            ("", "de", Language::En),
+            ("a=b; tollgate_language=ru", "en", Language::Ru),
+            ("tollgate_language=en", "ru", Language::En),
+            ("tollgate_language=xx", "ru", Language::Ru),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::COOKIE, HeaderValue::from_static(cookie));
+            headers.insert(header::ACCEPT_LANGUAGE, HeaderValue::from_static(accepted));
+            assert_eq!(of_browser(&headers), language, "{cookie} {accepted}");
+        }
+        assert!(
+            cookie(Language::Ru)
+                .to_str()
+                .unwrap()
+                .starts_with("tollgate_language=ru;")
+        );
+    }
 
     #[test]
     fn values_fill_their_places_once() {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
 
+use super::texts::english;
 use crate::{api::ceilings::Spending, text::rubles::Rubles};
 
 #[derive(Deserialize)]
@@ -191,7 +192,13 @@ pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
         "vendor_cost_rub",
         "margin_rub",
     ];
-    let mut chapters = ["The call", "Money", "Tokens", "Price"].map(|title| Chapter {
+    let mut chapters = [
+        english("The call"),
+        english("Money"),
+        english("Tokens"),
+        english("Price"),
+    ]
+    .map(|title| Chapter {
         title,
         facts: Vec::new(),
     });

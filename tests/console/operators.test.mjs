@@ -177,6 +177,37 @@ describe("an operator's first day", () => {
     await visit.context.close();
   });
 
+  for (const screen of Object.keys(SCREENS)) {
+    it(`is in Russian for a Russian browser, and in English if that is chosen: ${screen}`, async () => {
+      const visit = await visitor(browser, { screen, locale: 'ru-RU' });
+      const { page } = visit;
+      await page.goto(`${admin}/`);
+      await page.getByLabel('Пароль или ключ администратора').fill(adminKey);
+      await page.getByRole('button', { name: 'Вход' }).click();
+      await page.getByRole('heading', { name: 'Обзор' }).waitFor();
+      const places = ['Счета', 'Запросы', 'Расход', 'Поставщики', 'Цены', 'События', 'Сверка', 'Обзор'];
+      for (const [at, place] of places.entries()) {
+        await to(page, place);
+        assert.equal(await page.locator('html').getAttribute('lang'), 'ru');
+        await sound(visit, `console-ru-${PLACES[at].toLowerCase()}`);
+      }
+      await to(page, 'Счета');
+      await page.getByRole('link', { name: 'demo', exact: true }).first().click();
+      await page.getByRole('heading', { name: 'Счёт demo' }).waitFor();
+      await sound(visit, 'console-ru-account');
+      await to(page, 'Запросы');
+      await page.locator('tbody th a').first().click();
+      await page.getByRole('heading', { name: /^Запрос / }).waitFor();
+      await sound(visit, 'console-ru-call');
+      await page.getByRole('link', { name: 'English' }).click();
+      await page.getByRole('heading', { name: /^Call / }).waitFor();
+      await to(page, 'Accounts');
+      await page.getByRole('link', { name: 'Русский' }).click();
+      await page.getByRole('heading', { name: 'Счета' }).waitFor();
+      await visit.context.close();
+    });
+  }
+
   it('shows live numbers of the node', async () => {
     const visit = await signedIn(browser, {});
     const charged = visit.page.locator('[data-live="calls"]');

@@ -49,6 +49,26 @@ fn set_cookie(answer: &Answer) -> Option<String> {
     Some(header.split(';').next().unwrap().to_owned())
 }
 
+/// Replaces each short amount and time by its exact value, which its tag has.
+fn exact(html: &str) -> String {
+    let mut text = html.to_owned();
+    for (begin, end) in [
+        ("<span title=\"", "</span>"),
+        ("<time datetime=\"", "</time>"),
+    ] {
+        let mut parts = text.split(begin);
+        let mut whole = parts.next().unwrap().to_owned();
+        for part in parts {
+            let (value, after) = part.split_once('"').unwrap();
+            let (_, after) = after.split_once(end).unwrap();
+            whole.push_str(value);
+            whole.push_str(after);
+        }
+        text = whole;
+    }
+    text
+}
+
 impl Browser {
     pub(crate) async fn get(&self, world: &World, path: &str) -> Answer {
         let headers = [("cookie", self.cookie.as_str())];
@@ -62,11 +82,11 @@ impl Browser {
             .await
     }
 
-    /// Loads a page that must exist.
+    /// Loads a page that must exist, with the exact values of amounts and times instead of the short ones.
     pub(crate) async fn page(&self, world: &World, path: &str) -> String {
         let answer = self.get(world, path).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
-        answer.text()
+        exact(&answer.text())
     }
 
     pub(crate) async fn post_with(
@@ -251,13 +271,8 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
         let link = format!("<a href=\"/console/calls/{number}\"");
         let (_, row) = calls.split_once(&link).unwrap();
         let row = row.split("</tr>").next().unwrap();
-        // An amount with more than two decimals is exact in the title.
-        let title = receipt["margin_rub"].as_str().unwrap_or("—");
         assert!(
-            row.contains(&cell(&receipt["margin_rub"]))
-                || row.contains(&format!(
-                    "<td data-label=\"Margin, ₽\"><span title=\"{title}\">"
-                )),
+            row.contains(&cell(&receipt["margin_rub"])),
             "{receipt}: {row}"
         );
     }
@@ -722,6 +737,58 @@ async fn api_refusals_are_shown_on_the_page_and_change_nothing() {
         .get(&world, "/console/calls?account=acme&end=other")
         .await;
     assert_eq!(calls.status, 400);
+}
+
+/// Answers a request with this preference of the browser, after the signed-in operator chose `chosen`.
+async fn preferring(
+    world: &World,
+    me: &Browser,
+    path: &str,
+    chosen: &str,
+    accepted: &str,
+) -> Answer {
+    let cookie = format!("{}; tollgate_language={chosen}", me.cookie);
+    let headers = [("cookie", cookie.as_str()), ("accept-language", accepted)];
+    world
+        .ask(request(Method::GET, &url(world, path), &headers, "".into()))
+        .await
+}
+
+#[tokio::test]
+async fn console_is_in_the_language_chosen_or_preferred() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let account = format!("/console/accounts/{}", key.account);
+    for (path, ru, en) in [
+        ("/", "Обзор", "Overview"),
+        ("/console/calls", "Запросы", "Calls"),
+        (&account, "Счёт acme", "Account acme"),
+        ("/console/sign-in", "Вход", "Sign in"),
+        ("/console/calls/1", "Не найдено", "Not found"),
+    ] {
+        for (chosen, accepted, title) in [
+            ("", "ru-RU,en;q=0.5", ru),
+            ("", "en-GB,ru;q=0.5", en),
+            ("en", "ru", en),
+            ("ru", "en", ru),
+            ("<b>", "", en),
+        ] {
+            let answer = preferring(&world, &me, path, chosen, accepted).await;
+            assert!(answer.headers.get(SET_COOKIE).is_none());
+            let html = answer.text();
+            assert!(
+                html.contains(&format!("<h1>{title}</h1>")),
+                "{chosen} {accepted}: {html}"
+            );
+        }
+    }
+    // The choice is kept, and nothing but a known language is.
+    let chosen = preferring(&world, &me, "/console/calls?language=ru", "en", "en").await;
+    assert!(chosen.text().contains("<html lang=\"ru\">"), "{chosen:?}");
+    assert_eq!(set_cookie(&chosen).unwrap(), "tollgate_language=ru");
+    let odd = preferring(&world, &me, "/console/calls?language=%0D%0Ax", "en", "en").await;
+    assert!(odd.headers.get(SET_COOKIE).is_none(), "{odd:?}");
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ const FILES: [(&str, &str, &str); 2] = [
     (
         "page.css",
         "text/css; charset=utf-8",
-        include_str!("page.css"),
+        concat!(include_str!("../design.css"), include_str!("page.css")),
     ),
 ];
 
