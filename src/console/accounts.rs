@@ -72,6 +72,11 @@ impl AccountHtml<'_> {
         ceilings.map(|it| (it.labels.0, it.field())).collect()
     }
 
+    /// Whether a group can be removed.
+    fn has_group(&self) -> bool {
+        self.groups.iter().any(|group| group.status == "active")
+    }
+
     /// Columns of what was spent and of its ceiling.
     fn ceiling_columns(&self) -> Vec<(&'static str, &'static str)> {
         let ceilings = CEILINGS.iter();

@@ -43,6 +43,14 @@ impl Api {
         Ok(answer.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
+    /// Sends a GET request and returns the answer's bytes.
+    ///
+    /// # Errors
+    /// The outer error is a fault of the gateway; the inner one is the API's refusal.
+    pub(super) async fn bytes(&self, path: &str) -> Result<Result<Bytes, Refused>, Refusal> {
+        self.send(Method::GET, path, Bytes::new()).await
+    }
+
     /// Sends a GET request and parses the answer's JSON.
     ///
     /// # Errors

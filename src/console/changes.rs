@@ -7,7 +7,7 @@ use super::{form::Form, texts::english};
 use crate::{api::ceilings, text::percent::encoded};
 
 /// Changes that cannot be undone: they are made only if the form's box `sure` is ticked.
-const FINAL: [&str; 2] = ["delete", "auto-topup-remove"];
+const FINAL: [&str; 3] = ["delete", "auto-topup-remove", "remove-group"];
 
 /// Whether the form requests a change that cannot be undone and does not confirm it.
 pub(super) fn is_unconfirmed(form: &Form) -> bool {
@@ -85,7 +85,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
 fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     let path = format!("/admin/v1/accounts/{id}");
-    let entry = json!({ "id": text("id"), "amount_rub": text("amount_rub") });
+    let entry = json!({ "id": text("id"), "amount_rub": form.rubles("amount_rub") });
     match action {
         "topup" => Change::post(format!("{path}/topups"), entry, "topup"),
         "adjust" => {
@@ -97,8 +97,8 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
             method: Method::PUT,
             path: format!("{path}/auto_topup"),
             body: Some(json!({
-                "below_rub": text("below_rub"), "amount_rub": text("charge_rub"),
-                "month_max_rub": text("month_max_rub"),
+                "below_rub": form.rubles("below_rub"), "amount_rub": form.rubles("charge_rub"),
+                "month_max_rub": form.rubles("month_max_rub"),
             })),
             done: "auto-topup",
         }),
@@ -122,13 +122,31 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
             let mut body = Map::new();
             body.insert("name".into(), text("name"));
             for ceiling in ceilings::fields() {
-                body.insert(ceiling.into(), or_null(form.get(ceiling)));
+                body.insert(ceiling.into(), or_null(&form.rubles(ceiling)));
             }
             if !form.get("owner").is_empty() {
                 body.insert("kind".into(), "owner".into());
             }
             Change::post(format!("{path}/keys"), body.into(), "key")
         }
+        "create-group" => {
+            let mut body = Map::new();
+            body.insert("id".into(), text("id"));
+            body.extend(match form.get("name") {
+                "" => None,
+                name => Some(("name".into(), name.into())),
+            });
+            for ceiling in ceilings::fields() {
+                body.insert(ceiling.into(), or_null(&form.rubles(ceiling)));
+            }
+            Change::post(format!("{path}/groups"), body.into(), "group")
+        }
+        "remove-group" => Some(Change {
+            method: Method::DELETE,
+            path: format!("{path}/groups/{}", encoded(form.get("group"))),
+            body: None,
+            done: "group-removed",
+        }),
         _ => None,
     }
 }
@@ -173,7 +191,8 @@ fn limits(form: &Form) -> Value {
     let mut body = Map::new();
     body.extend(of(&["name"]).map(|name| (name.into(), form.get(name).into())));
     let ceilings = ceilings::fields().filter(is_new);
-    let texts = ceilings.chain(of(&["group", "expires_at"]));
+    body.extend(ceilings.map(|name| (name.into(), or_null(&form.rubles(name)))));
+    let texts = of(&["group", "expires_at"]);
     body.extend(texts.map(|name| (name.into(), or_null(form.get(name)))));
     let lists = of(&["models", "addresses"]);
     body.extend(lists.map(|name| (name.into(), words(form.get(name)).into())));
@@ -241,6 +260,8 @@ pub(super) fn said(done: &str) -> Option<&'static str> {
         "auto-topup" => english("Send the payer the link below to give consent."),
         "auto-topup-removed" => english("The card was deleted."),
         "auto-topup-resumed" => english("Automatic top-up was resumed."),
+        "group" => english("The group was created. Put keys into it on their pages."),
+        "group-removed" => english("The group was removed."),
         "saved" => english("Saved."),
         "suspended" => english("The account is suspended."),
         "resumed" => english("The account is active again."),
@@ -279,6 +300,25 @@ mod tests {
                 "/admin/v1/accounts/acme/topups".into(),
                 json!({"id": "p-1", "amount_rub": "10"})
             )
+        );
+        assert_eq!(
+            asked(
+                &["console", "accounts", "acme"],
+                "do=create-group&id=team&name=&ceiling_month_rub=1+000,50"
+            ),
+            (
+                "POST".into(),
+                "/admin/v1/accounts/acme/groups".into(),
+                json!({"id": "team", "ceiling_rub": null, "ceiling_month_rub": "1000.50", "ceiling_day_rub": null})
+            )
+        );
+        assert_eq!(
+            asked(
+                &["console", "accounts", "acme"],
+                "do=remove-group&group=a%2Fb"
+            )
+            .1,
+            "/admin/v1/accounts/acme/groups/a%2Fb"
         );
         assert_eq!(
             asked(

@@ -49,6 +49,9 @@ impl Told {
         for (name, value) in self.more.iter().filter(|(name, _)| *name != "at_ms") {
             facts(name, value, &mut more);
         }
+        for (name, _) in &mut more {
+            *name = name.replace('_', " ").replace(" rub", ", ₽");
+        }
         more
     }
 }

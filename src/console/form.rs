@@ -26,7 +26,18 @@ impl Form {
         found.map_or("", |(_, value)| value.trim())
     }
 
-    /// Returns the value of a field as typed, not trimmed: a password may begin with a space.
+    /// An amount as the API writes it. People put spaces between thousands, and a comma before the kopecks; a comma
+    /// before three digits may mean either, so it stays, and the API refuses it.
+    pub(crate) fn rubles(&self, name: &str) -> String {
+        let text: String = self.get(name).split_whitespace().collect();
+        match text.split_once(',') {
+            Some((_, after)) if after.len() == 3 || after.contains([',', '.']) => text,
+            Some((whole, kopecks)) if !whole.contains('.') => format!("{whole}.{kopecks}"),
+            _ => text,
+        }
+    }
+
+    /// The value of a field as typed, not trimmed: a password may begin with a space.
     pub(crate) fn exact(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(given, _)| given == name);
         found.map_or("", |(_, value)| value)
@@ -45,6 +56,28 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_are_read_as_people_write_them() {
+        for (typed, read) in [
+            ("1000,50", "1000.50"),
+            ("1+000,5", "1000.5"),
+            ("1%C2%A0000%E2%80%AF000", "1000000"),
+            ("-1,25", "-1.25"),
+            ("1000.50", "1000.50"),
+            ("", ""),
+            // A thousand, or one ruble: the API decides, which refuses commas.
+            ("1,000", "1,000"),
+            ("1,000.50", "1,000.50"),
+            ("1,2,3", "1,2,3"),
+        ] {
+            assert_eq!(
+                Form::parse(&format!("a={typed}")).rubles("a"),
+                read,
+                "{typed}"
+            );
+        }
+    }
 
     #[test]
     fn a_form_is_read_as_browsers_write_it() {

@@ -21,6 +21,7 @@ mod russian;
 mod sessions;
 mod shown;
 mod sign_in;
+mod statements;
 mod texts;
 mod views;
 mod what_if;

@@ -113,6 +113,11 @@ impl Frame<'_> {
         shown::moment(at, self.language)
     }
 
+    /// A date or a month.
+    pub(super) fn day(&self, date: &str) -> String {
+        shown::day(date, self.language)
+    }
+
     /// The entries of the navigation: path, name, and whether the page belongs to it.
     pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
@@ -228,6 +233,10 @@ impl Visit {
             [""] => self.overview(problem).await?,
             ["console", "accounts"] => self.accounts(problem).await?,
             ["console", "accounts", id] => self.account(id, problem).await?,
+            ["console", "accounts", id, "statements"] => self.statement(id).await?,
+            ["console", "accounts", id, "statements", file] => {
+                self.statement_file(id, file).await?
+            }
             ["console", "keys", id] => self.key(id, problem).await?,
             ["console", "calls"] => self.calls().await?,
             ["console", "calls.csv"] => self.calls_csv().await?,
@@ -485,7 +494,7 @@ impl Visit {
                     let value = value
                         .as_str()
                         .map_or_else(|| value.to_string(), str::to_owned);
-                    (&**name, value)
+                    (name.replace('_', " "), value)
                 })
                 .collect()
         });
@@ -500,7 +509,7 @@ impl Visit {
     }
 }
 
-fn unknown() -> Refused {
+pub(super) fn unknown() -> Refused {
     Refused {
         status: StatusCode::NOT_FOUND,
         text: english("Page not found.").into(),
@@ -550,5 +559,5 @@ pages! {
         tables: Vec<(&'static str, Vec<(String, Sums)>)>,
     }
     VendorsHtml "vendors.html" { vendors: Vec<Vendor> }
-    AuditHtml "audit.html" { breaches: Vec<&'a str>, facts: Option<Vec<(&'a str, String)>> }
+    AuditHtml "audit.html" { breaches: Vec<&'a str>, facts: Option<Vec<(String, String)>> }
 }

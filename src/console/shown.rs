@@ -83,10 +83,12 @@ pub(super) fn count(number: u64, language: Language) -> Safe {
     Safe(grouped(&number.to_string(), language))
 }
 
-/// A moment of RFC 3339, or a day: `29 Nov 2026, 07:15:04`. Other text loses what would be markup.
+/// A moment of RFC 3339, a day or a month: `29 Nov 2026, 07:15:04`. Other text loses what would be markup.
 pub(super) fn moment(at: &str, language: Language) -> Safe {
     let Some((date, time)) = parse_rfc3339_ms(at).and(at.split_at_checked(10)) else {
-        return Safe(at.chars().filter(|char| char.is_alphanumeric()).collect());
+        let month = day(at, language);
+        let is_plain = |char: &char| char.is_alphanumeric() || *char == ' ';
+        return Safe(month.chars().filter(is_plain).collect());
     };
     let time = time.get(1..9).unwrap_or_default();
     let apart = if time.is_empty() { "" } else { ", " };
@@ -159,7 +161,7 @@ mod tests {
                 .to_string()
                 .contains(">9\u{a0}ноя 2026, 07:15:04<")
         );
-        assert_eq!(day("2026-11", Language::En), "Nov 2026");
+        assert_eq!(moment("2026-11", Language::En).to_string(), "Nov 2026");
         assert_eq!(moment("<b>soon", Language::En).to_string(), "bsoon");
     }
 }

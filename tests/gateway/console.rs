@@ -1102,10 +1102,10 @@ async fn role_can_do_only_what_it_permits() {
         format!("/console/keys/{}", key.id),
     );
     for (role, may) in [
-        ("read", [false, false, false, false]),
-        ("finance", [true, false, false, true]),
-        ("support", [false, true, false, false]),
-        ("admin", [true, true, true, true]),
+        ("read", [false, false, false, false, false]),
+        ("finance", [true, false, false, true, false]),
+        ("support", [false, true, false, false, true]),
+        ("admin", [true, true, true, true, true]),
     ] {
         let me = Browser::signed_in(&world, &format!("{role}-1"), PASSWORD).await;
         let topup = [("do", "topup"), ("id", role), ("amount_rub", "1")];
@@ -1116,6 +1116,8 @@ async fn role_can_do_only_what_it_permits() {
             me.post(&world, &key_page, &limits).await,
             me.post(&world, "/console/vendors", &switch).await,
             me.post(&world, "/console/audit", &[]).await,
+            me.post(&world, &account, &[("do", "create-group"), ("id", role)])
+                .await,
         ];
         for (at, (answer, may)) in answers.iter().zip(may).enumerate() {
             let forbidden = answer.status == 403;
@@ -1129,6 +1131,113 @@ async fn role_can_do_only_what_it_permits() {
             "{role}: {html}"
         );
     }
+}
+
+/// A payment is found on the page of its month, which is also there as files; only those who have signed in see it.
+#[tokio::test]
+async fn month_of_an_account_has_its_payments_and_files() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let account = format!("/console/accounts/{}", key.account);
+    let topup = [
+        ("do", "topup"),
+        ("id", "invoice-17"),
+        ("amount_rub", "1\u{a0}234,5"),
+    ];
+    let paid = me.done(&world, &account, &topup).await;
+    assert!(paid.contains("The payment is booked."), "{paid}");
+    for ambiguous in ["1,000", "1,000.50", "1.000,50"] {
+        let topup = [("do", "topup"), ("id", "odd"), ("amount_rub", ambiguous)];
+        let refused = me.post(&world, &account, &topup).await;
+        assert_eq!(refused.status, 400, "{ambiguous}: {refused:?}");
+    }
+    let correction = [
+        ("do", "adjust"),
+        ("id", "c-1"),
+        ("amount_rub", "-1"),
+        ("reason", "<b>fee"),
+    ];
+    me.done(&world, &account, &correction).await;
+    let page = format!("{account}/statements");
+    let html = me.page(&world, &page).await;
+    for says in [
+        "invoice-17",
+        ">1,234.50</td>",
+        "c-1",
+        "&#60;b&#62;fee",
+        "not closed yet",
+    ] {
+        assert!(html.contains(says), "{says}: {html}");
+    }
+    let (link, _) = html.split_once(".pdf\"").unwrap();
+    let link = format!("{}.pdf", link.rsplit('"').next().unwrap());
+    let pdf = me.get(&world, &link).await;
+    assert_eq!(
+        (pdf.status.as_u16(), &pdf.headers["content-type"]),
+        (200, &"application/pdf".parse().unwrap())
+    );
+    assert!(pdf.body.starts_with(b"%PDF"), "{link}");
+    let csv = me.get(&world, &link.replace(".pdf", ".csv")).await;
+    assert!(csv.text().contains("invoice-17"), "{csv:?}");
+    assert!(
+        csv.headers["content-disposition"]
+            .to_str()
+            .unwrap()
+            .starts_with("attachment;")
+    );
+    for (path, status) in [
+        (format!("{page}?month=2999-01"), 400),
+        (format!("{page}?month=%3Cb%3E"), 400),
+        (format!("{page}/2026-01.exe"), 404),
+        ("/console/accounts/nobody/statements".to_owned(), 404),
+    ] {
+        let answer = me.get(&world, &path).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(!answer.text().contains("<b>"), "{answer:?}");
+    }
+    for path in [page, link] {
+        let stranger = Browser::default().get(&world, &path).await;
+        assert_eq!(
+            (stranger.status.as_u16(), stranger.body.len()),
+            (303, 0),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn group_is_created_and_removed_by_forms_with_the_sessions_token() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let account = format!("/console/accounts/{}", key.account);
+    let groups = async || {
+        let path = format!("/admin/v1/accounts/{}/groups", key.account);
+        world.admin(Method::GET, &path, None).await.json()["groups"].clone()
+    };
+    let create = [
+        ("do", "create-group"),
+        ("id", "team"),
+        ("name", "<b>Team"),
+        ("ceiling_month_rub", "500,50"),
+    ];
+    let forged = [("csrf", "0"), create[0], create[1]];
+    let answer = me.post_with(&world, &account, &[], &forged).await;
+    assert_eq!((answer.status.as_u16(), groups().await), (403, json!([])));
+    let html = me.done(&world, &account, &create).await;
+    assert!(
+        html.contains("&#60;b&#62;Team") && !html.contains("<b>Team"),
+        "{html}"
+    );
+    assert_eq!(groups().await[0]["ceiling_month_rub"], "500.50");
+    let remove = [("do", "remove-group"), ("group", "team")];
+    let hasty = me.post(&world, &account, &remove).await;
+    assert_eq!(hasty.status, 422, "{hasty:?}");
+    assert_eq!(groups().await[0]["status"], "active");
+    me.done(&world, &account, &[remove[0], remove[1], ("sure", "1")])
+        .await;
+    assert_eq!(groups().await[0]["status"], "removed");
 }
 
 /// An expired key, or a key with a removed model, can be changed like any other; changes that others made meanwhile are

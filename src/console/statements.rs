@@ -1,0 +1,183 @@
+//! The page of an account's month: its payments, corrections and spending, and the statement as files.
+
+use askama::Template;
+use http::{HeaderValue, StatusCode, header};
+use serde::Deserialize;
+use tollgate_layers::money::MicroRub;
+
+use super::{
+    Answer, Visit,
+    api::Refused,
+    page,
+    pages::{DAY_MS, Frame, status_of, written},
+    texts::english,
+};
+use crate::{
+    admin::Refusal,
+    text::{
+        percent::encoded,
+        time::{day, now_ms},
+    },
+};
+
+/// How many months the page offers, the current one included.
+const MONTHS_OFFERED: usize = 13;
+
+#[derive(Deserialize)]
+struct Statement {
+    since: String,
+    until: String,
+    /// Whether it can no longer change.
+    closed: bool,
+    opening: Amount,
+    payments: Entries,
+    corrections: Entries,
+    spending: Spending,
+    closing: Amount,
+}
+
+impl Statement {
+    /// The lists of payments and of corrections, each with its title.
+    fn entries(&self) -> [(&'static str, &[Entry]); 2] {
+        [
+            (english("Payments"), &*self.payments.entries),
+            (english("Corrections"), &*self.corrections.entries),
+        ]
+    }
+}
+
+#[derive(Deserialize)]
+struct Amount {
+    exact_rub: String,
+}
+
+#[derive(Deserialize)]
+struct Entries {
+    exact_rub: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    id: String,
+    at: String,
+    amount_rub: MicroRub,
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Spending {
+    exact_rub: String,
+    models: Vec<OfModel>,
+}
+
+#[derive(Deserialize)]
+struct OfModel {
+    model: String,
+    calls: u64,
+    exact_rub: String,
+}
+
+#[derive(Template)]
+#[template(path = "statement.html", config = "src/console/templates/askama.toml")]
+struct StatementHtml<'a> {
+    page: Frame<'a>,
+    account: &'a str,
+    month: String,
+    months: Vec<String>,
+    statement: Option<Statement>,
+}
+
+/// This month and those before it, latest first.
+fn months() -> Vec<String> {
+    let mut at_ms = now_ms();
+    let mut months = Vec::new();
+    while months.len() < MONTHS_OFFERED {
+        let date = day(at_ms);
+        months.push(date[..7].to_owned());
+        let of_month: u64 = date[8..].parse().unwrap_or(1);
+        at_ms = at_ms.saturating_sub(of_month * DAY_MS);
+    }
+    months
+}
+
+impl Visit {
+    /// The month of an account that the form names; by default the current one.
+    pub(super) async fn statement(
+        &self,
+        account: &str,
+    ) -> Result<Result<Answer, Refused>, Refusal> {
+        let months = months();
+        let month = match self.form.get("month") {
+            "" => months[0].clone(),
+            month => month.to_owned(),
+        };
+        let path = format!(
+            "/admin/v1/accounts/{account}/statements/{}",
+            encoded(&month)
+        );
+        let (statement, problem) = match self.api.get::<Statement>(&path).await? {
+            Ok(statement) => (Some(statement), None),
+            Err(refused) if refused.status == StatusCode::NOT_FOUND => return Ok(Err(refused)),
+            Err(refused) => (None, Some(refused)),
+        };
+        let title = self.fill(english("Payments and statements of {0}"), &[account]);
+        let problem = problem.as_ref();
+        Ok(Ok(written(
+            status_of(problem),
+            &StatementHtml {
+                page: self.frame(title, "Accounts", problem),
+                account,
+                month,
+                months,
+                statement,
+            },
+        )))
+    }
+
+    /// The statement of a month as a file: `2026-11.pdf` or `2026-11.csv`.
+    pub(super) async fn statement_file(
+        &self,
+        account: &str,
+        file: &str,
+    ) -> Result<Result<Answer, Refused>, Refusal> {
+        let (month, format, kind) = match file.rsplit_once('.') {
+            Some((month, "pdf")) => (month, "pdf", "application/pdf"),
+            Some((month, "csv")) => (month, "csv", "text/csv; charset=utf-8"),
+            _ => return Ok(Err(super::pages::unknown())),
+        };
+        let path = format!("/admin/v1/accounts/{account}/statements/{month}?format={format}");
+        let bytes = match self.api.bytes(&path).await? {
+            Ok(bytes) => bytes,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let mut res = page(StatusCode::OK, kind, bytes);
+        let name = format!("attachment; filename=\"{account}-{month}.{format}\"");
+        if let Ok(name) = HeaderValue::from_str(&name) {
+            res.headers_mut().insert(header::CONTENT_DISPOSITION, name);
+        }
+        Ok(Ok(res))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offered_months_are_consecutive() {
+        let months = months();
+        assert_eq!(months.len(), MONTHS_OFFERED);
+        assert_eq!(months[0], day(now_ms())[..7]);
+        let number = |month: &String| {
+            let (year, month) = month.split_once('-').unwrap();
+            year.parse::<u32>().unwrap() * 12 + month.parse::<u32>().unwrap()
+        };
+        assert!(
+            months
+                .windows(2)
+                .all(|pair| number(&pair[0]) == number(&pair[1]) + 1),
+            "{months:?}"
+        );
+    }
+}
