@@ -68,7 +68,7 @@ it('shows an account with its keys, and a receipt', async () => {
   await page.goto(`${admin}/console/accounts/acme`);
   await page.getByRole('link', { name: 'support-bot' }).or(page.getByText('support-bot')).first().waitFor();
   await sound(visit, 'picture-account');
-  await picture(page, 'console', 'details');
+  await picture(page, 'console', 'section[aria-labelledby="keys-title"] details');
   await page.goto(`${admin}/console/calls/${number}`);
   await page.getByRole('heading', { name: 'How the charge was computed' }).waitFor();
   await sound(visit, 'picture-receipt');
