@@ -105,6 +105,8 @@ pub(super) fn day(date: &str, language: Language) -> String {
         (Some(year), Some(month), Some(day)) => {
             format!("{}\u{a0}{month} {year}", day.trim_start_matches('0'))
         }
+        // In Russian only May has another form without a day.
+        (Some(year), Some("мая"), None) => format!("май {year}"),
         (Some(year), Some(month), None) => format!("{month} {year}"),
         _ => date.to_owned(),
     }
@@ -162,6 +164,8 @@ mod tests {
                 .contains(">9\u{a0}ноя 2026, 07:15:04<")
         );
         assert_eq!(moment("2026-11", Language::En).to_string(), "Nov 2026");
+        assert_eq!(day("2026-05", Language::Ru), "май 2026");
+        assert_eq!(day("2026-05-09", Language::Ru), "9\u{a0}мая 2026");
         assert_eq!(moment("<b>soon", Language::En).to_string(), "bsoon");
     }
 }
