@@ -103,6 +103,11 @@ impl Frame<'_> {
         shown::rubles(&amount, self.language)
     }
 
+    /// A number with all of its digits.
+    pub(super) fn exact(&self, number: impl fmt::Display) -> String {
+        shown::exact(&number, self.language)
+    }
+
     /// A whole number, with its thousands apart.
     pub(super) fn count(&self, number: impl Borrow<u64>) -> Safe {
         shown::count(*number.borrow(), self.language)

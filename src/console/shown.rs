@@ -78,6 +78,25 @@ fn decimal(micro: i128, language: Language) -> String {
     format!("{sign}{}{point}{fraction}", grouped(digits, language))
 }
 
+/// A decimal number with all of its digits, in the language's form. Other text is unchanged.
+pub(super) fn exact(number: &impl fmt::Display, language: Language) -> String {
+    let text = number.to_string();
+    let (sign, size) = match text.strip_prefix('-') {
+        Some(size) => ("-", size),
+        None => ("", &*text),
+    };
+    let (whole, fraction) = size.split_once('.').unwrap_or((size, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_number(whole) || !is_number(fraction) {
+        return text;
+    }
+    let point = match fraction {
+        "" => "",
+        _ => say(language, ",", "."),
+    };
+    format!("{sign}{}{point}{fraction}", grouped(whole, language))
+}
+
 /// A whole number, with its thousands apart.
 pub(super) fn count(number: u64, language: Language) -> Safe {
     Safe(grouped(&number.to_string(), language))
@@ -149,6 +168,21 @@ mod tests {
             "1\u{202f}234\u{202f}567"
         );
         assert_eq!(count(999, Language::En).to_string(), "999");
+    }
+
+    #[test]
+    fn exact_numbers_keep_every_digit() {
+        for (number, ru, en) in [
+            ("0.000859", "0,000859", "0.000859"),
+            ("-1234.5", "-1\u{202f}234,5", "-1,234.5"),
+            ("90.1234567890", "90,1234567890", "90.1234567890"),
+            ("104", "104", "104"),
+            ("—", "—", "—"),
+            ("<b>", "<b>", "<b>"),
+        ] {
+            assert_eq!(exact(&number, Language::Ru), ru);
+            assert_eq!(exact(&number, Language::En), en);
+        }
     }
 
     #[test]
