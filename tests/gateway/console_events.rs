@@ -135,7 +135,10 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let posts = hook.posts();
     let [.., again] = &posts[..] else { panic!() };
     assert_eq!(again.number(), 1);
-    for (number, status, says) in [("9000", 404, "no event 9000"), ("x", 400, "number: ")] {
+    for (number, status, says) in [
+        ("9000", 404, "event 9000 is not stored any more"),
+        ("x", 400, "number: "),
+    ] {
         let replay = [("do", "replay"), ("receiver", "crm"), ("number", number)];
         let answer = me.post(&world, PAGE, &replay).await;
         assert_eq!(answer.status, status);
