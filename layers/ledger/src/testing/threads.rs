@@ -33,7 +33,7 @@ const STEPS: u128 = 200;
 const RACE: Duration = Duration::from_millis(150);
 /// A granted hold is kept for this long, so that a second one is seen next to it.
 const KEPT: Duration = Duration::from_micros(50);
-/// A thread that waits longer than this for another goes on alone, for the rest of the steps.
+/// A thread that waits longer than this for another continues alone, for the rest of the steps.
 const MEETING_MAX: Duration = Duration::from_secs(10);
 /// A meeting's count after a thread has left: no thread waits from then on.
 const LEFT: usize = usize::MAX / 2;
