@@ -41,7 +41,7 @@ pub struct AdminAuthLayer {
     key_digest: [u8; 32],
     /// Whether `/metrics` requires the admin key, too.
     metrics_key: bool,
-    /// The further host names of the listener.
+    /// Host names that the listener accepts in addition to its own addresses.
     hosts: Arc<[String]>,
     guesses: PostPaid<IpAddr>,
     limited: Counter,

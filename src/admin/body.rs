@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn complete_body_has_its_length_and_a_stream_ends_with_its_error() {
+    async fn complete_body_reports_its_length_and_an_error_ends_a_streamed_body() {
         let whole = AnswerBody::from(Bytes::from_static(b"abc"));
         assert_eq!(whole.size_hint().exact(), Some(3));
         assert_eq!(whole.collect().await.unwrap().to_bytes(), "abc");

@@ -120,10 +120,10 @@ pub(crate) fn fields() -> impl Iterator<Item = &'static str> {
     CEILINGS.iter().map(Ceiling::field)
 }
 
-/// The ceilings that `read` finds, in a change of a key.
+/// Builds a change of a key from the ceilings that `read` finds.
 ///
 /// # Errors
-/// The first error of `read`.
+/// Returns the first error that `read` returns.
 pub(crate) fn of_key<E>(
     mut read: impl FnMut(&'static str) -> Result<NewCeiling, E>,
 ) -> Result<KeyChange, E> {

@@ -81,7 +81,8 @@ impl Tariff {
 /// reach the gateway sells anyway: the next start records it.
 pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &LiveConfig) {
     let name = format!("{NOTES}{:020}", version.id);
-    let text = serde_json::to_string(&Tariff::of(version, config)).expect("prices are JSON");
+    let text = serde_json::to_string(&Tariff::of(version, config))
+        .expect("prices can always be written as JSON");
     match store.put_note(&name, 0, &text).await {
         // Another gateway has recorded this version, or this gateway did at an earlier start.
         Ok(()) | Err(BookError::Exists) => {}

@@ -226,7 +226,7 @@ impl Gateway {
         loops.spawn(payments.keep_topped_up(std::future::pending()));
         let earlier = store.clone();
         loops.spawn(async move {
-            // Calls that it ended before a panic are not recovered twice.
+            // Recovery that panics is started again. It skips the calls that it has already ended.
             while catch_round("the end of earlier calls", earlier.recover(&*report))
                 .await
                 .is_none()

@@ -407,7 +407,7 @@ async fn key_that_fills_its_share_of_body_memory_affects_no_other_key() {
 }
 
 #[tokio::test]
-async fn a_large_body_of_a_key_with_nothing_to_spend_is_refused_before_it_is_read() {
+async fn a_large_request_with_a_key_without_money_is_refused_before_its_body_is_read() {
     let world = World::start().await;
     let empty = world.key_with("empty", "0", json!({})).await;
     let rich = world.key().await;
@@ -429,9 +429,9 @@ async fn a_large_body_of_a_key_with_nothing_to_spend_is_refused_before_it_is_rea
     }
 }
 
-/// A plain answer with this many bytes of text, for each call.
-fn large_answers(edge: &Edge, bytes: usize) {
-    let said = answer(Op::Chat, &"x".repeat(bytes), &usage(Op::Chat, 9, 2));
+/// A plain answer in a vendor's format with this many bytes of text, for each call.
+fn large_answers(edge: &Edge, op: Op, bytes: usize) {
+    let said = answer(op, &"x".repeat(bytes), &usage(op, 9, 2));
     let said = bytes::Bytes::from(said.to_string());
     edge.vendor.script(move |_| {
         let parts = said.chunks(1 << 20).map(|part| said.slice_ref(part));
@@ -452,7 +452,7 @@ async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
     let edge = Edge::start(&format!("answer_bytes_in_flight_max = {bound}")).await;
     let key = edge.key().await;
     assert_eq!(edge.chat(&key, &chat_body("x")).await.status, 200);
-    large_answers(&edge, ANSWER);
+    large_answers(&edge, Op::Chat, ANSWER);
     let before = edge.peak_kib();
     let one = edge.chat(&key, &chat_body("x")).await;
     assert_eq!((one.status.as_u16(), one.failed), (200, false));
@@ -473,4 +473,35 @@ async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
     assert!(alone < (64 << 10) + SLACK_KIB, "{alone} KiB");
     let most = ((bound + 64 * MEGABYTE) >> 10) as u64;
     assert!(six < most + SLACK_OF_SIX_KIB, "{six} KiB");
+}
+
+/// A thread translates one plain answer at a time without waiting, so only as many answers as there are threads are in
+/// memory in both formats, beyond the bound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_translated_answer_is_in_memory_in_two_formats_at_most_once_per_thread() {
+    const MEGABYTE: usize = 1 << 20;
+    const ANSWER: usize = 60 * MEGABYTE;
+    const SLACK_KIB: u64 = 128 << 10;
+    let bound = 128 * MEGABYTE;
+    let edge = Edge::start(&format!("answer_bytes_in_flight_max = {bound}")).await;
+    let key = edge.key().await;
+    let body = with(chat_body("x"), json!({ "model": "messages" }));
+    large_answers(&edge, Op::Messages, 9);
+    assert_eq!(edge.chat(&key, &body).await.status, 200);
+    large_answers(&edge, Op::Messages, ANSWER);
+    let before = edge.peak_kib();
+    let calls = (0..6).map(|_| async {
+        let answer = edge.chat(&key, &body).await;
+        (answer.status.as_u16(), answer.body.len() > ANSWER)
+    });
+    let answers = futures_util::future::join_all(calls).await;
+    let six = edge.peak_kib() - before;
+    println!(
+        "six translated answers of 60 MiB at once: {} MiB",
+        six >> 10
+    );
+    assert_eq!(answers, [(200, true); 6]);
+    let threads = std::thread::available_parallelism().unwrap().get();
+    let most = ((bound + (1 + threads) * 64 * MEGABYTE) >> 10) as u64;
+    assert!(six < most + SLACK_KIB, "{six} KiB of {most} KiB");
 }

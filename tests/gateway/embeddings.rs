@@ -438,7 +438,7 @@ async fn model_lists_have_kind_and_surfaces() {
         assert_ne!(sold[1][rate], Value::Null);
     }
     assert!(sold[1].get("kind").is_none(), "{catalog}");
-    // Configurations of chat clients do not contain it.
+    // Configurations that the gateway generates for chat clients do not list the embedding model.
     let opencode = world.get("/v1/tollgate/connect/opencode", &[]).await.text();
     assert!(
         opencode.contains("messages") && !opencode.contains("vectors"),

@@ -1,4 +1,4 @@
-//! Interface, "Admin API": accounts, payments, receipts.
+//! Tests of the admin API: accounts, payments and receipts.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -135,7 +135,7 @@ async fn invalid_body_is_refused_before_an_unknown_model() {
 }
 
 #[tokio::test]
-async fn invalid_body_is_refused_before_an_empty_account() {
+async fn invalid_body_is_refused_before_the_balance_is_checked() {
     let world = World::start().await;
     let key = world.key_with("empty", "0", json!({})).await;
     for op in BOTH {

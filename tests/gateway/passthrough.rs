@@ -90,7 +90,7 @@ async fn headers_to_vendors_are_built_from_scratch() {
 }
 
 #[tokio::test]
-async fn messages_version_and_betas_are_forwarded_unchanged() {
+async fn anthropic_version_and_beta_headers_are_forwarded_unchanged() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

@@ -200,7 +200,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
 
 /// The worked example of the documentation, with its rates.
 #[tokio::test]
-async fn speed_and_region_are_sold_only_with_a_price() {
+async fn speed_and_region_are_refused_if_no_price_covers_them() {
     let rule = |condition: &str, input: &str, output: &str| {
         format!(
             "[[model.price_rules]]\n{condition}\nusdt_mtok = {{ input = \"{input}\", cached_input = \"1\", \

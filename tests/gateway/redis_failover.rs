@@ -172,7 +172,7 @@ async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
     let server = RedisServer::start().await;
     open(&over(&server).await, 1000).await;
     for meets in 0..4 {
-        // Each of these gateways has not noticed the loss.
+        // A new connection, which has not noticed yet that Redis lost its data.
         let ledger = over(&server).await;
         let sys: Vec<String> = server.ask(&["HGETALL", "tg:sys"]).await.unwrap();
         server

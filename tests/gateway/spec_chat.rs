@@ -175,7 +175,7 @@ async fn a_reply_that_reaches_max_tokens_finishes_with_length() {
 }
 
 #[tokio::test]
-async fn the_model_in_the_answer_may_be_the_vendors_full_name() {
+async fn the_answer_may_contain_the_vendors_full_name_of_the_model() {
     let world = World::start().await;
     let key = world.key().await;
     let answer = world.chat(&key, &chat_body("x")).await;

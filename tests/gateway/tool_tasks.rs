@@ -173,7 +173,7 @@ fn in_pieces(message: &Value) -> Vec<Value> {
 /// Content that a caller receives and sends back.
 #[derive(Clone, Debug)]
 enum Caller {
-    /// With these fields in the request.
+    /// Sends messages requests, with these fields added.
     Messages(Value),
     Responses(Value),
 }

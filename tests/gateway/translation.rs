@@ -34,7 +34,7 @@ use crate::{
 /// The caller's and the vendor's format.
 const WAYS: [(Op, Op); 2] = [(Op::Chat, Op::Messages), (Op::Messages, Op::Chat)];
 
-/// A call of a model whose vendor speaks `vendor`. A stream requests its usage.
+/// Builds a call of a model whose vendor has the format `vendor`. If it streams, it also requests usage.
 fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
     let body = with(
         caller.body("x"),

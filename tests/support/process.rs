@@ -68,7 +68,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Starts it, without waiting.
+    /// Starts the gateway's process, without waiting until it listens.
     pub fn spawn(&self) -> Served {
         let log = || File::options().create(true).append(true).open(self.log);
         let since = log().unwrap().metadata().unwrap().len();

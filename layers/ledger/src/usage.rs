@@ -563,7 +563,7 @@ mod tests {
                 usage(9, 50),
                 Some(usage(9, 60)),
             ),
-            // Contradictory counts cost at most the hold.
+            // If the vendor's counts contradict each other, the call is charged at most its hold.
             (
                 [Some(usage(101, 1)), None, None],
                 usage(100, 1),

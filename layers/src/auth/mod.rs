@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn typo_is_found_before_the_key_is_read() {
+    async fn mistyped_key_is_refused_without_a_lookup() {
         let mut typo = SecretKey::generate().expose().to_owned();
         let last = typo.pop();
         typo.push(if last == Some('x') { 'y' } else { 'x' });

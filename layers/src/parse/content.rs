@@ -169,7 +169,7 @@ impl Shape for Part {
                 }
                 // The field contains the arguments of a tool call.
                 "input" => at.weigh_written(&key, &mut object)?,
-                // The field signs thinking; the estimate does not count it as input.
+                // The field is the signature of a thinking block; the estimate does not count it as input.
                 "signature" => {
                     at.weigh_proof(&key, &mut object)?;
                 }

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn wav_file_is_at_most_as_long_as_its_head_states() {
+    fn duration_of_a_wav_file_is_bounded_by_its_header() {
         // The file lasts ten seconds; its header counts like sound.
         for (file, seconds) in [
             (wav(1, 1, 24_000, 16, 480_000), 10),

@@ -470,7 +470,7 @@ mod tests {
             (&[&*shell], 5),
             (&[&*patch], 5),
             (&[DELTA, ITEM, &*local, &*shell], 13),
-            // Deltas of the arguments come before the whole.
+            // The deltas of a call's arguments come before the event with all arguments, which is not counted again.
             (&[piece, &*patch], 5),
             (&[&*local, piece], 9),
             (&[&*local, DELTA], 8),

@@ -408,7 +408,7 @@ fn summarizing_a_conversation_is_counted_in_addition_to_the_answer() {
     ] }),
     ]);
     assert!(said.unknown);
-    // Iterations that cannot be read do not reduce the other counts.
+    // If `iterations` cannot be parsed, the other counts are not reduced.
     for odd in [json!(1), json!([1]), json!({ "type": "compaction" })] {
         let said =
             messages(&[json!({ "input_tokens": 100, "output_tokens": 20, "iterations": odd })]);

@@ -418,7 +418,7 @@ fn read(file: &Path) -> Result<String, Failure> {
         ))),
         Ok(_) => Ok(text),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Failure::Data(format!(
-            "{name}: not UTF-8 text; save it as such"
+            "{name}: not UTF-8 text; save the file in UTF-8"
         ))),
         Err(error) => Err(Failure::Io(format!("{name}: {error}"))),
     }

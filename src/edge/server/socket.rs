@@ -121,8 +121,9 @@ impl AsyncRead for Socket {
             let is_http1 = ready!(self.inner.poll_is_http1(cx))?;
             self.is_told = true;
             if is_http1 {
-                // `auto` first reads into a buffer for the HTTP/2 preface; an empty read means HTTP/1. If it were
-                // filled, hyper would put it before everything else into its own buffer, which would grow by a page.
+                // hyper-util's `auto` first reads into a buffer of its own and looks for the HTTP/2 preface. This read
+                // returns no bytes, so `auto` chooses HTTP/1. If it returned bytes, hyper would copy them into its read
+                // buffer, which would grow by a page.
                 return Poll::Ready(Ok(()));
             }
             self.control_frames = Some(Box::new(ControlFrames::new()));

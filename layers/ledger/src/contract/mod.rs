@@ -568,7 +568,7 @@ pub enum BookError {
     #[error("not found")]
     NotFound,
     /// An account, key or entry of this name already exists with other contents.
-    #[error("it exists already, with other contents")]
+    #[error("this name or number exists already, with other contents")]
     Exists,
     /// The balance would fall below what is held, or below zero.
     #[error("the balance would fall below what is held")]

@@ -212,7 +212,7 @@ fn calls_grow_in_the_order_of_their_requests_as_far_as_the_money_goes() {
 }
 
 #[test]
-fn a_turn_without_an_answer_fails_its_adjustments_and_keeps_their_money() {
+fn adjustments_of_a_turn_that_gets_no_answer_fail_and_the_lease_keeps_their_money() {
     let mut lease = lease(&[100]);
     let mut first = waits(&mut lease, &to(1, 1, 150), AT);
     let turn = next_turn(&mut lease, AT);

@@ -134,7 +134,9 @@ fn receipts_of_turn(
     fields: &HashMap<String, String>,
 ) -> Result<Vec<Receipt>, RedisFault> {
     let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+        RedisFault::Unexpected(format!(
+            "journal of {account} at {place}: field {name} is missing or invalid"
+        ))
     };
     let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
     let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
@@ -168,7 +170,9 @@ pub(super) fn line_of(
     fields: &HashMap<String, String>,
 ) -> Result<JournalLine, RedisFault> {
     let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+        RedisFault::Unexpected(format!(
+            "journal of {account} at {place}: field {name} is missing or invalid"
+        ))
     };
     let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
     match field("kind")?.as_str() {

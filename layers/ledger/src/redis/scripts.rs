@@ -174,7 +174,7 @@ mod tests {
 
     /// Without these flags Redis would refuse the fast path where it accepts the whole script.
     #[test]
-    fn fast_path_has_the_flags_of_its_script() {
+    fn fast_path_script_declares_the_flags_of_the_full_script() {
         for (script, text) in SCRIPTS {
             if let Some(usual) = usual_of(text) {
                 assert_eq!(usual.lines().next(), text.lines().next(), "{script}");

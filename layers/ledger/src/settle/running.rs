@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn settlement_has_the_largest_and_the_last_amount_of_an_adjusted_hold() {
+    fn settlement_records_the_largest_and_the_last_amount_of_an_adjusted_hold() {
         let (meter, call) = granted();
         meter.update(|reading| reading.text_bytes = 30);
         let amounts = || {

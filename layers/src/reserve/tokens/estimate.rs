@@ -13,7 +13,7 @@ use crate::{
 /// The number of tokens that formats usually add around a message.
 const MESSAGE_TOKENS: u64 = 4;
 
-/// Estimates the input of one call, once, if its vendor does not report it.
+/// Estimates the input tokens of one call whose vendor does not report them. The estimate is computed at most once.
 #[derive(Debug)]
 pub(super) struct InputEstimator {
     texts: TextSample,

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_wait_ends_on_time_whatever_the_previous_one() {
+    async fn each_wait_ends_on_time_whatever_the_length_of_the_previous_one() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
         let second = Duration::from_secs(1);
         // Each wait is abandoned after a second.

@@ -246,7 +246,7 @@ fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
     while let Some(row) = rows.next()? {
         left.extend(read_call(row)?);
     }
-    // This row is changed by commits that have nothing else to write.
+    // A commit that has nothing else to write changes this row, so that SQLite syncs the file.
     let times = conn.query_row("SELECT times FROM synced", [], |row| row.get::<_, i64>(0));
     if times.optional()?.is_none() {
         return Err(unreadable(0, "the table synced is empty".into()));

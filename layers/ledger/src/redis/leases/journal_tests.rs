@@ -380,8 +380,8 @@ async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
     let [forbidden, other] = [(); 2].map(|()| RequestNumber::now_v7());
     ledger.forbid(forbidden, &acme()).await.unwrap();
     let ends = [ended(forbidden, 60), ended(other, 7)];
-    // The end is reported by the lease's owner, by the reader of its outbox, and by a process that names another
-    // lease.
+    // Three processes report the same ends: the lease's owner, the reader of the owner's outbox, and one that names
+    // another lease.
     let own = turn(lease, ["a", "b"], &ends);
     let left = Turn {
         step: Step::Tell,
