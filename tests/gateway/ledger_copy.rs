@@ -271,7 +271,7 @@ async fn interrupted_copy_serves_no_call_and_can_continue() {
         .unwrap()
         .to_string();
     assert!(
-        error.contains("a copy of a ledger that was broken off"),
+        error.contains("an incomplete copy of a ledger"),
         "{error}"
     );
     let report = ledger_copy(&file(&path), &server.url(), &["--json"]).await;
