@@ -148,7 +148,7 @@ pub fn callers(
         .layer(PanicsLayer::new()) //         500          in the call and in its body
         .layer(HeadLayer::new(shared.limits.head.clone())) // 400 414 431  before any layer uses the head
         .layer(parts.wrong_paths()) //        429          per address: unknown paths count like known ones
-        .service(Router::new(routes, service_of)) //       404 405 426
+        .service(Router::new(routes, service_of)) //       404 405
 }
 
 /// Builds the way to a vendor alone, without a hold: to test a vendor's settings.

@@ -43,9 +43,6 @@ pub enum Error {
         /// The value of the `allow` header.
         allow: &'static str,
     },
-    /// 426: the request is the handshake of a WebSocket, which the path does not offer. A POST carries the same.
-    #[error("no WebSocket at this path")]
-    NoWebSocket,
     /// 414: the request's URI is too long.
     #[error("request address longer than {bytes_max} bytes")]
     UriTooLong {

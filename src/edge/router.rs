@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, Response, header::UPGRADE};
+use http::{Request, Response};
 use http_body::Body;
 use tollgate_layers::{
     Error,
@@ -204,24 +204,13 @@ impl<B> Service<Request<B>> for Router<B> {
                 let res = cors::preflight(allow, req.headers());
                 return Box::pin(async { Ok(res.map(PathBody::without_permit)) });
             }
-            let error = if route == Route::Responses && wants_websocket(req.headers()) {
-                Error::NoWebSocket
-            } else {
-                Error::MethodNotAllowed { allow }
-            };
-            return Box::pin(async { Err(error) });
+            return Box::pin(async { Err(Error::MethodNotAllowed { allow }) });
         }
         if !route.is_of_calls() {
             req.extensions_mut().insert(found);
         }
         services[route as usize].0.answer(req)
     }
-}
-
-/// Whether a request is the handshake of a WebSocket. Codex sends one, and continues by POST at once only after a 426.
-fn wants_websocket(headers: &HeaderMap) -> bool {
-    let mut protocols = headers.get_all(UPGRADE).iter();
-    protocols.any(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 #[cfg(test)]

@@ -253,10 +253,7 @@ const fn is_guess(error: &Error) -> bool {
 
 /// Returns whether the request reached no service, and so none of the other limits per address.
 const fn is_wrong_path(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::PathUnknown | Error::MethodNotAllowed { .. } | Error::NoWebSocket
-    )
+    matches!(error, Error::PathUnknown | Error::MethodNotAllowed { .. })
 }
 
 /// Counts requests per key, by the key's rate per second.

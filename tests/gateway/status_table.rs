@@ -146,27 +146,6 @@ async fn wrong_method_is_405_with_the_allowed_ones() {
 }
 
 #[tokio::test]
-async fn websocket_is_426_where_codex_tries_one_and_405_elsewhere() {
-    let world = World::start().await;
-    for (path, protocol, status, code) in [
-        ("/v1/responses", "websocket", 426, "no_websocket"),
-        ("/v1/responses", "WebSocket", 426, "no_websocket"),
-        ("/v1/responses", "h2c", 405, "method_not_allowed"),
-        ("/v1/messages", "websocket", 405, "method_not_allowed"),
-    ] {
-        let head = format!(
-            "GET {path} HTTP/1.1\r\nhost: gateway.example\r\nconnection: Upgrade, close\r\nupgrade: {protocol}\r\n\
-             sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
-        );
-        let answer = raw(&world, &head).await;
-        refused(path, &answer, status, INVALID, code);
-        let upgrade = answer.headers.get("upgrade");
-        assert_eq!(upgrade.is_some(), status == 426, "{answer:?}");
-    }
-    assert!(world.vendor.received().is_empty());
-}
-
-#[tokio::test]
 async fn a_body_that_comes_too_slowly_is_408() {
     let world = limits("body_seconds = 1").start().await;
     let key = world.key().await;

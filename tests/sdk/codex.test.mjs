@@ -107,6 +107,6 @@ test("where a websocket is tried, it goes on over HTTP", async () => {
   const { code, printed } = await codex(MODELS[0], "Привет, кодекс", { config });
   assert.equal(code, 0, printed);
   assert.match(printed, /Вы написали: Привет, кодекс/);
-  assert.equal(front.find("GET /v1/responses").status, 426);
+  assert.equal(front.find("GET /v1/responses").status, 405);
   assert.equal(front.find("POST /v1/responses").status, 200);
 });

@@ -3,7 +3,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{
     HeaderName, HeaderValue, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use serde_json::json;
 
@@ -145,9 +145,6 @@ impl<'a> Refused<'a> {
         if let Error::MethodNotAllowed { allow } = self.error {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        if let Error::NoWebSocket = self.error {
-            headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
-        }
         if let Some(wait) = self.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs()));
         }
@@ -226,7 +223,6 @@ fn class(error: &Error) -> Class {
         Error::ModelNotListed { .. } => (S::NOT_FOUND, "not_found_error", "model_not_listed"),
         Error::ClientUnknown { .. } => (S::NOT_FOUND, "not_found_error", "client_not_found"),
         Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
-        Error::NoWebSocket => (S::UPGRADE_REQUIRED, INVALID, "no_websocket"),
         Error::UriTooLong { .. } => (S::URI_TOO_LONG, INVALID, "uri_too_long"),
         Error::HeadTooLarge { .. } => (
             S::REQUEST_HEADER_FIELDS_TOO_LARGE,

@@ -753,7 +753,7 @@ async fn with_payments_owner_keys_are_created_only_by_roles_that_manage_money() 
             let me = Browser::signed_in(&world, who, PASSWORD).await;
             let path = format!("/console/keys/{}", owner.id);
             for wish in ["disable", "enable", "delete"] {
-                let answer = me.post(&world, &path, &[("do", wish)]).await;
+                let answer = me.post(&world, &path, &[("do", wish), ("sure", "1")]).await;
                 let is_refused = answer.status == 403;
                 assert_eq!(is_refused, !may, "{who} {wish} {offered}: {answer:?}");
             }

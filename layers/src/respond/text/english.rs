@@ -27,7 +27,6 @@ pub(super) fn text(error: &Error) -> String {
             "There is no ready-made set-up for '{}'. Choose one of these: {known}.",
             shown(client)
         ),
-        Error::NoWebSocket => "This path does not offer a WebSocket. Send the request by POST, over HTTP.".into(),
         Error::MethodNotAllowed { allow } => format!("This path does not accept the method. Use: {allow}."),
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Invalid request body: {}.", problem_text(problem))

@@ -27,7 +27,6 @@ pub(super) fn text(error: &Error) -> String {
             "Готовой настройки для «{}» нет. Выберите одну из этих: {known}.",
             shown(client)
         ),
-        Error::NoWebSocket => "По этому адресу нет WebSocket. Отправьте запрос методом POST по HTTP.".into(),
         Error::MethodNotAllowed { allow } => {
             format!("Этот адрес не принимает такой метод запроса. Используйте: {allow}.")
         }
