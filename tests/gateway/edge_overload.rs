@@ -475,13 +475,13 @@ async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
     assert!(six < most + SLACK_OF_SIX_KIB, "{six} KiB");
 }
 
-/// A thread translates one plain answer at a time without waiting, so only as many answers as there are threads are in
-/// memory in both formats, beyond the bound.
+/// A thread translates one plain answer at a time without waiting. Meanwhile the answer is in memory beyond the bound:
+/// as parsed values, and as the translation, whose buffer is up to twice as large.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_translated_answer_is_in_memory_in_two_formats_at_most_once_per_thread() {
+async fn translated_answers_exceed_the_bound_by_at_most_three_copies_per_thread() {
     const MEGABYTE: usize = 1 << 20;
     const ANSWER: usize = 60 * MEGABYTE;
-    const SLACK_KIB: u64 = 128 << 10;
+    const SLACK_KIB: u64 = 64 << 10;
     let bound = 128 * MEGABYTE;
     let edge = Edge::start(&format!("answer_bytes_in_flight_max = {bound}")).await;
     let key = edge.key().await;
@@ -502,6 +502,6 @@ async fn a_translated_answer_is_in_memory_in_two_formats_at_most_once_per_thread
     );
     assert_eq!(answers, [(200, true); 6]);
     let threads = std::thread::available_parallelism().unwrap().get();
-    let most = ((bound + (1 + threads) * 64 * MEGABYTE) >> 10) as u64;
+    let most = ((bound + (1 + 3 * threads) * 64 * MEGABYTE) >> 10) as u64;
     assert!(six < most + SLACK_KIB, "{six} KiB of {most} KiB");
 }
