@@ -11,18 +11,20 @@ use tokio::{
 use tollgate_layers::call::Format;
 
 use crate::{
-    client::Asked,
+    client::{Asked, Client, Key},
     proxy::{REQUEST, Then, Way, bytes, script},
-    steps::{FORMATS, SOON, each_kind, warm_up, written},
+    steps::{FORMATS, SOON, ask, each_kind, warm_up, written},
     table::Case,
     vendor_log::{Call, Gate},
-    verdict::{Bound, Charge, Verdict, proves_itself},
+    verdict::{Bound, Charge, Verdict, micro, proves_itself},
     world::{LedgerKind, Plan, World},
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 /// A drain takes at most its 30 seconds, plus the delays of a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
+/// Rubles that cover the first hold of a large call and the lowered one of another, but not two first holds.
+const HOLDS_ONE: &str = "17.50";
 /// The number of open streams when a fault affects all of them.
 const STREAMS: usize = 50;
 
@@ -42,6 +44,14 @@ pub fn cases() -> Vec<Case> {
             at_the_settle(Then::HoldAnswer)
         }),
         Case::new("1", "answer to the settle lost, redis", settle_answer_lost),
+        Case::new("1", "kill -9 before an adjustment arrives, redis", || {
+            at_the_adjustment(Then::Hold)
+        }),
+        Case::new(
+            "1",
+            "kill -9 between an adjustment and its answer, redis",
+            || at_the_adjustment(Then::HoldAnswer),
+        ),
     ];
     for ledger in LEDGERS {
         let named = |fault: &str| format!("{fault}, {}", ledger.name());
@@ -53,6 +63,9 @@ pub fn cases() -> Vec<Case> {
             ),
             Case::new("1", named("kill -9 mid-stream, 50 streams"), move || {
                 mid_stream(ledger)
+            }),
+            Case::new("1", named("kill -9 after an adjustment"), move || {
+                after_the_adjustment(ledger)
             }),
             Case::new("1", named("kill -9 as calls end"), move || {
                 as_calls_end(ledger)
@@ -190,6 +203,133 @@ async fn at_the_settle(then: Then) -> Verdict {
         world.expect(&call, Charge::Full);
     }
     world.verdict().await
+}
+
+/// The vendor has counted the input, and the smaller amount has not arrived, or is recorded without an answer. The text
+/// up to the last checkpoint is charged in both cases, and the end frees what was held last: a call of the same account
+/// at another gateway keeps its hold.
+async fn at_the_adjustment(then: Then) -> Verdict {
+    let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
+    world.stated(Bound::running_text());
+    warm_up(&world).await;
+    let (client, other) = (world.client(0), world.client(1));
+    prove_first_counts(&client).await;
+    // The server has the script from here on: it was sent for this call.
+    prove_first_counts(&client).await;
+    for _ in 0..3 {
+        world.settled().await;
+        // This vendor counts at the end, so the hold of its call is not lowered.
+        let uncounted = other.call(Format::Chat).gate(Gate::Token(5));
+        let answered = other.ask_in_background(&uncounted);
+        world.vendor().wait_served(&uncounted, 5).await;
+        let held_by_other = held_in_redis(&world).await;
+        assert!(held_by_other > 0);
+
+        let trap = world.redis_proxy(0).trap(Way::Up, script("adjust"), then);
+        let call = large(&client);
+        let asked = client.ask_in_background(&call);
+        trap.sprung().await;
+        written(&world, 0, [&call], |call| call.output >= 5).await;
+        let held = held_in_redis(&world).await - held_by_other;
+        let is_recorded = matches!(then, Then::HoldAnswer);
+        assert_eq!(is_lowered(held, &call), is_recorded, "{held}: {call:?}");
+        dies_and_comes_back(&world).await;
+        assert!(!asked.outcome().await.answered());
+        charged_by_checkpoint(&world, &call).await;
+        assert_eq!(held_in_redis(&world).await, held_by_other);
+
+        world.vendor().open_gate(&uncounted);
+        assert!(answered.outcome().await.answered());
+        world.expect(&uncounted, Charge::Full);
+        prove_first_counts(&client).await;
+    }
+    warm_up(&world).await;
+    world.verdict().await
+}
+
+/// The amount that all calls of the first account hold, in micro-rubles.
+async fn held_in_redis(world: &World) -> i64 {
+    ask(world.redis(), &["HGET", "tg:{acme}", "h"]).await
+}
+
+/// A hold is lowered, another call holds the money that this freed, and the gateway dies. The account pays for both,
+/// although it could not hold the first amounts of both.
+async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    world.stated(Bound::running_text());
+    for id in ["one", "two", "three"] {
+        // Nothing is lowered before the first count of the vendor is proved, which this call then does.
+        let key = world.account(&format!("{id}-unproved"), HOLDS_ONE).await;
+        let client = world.client_of(0, &key);
+        let running = || large(&client);
+        let (call, refused) = (running(), running());
+        let asked = client.ask_in_background(&call);
+        world.vendor().wait_served(&call, 5).await;
+        assert!(client.ask(&refused).await.refused(), "both fit");
+        world.vendor().open_gate(&call);
+        assert!(asked.outcome().await.answered());
+
+        let key = world.account(id, HOLDS_ONE).await;
+        let client = world.client_of(0, &key);
+        let calls = [running(), running()];
+        let first = client.ask_in_background(&calls[0]);
+        lowered(&world, &key, &calls[0]).await;
+        let second = client.ask_in_background(&calls[1]);
+        world.vendor().wait_served(&calls[1], 5).await;
+        written(&world, 0, &calls, |call| call.output >= 5).await;
+        dies_and_comes_back(&world).await;
+        for (call, asked) in calls.iter().zip([first, second]) {
+            assert!(!asked.outcome().await.answered());
+            charged_by_checkpoint(&world, call).await;
+        }
+    }
+    warm_up(&world).await;
+    world.verdict().await
+}
+
+/// Makes a call to its end. A vendor's first count is believed in a process only after a call has ended with it. The
+/// tokens arrive slowly, so that an adjustment of this call has been answered before its end.
+pub(crate) async fn prove_first_counts(client: &Client) {
+    let call = client.call(Format::Messages).large();
+    let call = call.gap(Duration::from_millis(50));
+    let outcome = client.ask(&call).await;
+    assert!(outcome.answered(), "{}", outcome.text());
+}
+
+/// A large call whose vendor waits after five tokens.
+pub(crate) fn large(client: &Client) -> Call {
+    client.call(Format::Messages).large().gate(Gate::Token(5))
+}
+
+/// Whether this amount is about the cost of the call, which its first hold exceeds by half or more.
+fn is_lowered(held: i64, call: &Call) -> bool {
+    held > 0 && held * 4 < call.full_cost() * 5
+}
+
+/// Waits until the account holds the lower amount of its only call.
+async fn lowered(world: &World, key: &Key, call: &Call) {
+    let until = Instant::now() + SOON;
+    loop {
+        let accounts = world.accounts(0).await.unwrap();
+        let account = accounts.iter().find(|it| it["id"] == key.account.as_str());
+        let held = micro(&account.expect("the account was created")["held_rub"]);
+        if is_lowered(held, call) {
+            return;
+        }
+        assert!(Instant::now() < until, "{held} stay held of {call:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Checks that a call that was cut after five tokens is charged for them.
+pub(crate) async fn charged_by_checkpoint(world: &World, call: &Call) {
+    let line = world.line_of(call).await;
+    assert_eq!(
+        (line.end.as_str(), line.output, line.charged, line.loss),
+        ("gateway_stopped", 5, call.cost(5), 0),
+        "{line:?}"
+    );
+    world.expect(call, Charge::Tokens(5));
 }
 
 /// The ledger has settled, but the gateway gets no answer: it repeats the request, which changes nothing.

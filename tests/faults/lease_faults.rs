@@ -10,13 +10,17 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    gateway_faults::{dies_and_comes_back, under_load},
+    client::Asked,
+    gateway_faults::{
+        charged_by_checkpoint, dies_and_comes_back, large, prove_first_counts, under_load,
+    },
     load::Load,
     proxy::{Then, Way, script},
     redis_faults::{fails_over, promoted_under_load},
-    steps::{SOON, serves, warm_up},
+    steps::{SOON, serves, told, warm_up, written},
     table::Case,
-    verdict::{Bound, Verdict},
+    vendor_log::Call,
+    verdict::{Bound, Verdict, micro},
     world::{LedgerKind, Plan, World},
 };
 
@@ -42,6 +46,7 @@ pub fn cases() -> Vec<Case> {
             at_a_turn(true, Then::HoldAnswer)
         }),
         Case::new("6", "leases, a turn's answer is lost", answers_lost),
+        Case::new("6", "leases, kill -9 after adjustments", after_adjustments),
         Case::new("6", "leases, kill -9 under load, redis", move || {
             under_load(plan(LedgerKind::Redis), 3, 400)
         }),
@@ -98,6 +103,15 @@ async fn leased(world: &World, gateway: usize) {
     }
 }
 
+/// The amount that running calls of a gateway hold in its leases, in micro-rubles.
+async fn held_in_leases(world: &World, gateway: usize) -> i64 {
+    let path = "/admin/v1/leases?account=acme";
+    let answer = told(world, gateway, Method::GET, path, None).await;
+    let leases = answer["leases"].as_array().into_iter().flatten();
+    let held = leases.map(|lease| &lease["calls_rub"]);
+    held.filter(|held| held.is_string()).map(micro).sum()
+}
+
 async fn ends(world: &World, load: Load) {
     let loaded = load.end().await;
     world.note(format!(
@@ -132,6 +146,48 @@ async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
         dies_and_comes_back(&world).await;
         serves(&world.client(0)).await;
         ends(&world, load).await;
+    }
+    world.verdict().await
+}
+
+/// The holds of calls are lowered within their gateway's lease, without Redis, and the gateway dies: the next process
+/// charges their checkpoints.
+async fn after_adjustments() -> Verdict {
+    let world = Plan::over(LedgerKind::Redis)
+        .leases()
+        .call_seconds(5)
+        .start()
+        .await;
+    world.stated(Bound::killed());
+    warm_up(&world).await;
+    let client = world.client(0);
+    for _ in 0..2 {
+        let load = world.load_until_told(CALLERS);
+        prove_first_counts(&client).await;
+        leased(&world, 0).await;
+        let calls: Vec<Call> = (0..8).map(|_| large(&client)).collect();
+        let asked: Vec<Asked> = calls
+            .iter()
+            .map(|call| client.ask_in_background(call))
+            .collect();
+        for call in &calls {
+            world.vendor().wait_served(call, 5).await;
+        }
+        ends(&world, load).await;
+        written(&world, 0, &calls, |call| call.output >= 5).await;
+        assert!(held_in_leases(&world, 0).await > 0, "no call has a lease");
+        dies_and_comes_back(&world).await;
+        for (call, asked) in calls.iter().zip(asked) {
+            assert!(!asked.outcome().await.answered());
+            charged_by_checkpoint(&world, call).await;
+        }
+        let lines = world.exported().await;
+        for call in &calls {
+            let line = lines.iter().find(|it| it["usage"]["input"] == call.input());
+            let held = &line.expect("it is charged")["held_at_end_rub"];
+            assert_eq!(micro(held), call.full_cost(), "{line:?}");
+        }
+        serves(&client).await;
     }
     world.verdict().await
 }

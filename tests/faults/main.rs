@@ -51,7 +51,7 @@
 //!   `trap.sprung().await` waits until it did, `trap.open()` releases what it holds. Needles:
 //!   `proxy::script("reserve")` for a ledger's script, `proxy::bytes(proxy::ANSWER_HEAD)` and `REQUEST`.
 //! - **[`client::Client`]**: `call(Format)` with `.plain()`, `.tokens(n)`, `.gap(d)`, `.gate(Gate)`,
-//!   `.drained()`, `.same_hold()`, `.once()`, `.from(Format)`, `.cut(n)`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
+//!   `.drained()`, `.large()`, `.same_hold()`, `.once()`, `.from(Format)`, `.cut(n)`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
 //!   `open(&call).await -> Open` (reads event by event), `raw(&call).await -> TcpStream` (the request was
 //!   sent, the case controls the rest).
 //! - **[`vendor_log::VendorLog`]**: `served(&call)`, `told(&call)`, `asked(&call)`, `open_gate(&call)`,

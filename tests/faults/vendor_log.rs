@@ -59,6 +59,8 @@ pub struct Call {
 const TEXT_TOKENS_MIN: u64 = 50;
 /// Text tokens of a call that holds as much as the others.
 const TEXT_TOKENS_SAME: u64 = 600;
+/// Input tokens that a large call has in addition. They cost several rubles, and less of a reduction is not made.
+const LARGE_INPUT: u64 = 5_000;
 /// Tokens that an estimate adds for the one message.
 const MESSAGE_TOKENS: u64 = 4;
 /// One output token, for vendors and estimates alike: N repetitions are estimated as N tokens.
@@ -109,6 +111,13 @@ impl Call {
     /// The call has an idempotency key of its own.
     pub fn once(mut self) -> Self {
         self.once = true;
+        self
+    }
+
+    /// Adds input until the vendor's count of it lowers the hold. Calls keep different inputs.
+    pub fn large(mut self) -> Self {
+        assert!(self.id < LARGE_INPUT, "more calls than inputs");
+        self.id += LARGE_INPUT;
         self
     }
 
