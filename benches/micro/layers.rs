@@ -606,7 +606,9 @@ impl Desk {
         let kept = Arc::clone(&slot);
         let vendor = service_fn(move |req: Request<Outbound>| {
             *kept.lock().expect("nobody panics") = Some(req);
-            ready(Ok(Response::new(tollgate_layers::body::full(""))))
+            ready(Ok::<_, Error>(Response::new(tollgate_layers::body::full(
+                "",
+            ))))
         });
         let answered = runtime.block_on(TranslateLayer::new().layer(vendor).oneshot(req));
         drop(answered.expect("both sides speak the same format"));

@@ -1,20 +1,30 @@
 //! The body type of answers, above the layers that are generic over it.
 
+use std::any::Any;
+
 use bytes::Bytes;
 use http_body::Body;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 
 /// A boxed body of an answer. Its error type is concrete, so that a spawned task can serve it.
 pub type AnswerBody = UnsyncBoxBody<Bytes, Error>;
 
-/// Boxes a body; called once, by the topmost layer.
+/// Boxes a body, whose error becomes an [`Error`] by [`Error::from_below`]. A body that is boxed already is returned as
+/// it is.
 pub fn boxed<B>(body: B) -> AnswerBody
 where
-    B: Body<Data = Bytes, Error = Error> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
 {
-    body.boxed_unsync()
+    let mut body = Some(body);
+    if let Some(boxed) = (&mut body as &mut dyn Any).downcast_mut::<Option<AnswerBody>>()
+        && let Some(boxed) = boxed.take()
+    {
+        return boxed;
+    }
+    let body = body.expect("taken only if it was returned");
+    body.map_err(Error::from_below).boxed_unsync()
 }
 
 /// Creates a body whose data is already complete.

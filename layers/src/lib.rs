@@ -79,7 +79,6 @@
 //! | `translate` | [`translate`] translates calls and answers between formats |
 //! | `passthrough` | [`passthrough`] forwards answers unchanged and reads their usage |
 //! | `upstream` | [`upstream`] sends calls to their vendors (hyper, rustls) |
-//! | `adapt` | [`adapt`] converts any service's errors for your own layers, and below `idempotency`, `failover`, `translate` and `passthrough` |
 //! | `sqlite` | [`reserve::sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
 //! | `redis` | [`reserve::redis`]: a ledger that many processes share, and [`rate_limit::redis`] |
 //! | `outbox` | [`reserve::outbox`]: a ledger on another machine, with a local file of what it has not acknowledged |
@@ -167,8 +166,6 @@ pub mod vendor_usage;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod vendor_words;
 
-#[cfg(feature = "adapt")]
-pub mod adapt;
 #[cfg(feature = "auth")]
 pub mod auth;
 #[cfg(feature = "failover")]

@@ -137,7 +137,7 @@ pub use self::{
 };
 use crate::{
     call::{Attempt, Priced},
-    error::{Error, VendorAnswered},
+    error::{BoxError, Error, VendorAnswered},
     facts::{NothingSaid, RequestNumber},
 };
 
@@ -224,16 +224,19 @@ impl<S: fmt::Debug> fmt::Debug for Failover<S> {
 
 impl<S, A> Service<Request<Priced>> for Failover<S>
 where
-    S: Service<Request<Attempt>, Response = Response<A>, Error = Error> + Clone + Send + 'static,
+    S: Service<Request<Attempt>, Response = Response<A>, Error: Into<BoxError> + 'static>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send,
-    A: Body<Data = Bytes, Error = Error> + Send + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<Priced>) -> Self::Future {
@@ -288,7 +291,7 @@ fn answered<S, A>(
     mut attempt: S::Future,
 ) -> impl Future<Output = Result<Response<ResponseBody<A>>, Error>> + Send
 where
-    S: Service<Request<Attempt>, Response = Response<A>, Error = Error> + Send,
+    S: Service<Request<Attempt>, Response = Response<A>, Error: Into<BoxError> + 'static> + Send,
     S::Future: Send,
     A: Send,
 {
@@ -302,7 +305,7 @@ where
     async move {
         let (mut asked, mut told) = (0, None::<Error>);
         loop {
-            let error = match attempt.await {
+            let error = match attempt.await.map_err(Error::from_below) {
                 Ok(res) => {
                     let nothing_said = res.extensions().get::<NothingSaid>();
                     chosen.running.began(nothing_said.is_none());
@@ -411,7 +414,7 @@ where
             }
             let to = &*next.route.vendor.name;
             tracing::warn!(number, vendor, model, to, cause, "attempt failed: {why}");
-            poll_fn(|cx| again.inner.poll_ready(cx)).await?;
+            poll_fn(|cx| again.inner.poll_ready(cx).map_err(Error::from_below)).await?;
             attempt = again.inner.call(next.attempt(again.req.clone()));
             chosen = next;
             told = Some(error);

@@ -19,7 +19,7 @@ use super::{
     health::{Health, LastResort, RouteHandle, Why},
 };
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     model::Route,
     usage::{End, Meter, Reading},
 };
@@ -308,7 +308,10 @@ impl<A> ResponseBody<A> {
     }
 }
 
-impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
+impl<A> Body for ResponseBody<A>
+where
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
+{
     type Data = Bytes;
     type Error = Error;
 
@@ -319,6 +322,7 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
         let mut this = self.project();
         // Matched by reference, because moving a frame is expensive.
         let polled = this.inner.as_mut().poll_frame(cx);
+        let polled = polled.map(|frame| frame.map(|frame| frame.map_err(Error::from_below)));
         if let (Poll::Ready(frame), Some(running)) = (&polled, &mut *this.running) {
             match frame {
                 Some(Err(error)) if running.is_over() => running.note(error),

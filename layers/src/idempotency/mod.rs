@@ -29,11 +29,13 @@ use std::{
     fmt,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::{sync::oneshot, task::JoinSet};
 use tollgate_ledger::idempotency::{AnswerStore, Claim, Digest};
@@ -286,13 +288,14 @@ impl<S: fmt::Debug, K, M> fmt::Debug for Idempotency<S, K, M> {
     }
 }
 
-impl<S, K, M> Service<Request<Call>> for Idempotency<S, K, M>
+impl<S, A, K, M> Service<Request<Call>> for Idempotency<S, K, M>
 where
-    S: Service<Request<Call>, Response = Response<AnswerBody>, Error = Error>
+    S: Service<Request<Call>, Response = Response<A>, Error: Into<BoxError> + 'static>
         + Clone
         + Send
         + 'static,
     S::Future: Send,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
     K: AnswerStore,
     M: Money,
 {
@@ -301,7 +304,7 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<Call>) -> Self::Future {
@@ -334,7 +337,7 @@ fn presented(headers: &HeaderMap) -> Result<&[u8], Error> {
     is_good.then_some(key).ok_or_else(malformed)
 }
 
-async fn keyed<S, K, M>(
+async fn keyed<S, A, K, M>(
     inner: S,
     shared: Arc<Shared<K, M>>,
     mut req: Request<Call>,
@@ -342,8 +345,11 @@ async fn keyed<S, K, M>(
     answer_key: AnswerKey,
 ) -> Result<Response<AnswerBody>, Error>
 where
-    S: Service<Request<Call>, Response = Response<AnswerBody>, Error = Error> + Send + 'static,
+    S: Service<Request<Call>, Response = Response<A>, Error: Into<BoxError> + 'static>
+        + Send
+        + 'static,
     S::Future: Send,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
     K: AnswerStore,
     M: Money,
 {
@@ -387,7 +393,8 @@ where
         Ok(Told::Answer(answer)) => *answer,
         Ok(Told::NotKept(call)) => {
             let (mut inner, req) = *call;
-            let mut res = inner.call(req).await?;
+            let res = inner.call(req).await.map_err(Error::from_below)?;
+            let mut res = res.map(boxed);
             let no = HeaderValue::from_static("false");
             res.headers_mut().insert(IDEMPOTENT_STORED, no);
             Ok(res)
@@ -452,15 +459,20 @@ impl<F> fmt::Debug for ResponseFuture<F> {
     }
 }
 
-impl<F> Future for ResponseFuture<F>
+impl<F, A, E> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<Response<AnswerBody>, Error>>,
+    F: Future<Output = Result<Response<A>, E>>,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
+    E: Into<BoxError> + 'static,
 {
     type Output = Result<Response<AnswerBody>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().inner.project() {
-            Projected::Below { call } => call.poll(cx),
+            Projected::Below { call } => {
+                let res = ready!(call.poll(cx)).map_err(Error::from_below)?;
+                Poll::Ready(Ok(res.map(boxed)))
+            }
             Projected::Keyed { call } => call.as_mut().poll(cx),
         }
     }

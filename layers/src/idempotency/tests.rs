@@ -35,6 +35,15 @@ impl Money for Says {
     }
 }
 
+/// An error that is not of these layers. [`Error::from_below`] restores the error that it contains.
+struct Foreign(Error);
+
+impl From<Foreign> for BoxError {
+    fn from(foreign: Foreign) -> Self {
+        foreign.0.into()
+    }
+}
+
 struct Given {
     store: MemoryAnswers,
     layer: IdempotencyLayer<MemoryAnswers, Says>,
@@ -103,14 +112,14 @@ impl Given {
                 req.extensions().get::<CallCost>().unwrap().set(cost);
                 let chunks = futures_util::stream::unfold(0, move |sent| async move {
                     tokio::task::yield_now().await;
-                    let chunk = Ok(Frame::data(Bytes::from(format!("{sent},"))));
+                    let chunk = Ok::<_, Foreign>(Frame::data(Bytes::from(format!("{sent},"))));
                     match sent {
                         CHUNKS => None,
-                        2 if breaks => Some((Err(Error::Draining), CHUNKS)),
+                        2 if breaks => Some((Err(Foreign(Error::Draining)), CHUNKS)),
                         sent => Some((chunk, sent + 1)),
                     }
                 });
-                Ok::<_, Error>(Response::new(boxed(StreamBody::new(Box::pin(chunks)))))
+                Ok::<_, Foreign>(Response::new(StreamBody::new(Box::pin(chunks))))
             }
         }));
         service.oneshot(req).await

@@ -10,6 +10,7 @@ use std::{
     task::Poll,
 };
 
+use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -89,9 +90,12 @@ enum Begin {
     Answer(Result<Response<AnswerBody>, Error>),
 }
 
-impl<S, K, M> Work<S, K, M>
+impl<S, A, K, M> Work<S, K, M>
 where
-    S: Service<Request<Call>, Response = Response<AnswerBody>, Error = Error> + Send + 'static,
+    S: Service<Request<Call>, Response = Response<A>, Error: Into<BoxError> + 'static>
+        + Send
+        + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
     S::Future: Send,
     K: AnswerStore,
     M: Money,
@@ -271,7 +275,7 @@ async fn taken_over<K: AnswerStore>(
 }
 
 /// Makes the call, shares its answer with all readers, and stores it.
-async fn call<S, K, M>(
+async fn call<S, A, K, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
     seal: &Seal,
@@ -279,7 +283,10 @@ async fn call<S, K, M>(
     mut inner: S,
     mut req: Request<Call>,
 ) where
-    S: Service<Request<Call>, Response = Response<AnswerBody>, Error = Error> + Send + 'static,
+    S: Service<Request<Call>, Response = Response<A>, Error: Into<BoxError> + 'static>
+        + Send
+        + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
     K: AnswerStore,
 {
     let Entered { shared, run, .. } = entered;
@@ -290,10 +297,10 @@ async fn call<S, K, M>(
     };
     let cost = CallCost::default();
     req.extensions_mut().insert(cost.clone());
-    let answered = inner.call(req).await;
+    let answered = inner.call(req).await.map_err(Error::from_below);
     drop(inner);
     let (head, mut body) = match answered {
-        Ok(res) => res.into_parts(),
+        Ok(res) => res.map(boxed).into_parts(),
         Err(error) => {
             // Record the end first, then answer: a client that repeats the call at once must find the end recorded.
             let outcome = outcome_without_answer(&cost);

@@ -17,7 +17,7 @@ use super::{
     usage::{Reader, Seen},
 };
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     sse::{Event, SILENCE_MAX, Splitter},
     usage::{End, Meter},
 };
@@ -78,7 +78,7 @@ impl<A> ResponseBody<A> {
     /// gateway is dead.
     pub(super) async fn begun(mut self, patience: Duration) -> Result<Self, Error>
     where
-        A: Body<Data = Bytes, Error = Error>,
+        A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
     {
         let until = Instant::now() + patience;
         let (mut held, mut bytes) = (Pieces::default(), 0);
@@ -129,7 +129,7 @@ impl<A> ResponseBody<A> {
 
 impl<A> Body for ResponseBody<A>
 where
-    A: Body<Data = Bytes, Error = Error>,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
 {
     type Data = Bytes;
     type Error = Error;
@@ -170,7 +170,7 @@ where
                     // The vendor's trailers are dropped.
                     Err(_) => continue,
                 },
-                Some(Err(error)) => tap.end(Some(error)),
+                Some(Err(error)) => tap.end(Some(Error::from_below(error))),
                 None => tap.end(None),
             };
             if !bytes.is_empty() {

@@ -1,8 +1,9 @@
 //! Readings of the meter for answers whose callers get an error.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use http::Uri;
+use http_body_util::StreamBody;
 use tower::{ServiceBuilder, ServiceExt};
 
 use super::*;
@@ -17,9 +18,30 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// The meter's reading of a call with this answer, and the call's error.
 async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Reading, Option<Error>) {
+    let meter = Meter::default();
+    let outbound = outbound(format, stream, &meter);
+    let (answer, told) = (answer.into(), meter.clone());
+    let vendor = move |_: Request<Outbound>| {
+        told.dispatched();
+        let mut res = Response::new(body::full(answer.clone()));
+        let kind = if stream { EVENTS } else { JSON };
+        res.headers_mut().insert(CONTENT_TYPE, kind);
+        async { Ok::<_, BoxError>(res) }
+    };
+    let service = ServiceBuilder::new()
+        .layer(PassthroughLayer::new(BYTES_MAX))
+        .service_fn(vendor);
+    let failure = match service.oneshot(Request::new(outbound)).await {
+        Ok(res) => res.into_body().collect().await.err(),
+        Err(error) => Some(error),
+    };
+    (meter.read(), failure)
+}
+
+/// The first attempt of a call that this meter counts.
+fn outbound(format: Format, stream: bool, meter: &Meter) -> Outbound {
     let endpoint = Uri::from_static("https://vendor.example/v1");
     let key = format.credential("our key").unwrap();
-    let meter = Meter::default();
     let route = Arc::new(Route::new(
         Vendor::new("vendor", format, endpoint, key),
         "large-2",
@@ -30,7 +52,7 @@ async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Readin
         translated: false,
         outlives_client: false,
     });
-    let outbound = Outbound {
+    Outbound {
         route,
         credential: 0,
         body: "{}".into(),
@@ -39,23 +61,37 @@ async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Readin
         kind: ModelKind::Chat,
         strip_usage: false,
         meter: meter.clone(),
-    };
-    let (answer, told) = (answer.into(), meter.clone());
-    let vendor = move |_: Request<Outbound>| {
-        told.dispatched();
-        let mut res = Response::new(body::full(answer.clone()));
-        let kind = if stream { EVENTS } else { JSON };
-        res.headers_mut().insert(CONTENT_TYPE, kind);
-        async { Ok::<_, Error>(res) }
-    };
-    let service = ServiceBuilder::new()
-        .layer(PassthroughLayer::new(BYTES_MAX))
-        .service_fn(vendor);
-    let failure = match service.oneshot(Request::new(outbound)).await {
-        Ok(res) => res.into_body().collect().await.err(),
-        Err(error) => Some(error),
-    };
-    (meter.read(), failure)
+    }
+}
+
+#[tokio::test]
+async fn errors_of_a_foreign_service_and_of_its_body_are_internal() {
+    for (stream, breaks) in [(false, false), (false, true), (true, false), (true, true)] {
+        let vendor = move |_: Request<Outbound>| async move {
+            if !breaks {
+                return Err(io::Error::other("disk full"));
+            }
+            let frames = [Err::<http_body::Frame<Bytes>, _>(io::Error::other(
+                "disk full",
+            ))];
+            let mut res = Response::new(StreamBody::new(futures_util::stream::iter(frames)));
+            let kind = if stream { EVENTS } else { JSON };
+            res.headers_mut().insert(CONTENT_TYPE, kind);
+            Ok(res)
+        };
+        let service = ServiceBuilder::new()
+            .layer(PassthroughLayer::new(BYTES_MAX))
+            .service_fn(vendor);
+        let outbound = outbound(Format::Chat, stream, &Meter::default());
+        let failure = match service.oneshot(Request::new(outbound)).await {
+            Ok(res) => res.into_body().collect().await.err(),
+            Err(error) => Some(error),
+        };
+        let cause = failure.as_ref().and_then(std::error::Error::source);
+        let cause = cause.map(ToString::to_string);
+        assert!(matches!(failure, Some(Error::Internal(_))), "{failure:?}");
+        assert_eq!(cause.as_deref(), Some("disk full"), "{stream} {breaks}");
+    }
 }
 
 fn counted() -> Usage {
@@ -213,7 +249,7 @@ async fn plain_answer_dropped_at_any_await_releases_its_memory() {
                     let piece = pieces.next()?;
                     Some((Ok::<_, Error>(http_body::Frame::data(piece)), pieces))
                 });
-                let mut res = Response::new(Box::pin(http_body_util::StreamBody::new(pieces)));
+                let mut res = Response::new(Box::pin(StreamBody::new(pieces)));
                 res.headers_mut().insert(CONTENT_TYPE, JSON);
                 Ok::<_, Error>(res)
             }));

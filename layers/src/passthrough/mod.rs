@@ -176,16 +176,16 @@ pub struct Passthrough<S> {
 
 impl<S, A> Service<Request<Outbound>> for Passthrough<S>
 where
-    S: Service<Request<Outbound>, Response = Response<A>, Error = Error>,
+    S: Service<Request<Outbound>, Response = Response<A>, Error: Into<BoxError> + 'static>,
     S::Future: Send + 'static,
-    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<Outbound>) -> Self::Future {
@@ -213,7 +213,8 @@ where
         let call = self.inner.call(req);
         Box::pin(async move {
             // The rest of the head is not needed while the body is read.
-            let (Parts { headers, .. }, mut body) = call.await?.into_parts();
+            let res = call.await.map_err(Error::from_below)?;
+            let (Parts { headers, .. }, mut body) = res.into_parts();
             if is_packed(&headers) {
                 meter.refused();
                 return Err(broken("a content-encoding that was not requested"));
@@ -294,12 +295,12 @@ async fn whole<A>(
     meter: &Meter,
 ) -> Result<(Bytes, ReservedBytes), Error>
 where
-    A: Body<Data = Bytes, Error = Error> + Unpin,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Unpin,
 {
     let declared = body.size_hint().exact().unwrap_or_default();
     let declared = usize::try_from(declared).unwrap_or(bytes_max);
     let mut pieces = Pieces::default();
-    while let Some(frame) = body.frame().await.transpose()? {
+    while let Some(frame) = body.frame().await.transpose().map_err(Error::from_below)? {
         let piece = frame.into_data().unwrap_or_default();
         let bytes = pieces.len() + piece.len();
         let too_much = if bytes > bytes_max {

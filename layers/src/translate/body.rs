@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{pair::Translator, wire::mended};
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     sse::{Event, SILENCE_MAX, Splitter},
     usage::{End, Meter},
 };
@@ -68,7 +68,7 @@ impl<A> ResponseBody<A> {
 
 impl<A> Body for ResponseBody<A>
 where
-    A: Body<Data = Bytes, Error = Error>,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
 {
     type Data = Bytes;
     type Error = Error;
@@ -78,7 +78,10 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let (mut inner, stream) = match self.project().inner.project() {
-            Projected::Same { inner } => return inner.poll_frame(cx),
+            Projected::Same { inner } => {
+                let frame = ready!(inner.poll_frame(cx));
+                return Poll::Ready(frame.map(|frame| frame.map_err(Error::from_below)));
+            }
             Projected::Whole { bytes } => {
                 return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
             }
@@ -95,7 +98,7 @@ where
                 },
                 Some(Err(error)) => {
                     stream.ended = true;
-                    return Poll::Ready(Some(Err(error)));
+                    return Poll::Ready(Some(Err(Error::from_below(error))));
                 }
                 None => stream.end(),
             };
@@ -234,7 +237,7 @@ mod tests {
         let (frames, told) = (frames.to_vec(), meter.clone());
         let frames = frames.into_iter().map(move |(frame, end)| {
             told.update(|reading| reading.end = end);
-            Ok(Frame::data(Bytes::from_static(frame.as_bytes())))
+            Ok::<_, Error>(Frame::data(Bytes::from_static(frame.as_bytes())))
         });
         let inner = StreamBody::new(futures_util::stream::iter(frames));
         let cx = AnswerCx {
@@ -262,7 +265,7 @@ mod tests {
         let inner = futures_util::stream::iter(chunks);
         let inner = futures_util::StreamExt::then(inner, async |chunk| {
             tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-            Ok(Frame::data(Bytes::from_static(chunk.as_bytes())))
+            Ok::<_, Error>(Frame::data(Bytes::from_static(chunk.as_bytes())))
         });
         let cx = AnswerCx {
             created: 1,

@@ -8,7 +8,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 
 use super::ResponseBody;
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 
 pin_project! {
     /// Future of [`Translate`](super::Translate).
@@ -48,16 +48,17 @@ impl<F, A> ResponseFuture<F, A> {
     }
 }
 
-impl<F, A> Future for ResponseFuture<F, A>
+impl<F, A, E> Future for ResponseFuture<F, A>
 where
-    F: Future<Output = Result<Response<A>, Error>>,
+    F: Future<Output = Result<Response<A>, E>>,
+    E: Into<BoxError> + 'static,
 {
     type Output = Result<Response<ResponseBody<A>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().inner.project() {
             Projected::Same { call } => {
-                let res = ready!(call.poll(cx))?;
+                let res = ready!(call.poll(cx)).map_err(Error::from_below)?;
                 Poll::Ready(Ok(res.map(ResponseBody::same)))
             }
             Projected::Translated { answer } => answer.as_mut().poll(cx),

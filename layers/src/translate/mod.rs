@@ -115,7 +115,7 @@ use self::{
 use crate::body_budget::AnswerRoom;
 use crate::{
     call::{Attempt, Call, Format, Outbound},
-    error::Error,
+    error::{BoxError, Error},
     facts::{Caller, EventStream, RequestNumber},
     price::{Class, Price},
     stream_progress::StreamProgress,
@@ -150,16 +150,16 @@ pub struct Translate<S> {
 
 impl<S, A> Service<Request<Attempt>> for Translate<S>
 where
-    S: Service<Request<Outbound>, Response = Response<A>, Error = Error>,
+    S: Service<Request<Outbound>, Response = Response<A>, Error: Into<BoxError> + 'static>,
     S::Future: Send + 'static,
-    A: Body<Data = Bytes, Error = Error> + Send + 'static,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
     type Future = ResponseFuture<S::Future, A>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_below)
     }
 
     fn call(&mut self, req: Request<Attempt>) -> Self::Future {
@@ -178,7 +178,8 @@ where
             return ResponseFuture::same(call);
         };
         ResponseFuture::translated(async move {
-            translated(call.await?, answering, &meter)
+            let res = call.await.map_err(Error::from_below)?;
+            translated(res, answering, &meter)
                 .await
                 .inspect_err(|error| undelivered(error, &meter))
         })
@@ -256,7 +257,7 @@ async fn translated<A>(
     meter: &Meter,
 ) -> Result<Response<ResponseBody<A>>, Error>
 where
-    A: Body<Data = Bytes, Error = Error>,
+    A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
 {
     let (mut parts, body) = res.into_parts();
     parts.extensions.remove::<StreamProgress>();
@@ -271,7 +272,8 @@ where
             ResponseBody::events(body, translator, meter.clone()),
         ));
     }
-    let bytes = body.collect().await?.to_bytes();
+    let whole = body.collect().await.map_err(Error::from_below)?;
+    let bytes = whole.to_bytes();
     let spare = mended(&bytes).map(|mended| (mended, answering.clone()));
     let bytes = answering.whole(&bytes).or_else(|error| {
         let (mended, answering) = spare.ok_or(error)?;

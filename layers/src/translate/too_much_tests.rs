@@ -38,7 +38,7 @@ async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Erro
             reading.end = Some(End::Finished);
         });
         let answer = answer.clone();
-        async { Ok::<_, Error>(Response::new(body::full(answer))) }
+        async { Ok::<_, BoxError>(Response::new(body::full(answer))) }
     };
     let service = ServiceBuilder::new()
         .layer(TranslateLayer::new())

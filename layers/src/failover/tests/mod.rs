@@ -59,10 +59,11 @@ struct Vendors {
 
 impl Service<Request<Attempt>> for Vendors {
     type Response = Response<Scripted>;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Scripted>, Error>> + Send>>;
+    // An error that is not of these layers, from which theirs is restored.
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Scripted>, BoxError>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
@@ -87,11 +88,11 @@ impl Service<Request<Attempt>> for Vendors {
                 Streams(end) | Idles(end) => end,
                 Fails(error) => {
                     meter.refused();
-                    return Err(error);
+                    return Err(error.into());
                 }
                 Stalls(seconds) => {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
-                    return Err(silent());
+                    return Err(silent().into());
                 }
                 Nothing => pending().await,
             };
@@ -122,12 +123,12 @@ struct Scripted {
 
 impl Body for Scripted {
     type Data = Bytes;
-    type Error = Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(bytes) = self.frames.pop_front() {
             if self.says && self.frames.is_empty() {
                 self.meter.update(|reading| reading.text_bytes += 3);
@@ -138,7 +139,7 @@ impl Body for Scripted {
         self.meter.update(|reading| reading.end = end);
         match end {
             Some(End::Finished) => Poll::Ready(None),
-            Some(_) => Poll::Ready(Some(Err(Error::VendorBroken("cut".into())))),
+            Some(_) => Poll::Ready(Some(Err(Error::VendorBroken("cut".into()).into()))),
             None => Poll::Pending,
         }
     }

@@ -32,7 +32,9 @@ async fn through_as_they_are(
     format: Format,
     strip: bool,
 ) -> (Vec<Bytes>, Option<Error>, Reading) {
-    let frames = chunks.into_iter().map(|chunk| Ok(Frame::data(chunk)));
+    let frames = chunks
+        .into_iter()
+        .map(|chunk| Ok::<_, Error>(Frame::data(chunk)));
     let meter = Meter::default();
     let inner = StreamBody::new(futures_util::stream::iter(frames));
     let mut body = std::pin::pin!(ResponseBody::stream(
@@ -131,7 +133,7 @@ async fn text_is_counted_when_it_is_forwarded() {
     let (one, two) = (chat("раз"), chat("два"));
     let (begun, rest) = two.split_at(two.len() - 1);
     let frames = [[&one, begun].concat(), rest.to_owned()];
-    let frames = frames.map(|frame| Ok(Frame::data(Bytes::from(frame))));
+    let frames = frames.map(|frame| Ok::<_, Error>(Frame::data(Bytes::from(frame))));
     let meter = Meter::default();
     let inner = StreamBody::new(futures_util::stream::iter(frames));
     let body = ResponseBody::stream(inner, Reader::new(Format::Chat), true, meter.clone());
@@ -282,7 +284,7 @@ async fn a_stream_of_two_choices_ends_when_both_have_finished() {
         (stream.clone(), End::VendorCut),
         (stream + &finish(1), End::Finished),
     ] {
-        let frames = [Ok(Frame::data(Bytes::from(stream)))];
+        let frames = [Ok::<_, Error>(Frame::data(Bytes::from(stream)))];
         let inner = StreamBody::new(futures_util::stream::iter(frames));
         let (reader, meter) = (Reader::new(Format::Chat).choices(2), Meter::default());
         let body = ResponseBody::stream(inner, reader, false, meter.clone());
@@ -551,7 +553,7 @@ async fn charged(format: Format, events: &[String]) -> (String, Usage) {
 async fn charged_to(format: Format, translated: bool, events: &[String]) -> (String, Usage) {
     let frames = events
         .iter()
-        .map(|event| Ok(Frame::data(Bytes::from(event.clone()))));
+        .map(|event| Ok::<_, Error>(Frame::data(Bytes::from(event.clone()))));
     let frames: Vec<_> = frames.collect();
     let meter = Meter::default();
     meter.charge_within(bounds());
