@@ -20,23 +20,6 @@ pub enum Error {
     /// 404: the path does not exist.
     #[error("no such path")]
     PathUnknown,
-    /// 404: no call of this key has a receipt with that number.
-    #[error("no such receipt")]
-    ReceiptUnknown,
-    /// 404: the key's catalog lists no model of that name.
-    #[error("model {model:?} not listed for this key")]
-    ModelNotListed {
-        /// The requested name.
-        model: String,
-    },
-    /// 404: there is no ready-made configuration for a client of that name.
-    #[error("no set-up for client {client:?}")]
-    ClientUnknown {
-        /// The requested name.
-        client: String,
-        /// The available names, separated by commas.
-        known: String,
-    },
     /// 405: the path exists, but takes other methods.
     #[error("method not allowed, only {allow}")]
     MethodNotAllowed {
@@ -141,12 +124,6 @@ pub enum Error {
     /// 403: an owner key manages keys and cannot call models.
     #[error("an owner key cannot call models")]
     OwnerKey,
-    /// 403: only an owner key can manage keys.
-    #[error("only an owner key can manage keys")]
-    OwnerKeyNeeded,
-    /// 404: the account has no key of that id that its owner can change.
-    #[error("no such key of this account")]
-    OwnKeyUnknown,
     /// 403: the key may not be used from this address.
     #[error("address not allowed for this key")]
     AddressNotAllowed {
@@ -245,6 +222,9 @@ pub enum Error {
     /// 500: an internal error.
     #[error("internal")]
     Internal(#[source] BoxError),
+    /// An error of your own service or layer, with its answer: see [`Error::custom`].
+    #[error(transparent)]
+    Custom(Box<dyn CustomError>),
 }
 
 impl Error {
@@ -265,6 +245,12 @@ impl Error {
             Some(Err(other)) => Self::Internal(other),
             None => unreachable!("taken only if it was returned"),
         }
+    }
+
+    /// Creates an error that is answered as `error` defines, if no variant names the reason.
+    #[must_use]
+    pub fn custom(error: impl CustomError) -> Self {
+        Self::Custom(Box::new(error))
     }
 
     /// Creates a 400 that names a field.
@@ -306,6 +292,53 @@ impl Error {
 /// clients drop or summarise the beginning of the conversation and send the request again.
 #[cfg(any(feature = "passthrough", feature = "respond", feature = "upstream"))]
 pub(crate) const TOO_LONG: &str = "context_length_exceeded";
+
+/// An error of your own service or layer that defines its answer. [`Error::custom`] makes an [`Error`] of it.
+///
+/// Its [`std::fmt::Display`] and its source are for the log; callers get only [`text`](Self::text).
+pub trait CustomError: std::error::Error + Send + Sync + 'static {
+    /// The status of the answer, a 4xx or a 5xx.
+    fn status(&self) -> StatusCode;
+
+    /// Class of the error, `error.type` of the usual body, such as `not_found_error`.
+    fn kind(&self) -> &'static str;
+
+    /// Returns a stable word for programs, `error.code` of the usual body; empty by default.
+    fn code(&self) -> &'static str {
+        ""
+    }
+
+    /// Returns the text for people, in their language, without secrets.
+    fn text(&self, language: Language) -> String;
+
+    /// Returns how long to wait before a retry. By default `None`: the answer to a 4xx forbids a retry, and the client
+    /// decides about a 5xx.
+    fn retry_after(&self) -> Option<Duration> {
+        None
+    }
+}
+
+impl std::error::Error for Box<dyn CustomError> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        (**self).source()
+    }
+}
+
+/// The language of the texts for callers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "model-calls",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[non_exhaustive]
+pub enum Language {
+    /// The texts are in Russian, which is the default.
+    #[default]
+    Ru,
+    /// The texts are in English.
+    En,
+}
 
 /// A limit over time. The refusal names it to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::{
     },
     config::UsdtRates,
     edge::routes::Matched,
-    endpoints::{catalog::document, page},
+    endpoints::{catalog::document, error::EndpointError, page},
 };
 
 /// The placeholder that the user replaces with a key.
@@ -286,10 +286,10 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
         .zip(clients)
         .find(|(client, _)| client.name == name)
     else {
-        return Err(Error::ClientUnknown {
+        return Err(Error::custom(EndpointError::ClientUnknown {
             client: name.to_owned(),
             known: CLIENTS.map(|client| client.name).join(", "),
-        });
+        }));
     };
     let mut res = document(file, client.format.content_type(), shown.priced, req)?;
     let disposition = format!(

@@ -24,7 +24,7 @@ use tower::Service;
 use crate::{
     catalog::snapshot::{Listed, Live},
     edge::routes::{Matched, Route},
-    endpoints::{codex, page::shown, reply},
+    endpoints::{codex, error::EndpointError, page::shown, reply},
     ledger::AnyLedger,
     text::{percent::decoded, time::rfc3339},
 };
@@ -87,7 +87,7 @@ impl KeyInfo {
             .find(|model| model.id == id && key.allows_model(id));
         found
             .map(|model| model_json(model, format, since))
-            .ok_or_else(|| Error::ModelNotListed { model: id.into() })
+            .ok_or_else(|| Error::custom(EndpointError::ModelNotListed { model: id.into() }))
     }
 
     /// The amounts that admission uses.

@@ -4,6 +4,7 @@ pub(crate) mod catalog;
 pub(crate) mod codex;
 pub(crate) mod connect;
 pub mod count_tokens;
+pub(crate) mod error;
 pub mod estimate;
 pub mod key_info;
 pub(crate) mod openapi;

@@ -33,7 +33,7 @@ use crate::{
     },
     catalog::snapshot::Live,
     edge::{body_limit::UnreadBody, routes::Matched},
-    endpoints::{key_info::no_books, reply},
+    endpoints::{error::EndpointError, key_info::no_books, reply},
     ledger::AnyLedger,
     text::time::{now_ms, rfc3339},
 };
@@ -94,7 +94,7 @@ impl OwnKeys {
             _ => return Ok(reply::json(&OwnKey::from(&known))),
         };
         if known.record.is_owner() || known.record.status == KeyStatus::Deleted {
-            return Err(Error::OwnKeyUnknown);
+            return Err(Error::custom(EndpointError::OwnKeyUnknown));
         }
         let change = KeyChange {
             changed_at_ms: Some(now_ms()),
@@ -115,10 +115,12 @@ impl OwnKeys {
 
     /// Another account's key gets the same error as an unknown one.
     async fn known(&self, owner: &KeyRecord, id: &str) -> Result<KeyView, Error> {
-        let id: KeyId = id.parse().map_err(|_| Error::OwnKeyUnknown)?;
+        let id: KeyId = id
+            .parse()
+            .map_err(|_| Error::custom(EndpointError::OwnKeyUnknown))?;
         match self.store.key(&id).await {
             Ok(view) if view.record.account == owner.account && sees(owner, &view) => Ok(view),
-            Ok(_) | Err(BookError::NotFound) => Err(Error::OwnKeyUnknown),
+            Ok(_) | Err(BookError::NotFound) => Err(Error::custom(EndpointError::OwnKeyUnknown)),
             Err(error) => Err(no_books(error)),
         }
     }
@@ -177,7 +179,7 @@ impl OwnKeys {
         let snapshot = self.live.snapshot();
         for model in models(fields)?.unwrap_or_default() {
             if !snapshot.models().any(|(known, _)| known.id == model) {
-                return Err(Error::ModelNotListed { model });
+                return Err(Error::custom(EndpointError::ModelNotListed { model }));
             }
         }
         Ok(())
@@ -199,7 +201,7 @@ impl Service<Request<UnreadBody>> for OwnKeys {
             let Caller(key) = Caller::of(&req)?;
             let key = Arc::clone(key);
             if !key.is_owner() {
-                return Err(Error::OwnerKeyNeeded);
+                return Err(Error::custom(EndpointError::OwnerKeyNeeded));
             }
             let id = Matched::from_request(&req)?.parameter.clone();
             let (head, body) = req.into_parts();
@@ -314,7 +316,7 @@ fn status(value: &Value) -> Result<KeyStatus, Error> {
 
 fn of_change(error: BookError) -> Error {
     match error {
-        BookError::NotFound => Error::OwnKeyUnknown,
+        BookError::NotFound => Error::custom(EndpointError::OwnKeyUnknown),
         BookError::NoGroup => no_group(),
         other => no_books(other),
     }

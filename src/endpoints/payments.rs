@@ -27,7 +27,7 @@ use crate::{
         body_limit::UnreadBody,
         routes::{Matched, Route},
     },
-    endpoints::{key_info::no_books, own_keys::read, reply},
+    endpoints::{error::EndpointError, key_info::no_books, own_keys::read, reply},
     payments::{
         AutoShown, Intent, IntentId, NewAutoTopup, NewPayment, Notified, PaymentError, Payments,
         State,
@@ -234,7 +234,7 @@ impl KeyPayments {
             return Ok(reply::json(&AutoOffer { auto_topup }));
         }
         if !key.is_owner() {
-            return Err(Error::OwnerKeyNeeded);
+            return Err(Error::custom(EndpointError::OwnerKeyNeeded));
         }
         let who = format!("key:{}", key.id);
         if req.method() == Method::DELETE {

@@ -27,6 +27,7 @@ use tower::Service;
 use crate::{
     edge::routes::Matched,
     endpoints::{
+        error::EndpointError,
         key_info::no_books,
         params::Params,
         reply,
@@ -63,7 +64,7 @@ impl Receipts {
             found => found,
         };
         match receipt_soon(number, LOOK_AGAIN_MS, look).await {
-            Err(BookError::NotFound) => Err(Error::ReceiptUnknown),
+            Err(BookError::NotFound) => Err(Error::custom(EndpointError::ReceiptUnknown)),
             found => found.map_err(no_books),
         }
     }

@@ -68,8 +68,51 @@
 //! # }
 //! ```
 //!
-//! A refusal of your own travels as the cause of an [`Error::Internal`]; a shape finds it there by `downcast_ref`. To
-//! number answers differently, or not at all, override [`Shape::stamp`].
+//! For a refusal of your own, implement [`CustomError`](crate::error::CustomError); it defines the status and the texts:
+//!
+//! ```
+//! # use http::{Request, Response, StatusCode};
+//! # use tollgate_layers::{body::AnswerBody, respond::RespondLayer};
+//! # use tower::{ServiceBuilder, ServiceExt};
+//! use tollgate_layers::error::{CustomError, Error, Language};
+//!
+//! #[derive(Debug, thiserror::Error)]
+//! #[error("no order {0}")]
+//! struct OrderUnknown(u64);
+//!
+//! impl CustomError for OrderUnknown {
+//!     fn status(&self) -> StatusCode {
+//!         StatusCode::NOT_FOUND
+//!     }
+//!
+//!     fn kind(&self) -> &'static str {
+//!         "not_found_error"
+//!     }
+//!
+//!     fn text(&self, language: Language) -> String {
+//!         match language {
+//!             Language::Ru => format!("Заказа {} нет. Проверьте номер.", self.0),
+//!             _ => format!("There is no order {}. Check the number.", self.0),
+//!         }
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let service = ServiceBuilder::new()
+//!     .layer(RespondLayer::new(Language::En))
+//!     .service_fn(async |_: Request<()>| {
+//!         Err::<Response<AnswerBody>, _>(Error::custom(OrderUnknown(7)))
+//!     });
+//!
+//! let res = service.oneshot(Request::new(())).await?;
+//!
+//! assert_eq!(res.status(), StatusCode::NOT_FOUND);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! To number answers differently, or not at all, override [`Shape::stamp`].
 
 mod body;
 mod refused;
@@ -94,6 +137,7 @@ pub use self::{
     body::ResponseBody,
     refused::{Refused, Severity},
 };
+pub use crate::error::Language;
 use crate::{
     call::Format,
     error::{BoxError, Error},
@@ -104,18 +148,6 @@ use crate::{
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Header that the messages SDK shows as the request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-
-/// The language of the texts for callers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Language {
-    /// The texts are in Russian, which is the default.
-    #[default]
-    Ru,
-    /// The texts are in English.
-    En,
-}
 
 /// Answers the request for every error of the services below.
 #[derive(Clone, Copy)]
@@ -403,7 +435,7 @@ mod tests {
     use super::{refused::X_SHOULD_RETRY, *};
     use crate::{
         ceiling::Ceiling,
-        error::{Limit, Problem},
+        error::{CustomError, Limit, Problem},
         money::MicroRub,
     };
 
@@ -489,20 +521,7 @@ mod tests {
         type Make = fn() -> Error;
         let errors: &[(Make, u16)] = &[
             (|| Error::PathUnknown, 404),
-            (|| Error::ReceiptUnknown, 404),
-            (
-                || Error::ModelNotListed {
-                    model: "gpt".into(),
-                },
-                404,
-            ),
-            (
-                || Error::ClientUnknown {
-                    client: "emacs".into(),
-                    known: "curl, zed".into(),
-                },
-                404,
-            ),
+            (|| Error::custom(Closed(None)), 423),
             (|| Error::invalid("model", Problem::Missing), 400),
             (|| Error::KeyMissing, 401),
             (|| Error::AccountEmpty, 401),
@@ -545,6 +564,82 @@ mod tests {
                 assert_eq!(russian, language == Language::Ru, "{message}");
             }
         }
+    }
+
+    /// An error of a foreign service, with the wait before a retry.
+    #[derive(Debug, thiserror::Error)]
+    #[error("shop closed")]
+    struct Closed(Option<Duration>);
+
+    impl CustomError for Closed {
+        fn status(&self) -> StatusCode {
+            StatusCode::LOCKED
+        }
+
+        fn kind(&self) -> &'static str {
+            "closed_error"
+        }
+
+        fn text(&self, language: Language) -> String {
+            match language {
+                Language::Ru => "Магазин закрыт.".into(),
+                Language::En => "The shop is closed.".into(),
+            }
+        }
+
+        fn retry_after(&self) -> Option<Duration> {
+            self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn custom_error_defines_its_answer() {
+        let (res, body, number) = answer(Language::En, || Error::custom(Closed(None))).await;
+        assert_eq!(res.status(), StatusCode::LOCKED);
+        let message = format!("The shop is closed. ({number})");
+        let expected =
+            serde_json::json!({ "message": message, "type": "closed_error", "code": "" });
+        assert_eq!(body["error"], expected);
+        assert_eq!(res.headers()[X_SHOULD_RETRY], "false");
+        assert!(!res.headers().contains_key(RETRY_AFTER));
+
+        let wait = || Error::custom(Closed(Some(Duration::from_millis(1500))));
+        let (res, ..) = answer(Language::En, wait).await;
+        assert_eq!(res.headers()[RETRY_AFTER], "2");
+        assert!(!res.headers().contains_key(X_SHOULD_RETRY));
+    }
+
+    /// The log shows the error and its cause, and a shape finds its type.
+    #[test]
+    fn custom_error_keeps_its_text_cause_and_type() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("no order")]
+        struct NoOrder(#[source] std::io::Error);
+
+        impl CustomError for NoOrder {
+            fn status(&self) -> StatusCode {
+                StatusCode::NOT_FOUND
+            }
+
+            fn kind(&self) -> &'static str {
+                "not_found_error"
+            }
+
+            fn text(&self, _: Language) -> String {
+                String::new()
+            }
+        }
+
+        let boxed: BoxError = Error::custom(NoOrder(std::io::Error::other("disk full"))).into();
+        let error = Error::from_below(boxed);
+        assert_eq!(error.to_string(), "no order");
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        assert_eq!(cause.as_deref(), Some("disk full"));
+        let Error::Custom(custom) = error else {
+            panic!("another variant");
+        };
+        let custom: &(dyn std::error::Error + 'static) = &*custom;
+        assert!(custom.is::<NoOrder>());
     }
 
     #[tokio::test]

@@ -219,9 +219,6 @@ fn class(error: &Error) -> Class {
     const API: &str = "api_error";
     let (status, kind, code) = match error {
         Error::PathUnknown => (S::NOT_FOUND, "not_found_error", "path_not_found"),
-        Error::ReceiptUnknown => (S::NOT_FOUND, "not_found_error", "receipt_not_found"),
-        Error::ModelNotListed { .. } => (S::NOT_FOUND, "not_found_error", "model_not_listed"),
-        Error::ClientUnknown { .. } => (S::NOT_FOUND, "not_found_error", "client_not_found"),
         Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
         Error::UriTooLong { .. } => (S::URI_TOO_LONG, INVALID, "uri_too_long"),
         Error::HeadTooLarge { .. } => (
@@ -260,8 +257,6 @@ fn class(error: &Error) -> Class {
         Error::DoesNotFit { .. } => (S::FORBIDDEN, PERMISSION, "insufficient_balance"),
         Error::ModelNotAllowed { .. } => (S::FORBIDDEN, PERMISSION, "model_not_allowed"),
         Error::OwnerKey => (S::FORBIDDEN, PERMISSION, "owner_key"),
-        Error::OwnerKeyNeeded => (S::FORBIDDEN, PERMISSION, "owner_key_required"),
-        Error::OwnKeyUnknown => (S::NOT_FOUND, "not_found_error", "key_not_found"),
         Error::AddressNotAllowed { .. } => (S::FORBIDDEN, PERMISSION, "address_not_allowed"),
         Error::IdempotencyKeyInUse { .. } => (S::CONFLICT, INVALID, "idempotency_key_in_use"),
         Error::IdempotentAnswerGone => (S::CONFLICT, INVALID, "idempotent_answer_gone"),
@@ -286,6 +281,7 @@ fn class(error: &Error) -> Class {
         Error::AnswerTooLong(_) => (S::BAD_GATEWAY, API, "answer_too_long"),
         Error::VendorTimeout { .. } => (S::GATEWAY_TIMEOUT, API, "vendor_timeout"),
         Error::Internal(_) => (S::INTERNAL_SERVER_ERROR, API, ""),
+        Error::Custom(custom) => (custom.status(), custom.kind(), custom.code()),
     };
     Class { status, kind, code }
 }
@@ -305,6 +301,11 @@ fn retry(error: &Error) -> Retry {
         | Error::VendorLimit { retry_after }
         | Error::IdempotencyKeyInUse { retry_after }
         | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
+        Error::Custom(custom) => match custom.retry_after() {
+            Some(wait) => Retry::After(wait),
+            None if custom.status().is_client_error() => Retry::Never,
+            None => Retry::AsTheyLike,
+        },
         Error::ModelUnknown { .. } | Error::AnswerTooLong(_) => Retry::Never,
         // Running calls may end and return money.
         Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,

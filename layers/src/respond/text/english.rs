@@ -11,22 +11,10 @@ use crate::{
 /// Returns the text of a refusal, without the number.
 pub(super) fn text(error: &Error) -> String {
     match error {
+        Error::Custom(custom) => custom.text(Language::En),
         Error::PathUnknown => {
             "No such path. Check the request's path and the client's base address.".into()
         }
-        Error::ReceiptUnknown => {
-            "No receipt has this number: the request is still running, cost nothing, or was sent with another key. Check \
-             the number and the key."
-                .into()
-        }
-        Error::ModelNotListed { model } => format!(
-            "This API key has no model '{}'. Check the name against 'GET /v1/models'.",
-            shown(model)
-        ),
-        Error::ClientUnknown { client, known } => format!(
-            "There is no ready-made set-up for '{}'. Choose one of these: {known}.",
-            shown(client)
-        ),
         Error::MethodNotAllowed { allow } => format!("This path does not accept the method. Use: {allow}."),
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Invalid request body: {}.", problem_text(problem))
@@ -122,13 +110,6 @@ pub(super) fn text(error: &Error) -> String {
         }
         Error::OwnerKey => {
             "This is an owner key: it only manages the account's keys. Use an ordinary API key for models.".into()
-        }
-        Error::OwnerKeyNeeded => {
-            "An owner key is required, and this is an ordinary API key. The person who opened the account has the owner key."
-                .into()
-        }
-        Error::OwnKeyUnknown => {
-            "This account has no such key, or its owner may not change it. Check the id.".into()
         }
         Error::AddressNotAllowed { address } => {
             let address = address.map_or_else(String::new, |address| format!(" {address}"));

@@ -11,22 +11,10 @@ use crate::{
 /// Returns the text of a refusal, without the number.
 pub(super) fn text(error: &Error) -> String {
     match error {
+        Error::Custom(custom) => custom.text(Language::Ru),
         Error::PathUnknown => {
             "Такого адреса нет. Проверьте путь запроса и базовый адрес клиента.".into()
         }
-        Error::ReceiptUnknown => {
-            "Списания с этим номером нет: запрос ещё выполняется, ничего не стоил или отправлен с другим ключом. Сверьте \
-             номер и ключ."
-                .into()
-        }
-        Error::ModelNotListed { model } => format!(
-            "Этому ключу API недоступна модель «{}». Сверьте имя со списком «GET /v1/models».",
-            shown(model)
-        ),
-        Error::ClientUnknown { client, known } => format!(
-            "Готовой настройки для «{}» нет. Выберите одну из этих: {known}.",
-            shown(client)
-        ),
         Error::MethodNotAllowed { allow } => {
             format!("Этот адрес не принимает такой метод запроса. Используйте: {allow}.")
         }
@@ -131,13 +119,6 @@ pub(super) fn text(error: &Error) -> String {
         Error::OwnerKey => {
             "Это ключ владельца: он только управляет ключами счёта. Для запросов к моделям используйте обычный ключ API."
                 .into()
-        }
-        Error::OwnerKeyNeeded => {
-            "Для этого нужен ключ владельца, а передан обычный ключ API. Попросите ключ владельца у того, кто открыл счёт."
-                .into()
-        }
-        Error::OwnKeyUnknown => {
-            "На этом счёте нет такого ключа, или владелец не может его изменить. Проверьте id.".into()
         }
         Error::AddressNotAllowed { address } => {
             let address = address.map_or_else(String::new, |address| format!(" {address}"));
