@@ -92,8 +92,8 @@
 //!
 //! No layer imports another. Always compiled are the error type, [`Error`] ([`error`]); request context ([`facts`]); the
 //! body of an answer ([`body`]); money without floats ([`money`]), spending limits ([`ceiling`]) and their [`calendar`].
-//! The other shared modules are behind `accounts`, `setting` and `model-calls`, which the layers that need them turn
-//! on.
+//! The other shared modules are behind `accounts`, `setting` and `model-calls` (with logins at vendors,
+//! [`login`]): the layers that need them turn them on.
 //!
 //! A model call changes its type on the way down, so a wrong order of layers does not compile:
 //!
@@ -137,6 +137,8 @@ mod heads;
 pub mod json;
 #[cfg(feature = "accounts")]
 pub mod key;
+#[cfg(feature = "model-calls")]
+pub mod login;
 #[cfg(feature = "model-calls")]
 pub mod model;
 #[cfg(any(feature = "parse", feature = "translate"))]

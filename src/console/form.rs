@@ -26,8 +26,8 @@ impl Form {
         found.map_or("", |(_, value)| value.trim())
     }
 
-    /// An amount as the API writes it. People put spaces between thousands, and a comma before the kopecks; a comma
-    /// before three digits may mean either, so it stays, and the API refuses it.
+    /// Returns an amount as the API writes it. People put spaces between thousands, and a comma before the kopecks; a
+    /// comma before three digits may mean either, so it stays, and the API refuses it.
     pub(crate) fn rubles(&self, name: &str) -> String {
         let text: String = self.get(name).split_whitespace().collect();
         match text.split_once(',') {
@@ -37,7 +37,7 @@ impl Form {
         }
     }
 
-    /// The value of a field as typed, not trimmed: a password may begin with a space.
+    /// Returns the value of a field as typed, not trimmed: a password may begin with a space.
     pub(crate) fn exact(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(given, _)| given == name);
         found.map_or("", |(_, value)| value)

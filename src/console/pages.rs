@@ -53,7 +53,7 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// The frame before anybody has signed in.
+    /// Returns the frame of pages before anybody has signed in.
     fn bare(title: &'static str, problem: Option<&'static str>) -> Self {
         Self {
             title: title.to_owned(),
@@ -289,7 +289,7 @@ impl Visit {
         }
     }
 
-    /// A page that shows a refusal.
+    /// Shows a page with a refusal.
     fn refused(&self, title: &'static str, refused: &Refused) -> Answer {
         let page = self.frame(title, "", Some(refused));
         written(refused.status, &ToldHtml { page })

@@ -113,7 +113,7 @@ impl Plot {
         }
     }
 
-    /// Charges by time.
+    /// Draws the charges by time.
     pub(super) fn charged(
         title: &'static str,
         times: &[String],

@@ -270,10 +270,7 @@ async fn interrupted_copy_serves_no_call_and_can_continue() {
     let error = std::error::Error::source(&error.unwrap_err())
         .unwrap()
         .to_string();
-    assert!(
-        error.contains("an incomplete copy of a ledger"),
-        "{error}"
-    );
+    assert!(error.contains("an incomplete copy of a ledger"), "{error}");
     let report = ledger_copy(&file(&path), &server.url(), &["--json"]).await;
     let report: Value = serde_json::from_str(&said(&report, 0)).unwrap();
     assert_eq!(report["accounts"], 2);

@@ -50,10 +50,10 @@ bugs! {
     ExtendDroppedWithoutTheHold: a_dropped_extension_does_not_end_the_hold;
     SweepDroppedBeforeMoneyReturns: a_dropped_sweep_loses_no_hold;
     SweepAlwaysFindsOne: a_dropped_sweep_loses_no_hold;
-    AdjustDroppedAfterTakingMoney: a_dropped_adjustment_sent_again_counts_once;
-    AdjustDroppedWithoutTheHold: a_dropped_adjustment_leaves_nothing_after_its_calls_end;
-    GrowthChecksBeforeItLocks: of_holds_grown_on_several_threads_those_that_fit_are_granted;
-    AdjustChecksBeforeItLocks: an_adjustment_and_a_settlement_at_once_lose_nothing;
+    AdjustDroppedAfterTakingMoney: a_dropped_adjustment_that_is_repeated_counts_once;
+    AdjustDroppedWithoutTheHold: a_dropped_adjustment_leaves_no_hold_after_its_call_ends;
+    GrowthChecksBeforeItLocks: holds_grow_by_several_threads_only_up_to_the_free_money;
+    AdjustChecksBeforeItLocks: a_concurrent_adjustment_and_settlement_lose_no_money;
     AdjustKeepsTheMoney: a_smaller_hold_frees_money_at_once;
     AdjustNeedsAnAmount: a_smaller_hold_frees_money_at_once;
     GrowthIsNotChecked: a_hold_grows_only_into_free_money;
