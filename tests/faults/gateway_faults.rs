@@ -73,7 +73,8 @@ pub fn cases() -> Vec<Case> {
             .alone(),
             Case::new("1", named("kill -9 under load"), move || {
                 under_load(Plan::over(ledger), 3, 400)
-            }),
+            })
+            .alone(),
             Case::new("1", named("kill -9 under load, 20 times"), move || {
                 under_load(Plan::over(ledger), 20, 4000)
             })

@@ -49,7 +49,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("6", "leases, kill -9 after adjustments", after_adjustments),
         Case::new("6", "leases, kill -9 under load, redis", move || {
             under_load(plan(LedgerKind::Redis), 3, 400)
-        }),
+        })
+        .alone(),
         Case::new(
             "6",
             "leases, kill -9 under load, redis cluster",
