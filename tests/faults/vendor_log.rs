@@ -132,13 +132,31 @@ impl Call {
         input_of(self.id)
     }
 
+    /// Whether a gateway may have estimated this input. Texts over 2 KiB are sampled, so their estimate is not exact.
+    pub fn may_be(&self, input: u64) -> bool {
+        const EXACT: u64 = 600;
+        let most = match self.input() {
+            ..=EXACT => 0,
+            more => 2 + more / 200,
+        };
+        self.input().abs_diff(input) <= most
+    }
+
     /// The cost of the call with this many output tokens, in micro-rubles.
     pub fn cost(&self, output: u64) -> i64 {
-        let (input_rate, output_rate) = match self.format {
-            Format::Chat | Format::Responses => (100, 200),
-            Format::Messages => (1000, 2000),
-        };
-        i64::try_from(self.input() * input_rate + output * output_rate).unwrap()
+        self.cost_of_input(self.input()) + self.rate(200, 2000) * output.cast_signed()
+    }
+
+    /// The cost of this much input, in micro-rubles.
+    pub fn cost_of_input(&self, input: u64) -> i64 {
+        self.rate(100, 1000) * input.cast_signed()
+    }
+
+    const fn rate(&self, chat: i64, messages: i64) -> i64 {
+        match self.format {
+            Format::Chat | Format::Responses => chat,
+            Format::Messages => messages,
+        }
     }
 
     /// The cost of the call if it ends normally, in micro-rubles.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tollgate_layers::money::MicroRub;
 
-use crate::vendor_log::{Served, id_of};
+use crate::vendor_log::{Call, Served, id_of};
 
 /// The bound on a fault's cost, as stated in the documentation and asserted here.
 #[derive(Clone, Debug)]
@@ -106,6 +106,9 @@ pub struct Line {
     pub account: String,
     pub booked: String,
     pub end: String,
+    pub model: String,
+    /// Whether the gateway estimated the usage, because the vendor had not reported it.
+    pub estimated: bool,
     pub input: u64,
     pub output: u64,
     /// The cost of the call, in micro-rubles.
@@ -122,12 +125,27 @@ impl Line {
             account: text("account"),
             booked: text("booked"),
             end: text("end"),
+            model: text("model"),
+            estimated: line["estimated"] == true,
             input: line["usage"]["input"].as_u64().unwrap_or_default(),
             output: line["usage"]["output"].as_u64().unwrap_or_default(),
             cost: micro(&line["cost_rub"]),
             charged: micro(&line["charged_rub"]),
             loss: micro(&line["loss_rub"]),
         }
+    }
+
+    /// Replaces the estimated input by the call's own, and its cost accordingly. The cost must be that of the estimate.
+    fn set_input(&mut self, call: &Call) {
+        let (output, rate) = (self.output, call.cost_of_input(1));
+        let cost = call.cost(output) - call.cost_of_input(call.input());
+        if self.cost != cost + call.cost_of_input(self.input) {
+            return;
+        }
+        let more = (call.input().cast_signed() - self.input.cast_signed()) * rate;
+        self.input = call.input();
+        self.cost += more;
+        self.charged += more;
     }
 
     /// Whether the line moved money; a dispute is only recorded.
@@ -175,17 +193,41 @@ pub struct Tally {
 /// Compares the served with the booked amounts.
 pub fn compare(facts: &Facts, bound: &Bound) -> Tally {
     let mut tally = Tally::default();
-    let mut by_id: BTreeMap<u64, Vec<&Line>> = BTreeMap::new();
-    for line in &facts.lines {
+    let mut by_id: BTreeMap<u64, Vec<Line>> = BTreeMap::new();
+    let (estimated, counted): (Vec<_>, Vec<_>) =
+        facts.lines.iter().cloned().partition(|line| line.estimated);
+    for line in counted {
         let known = |id: &u64| facts.served.iter().any(|served| served.call.id == *id);
         match id_of(line.input).filter(known) {
             Some(id) => by_id.entry(id).or_default().push(line),
             None => tally.problems.push(format!("booked, of no call: {line:?}")),
         }
     }
+    for mut line in estimated {
+        let calls = facts.served.iter().map(|served| &served.call);
+        let fits = calls.filter(|call| call.model() == line.model && call.may_be(line.input));
+        // A call with a line of the same number is booked twice; a line of another number is another call's.
+        let nearest = fits.min_by_key(|call| {
+            let lines = by_id.get(&call.id).map_or(&[][..], Vec::as_slice);
+            let is_same = lines.iter().any(|other| other.number == line.number);
+            (
+                !is_same,
+                !lines.is_empty(),
+                call.input().abs_diff(line.input),
+            )
+        });
+        match nearest {
+            Some(call) => {
+                line.set_input(call);
+                by_id.entry(call.id).or_default().push(line);
+            }
+            None => tally.problems.push(format!("booked, of no call: {line:?}")),
+        }
+    }
     let mut beyond_bound = Vec::new();
     for served in &facts.served {
         let lines = by_id.remove(&served.call.id).unwrap_or_default();
+        let lines: Vec<&Line> = lines.iter().collect();
         one(facts, bound, served, &lines, &mut tally, &mut beyond_bound);
     }
     if beyond_bound.len() > bound.lost_max {
@@ -400,6 +442,8 @@ pub async fn proves_itself() -> Verdict {
         account: "acme".to_owned(),
         booked: "held".to_owned(),
         end: "gateway_stopped".to_owned(),
+        model: call.model().to_owned(),
+        estimated: true,
         input: call.input(),
         output,
         cost: call.cost(output),
