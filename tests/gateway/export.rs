@@ -12,8 +12,8 @@ use tollgate_layers::{
     reserve::{
         audit::{AccountAudit, Snapshot},
         ledger::{
-            AccountBooks, BookError, Booked, Entry, Hold, JournalLine, JournalPart, KeyChange,
-            Ledger, LedgerAdmin, Settlement,
+            AccountBooks, BookError, Booked, Entry, JournalLine, JournalPart, KeyChange, Ledger,
+            LedgerAdmin,
         },
         memory::MemoryLedger,
     },
@@ -144,10 +144,8 @@ async fn is_off_by_one<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     call(ledger, 1, "k1", 70).await;
     ledger.reserve(&hold(2, "k1", 100)).await.unwrap();
-    let off = Settlement {
-        cost: micro(71),
-        ..settlement(2, "k1", 70)
-    };
+    let mut off = settlement(2, "k1", 70);
+    off.cost = micro(71);
     ledger.settle(&off).await.unwrap();
     let breach = format!(
         "I3 key k1: call {} cost 71 µ₽, but its usage at its prices comes to 70",
@@ -339,10 +337,8 @@ async fn a_part_of_a_journal_is_cut_by_time<L: Books>(ledger: &L) {
 
 async fn a_dispute_is_in_the_journal_and_moves_nothing<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
-    let stale = Settlement {
-        fresh: false,
-        ..settlement(1, "k1", 70)
-    };
+    let mut stale = settlement(1, "k1", 70);
+    stale.fresh = false;
     let settled = ledger.settle(&stale).await.unwrap();
     assert_eq!(settled.booked, Booked::Stale);
     let books = ledger.books(&acme()).await.unwrap();
@@ -366,11 +362,9 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     ledger.enter(&acme(), &topup("c", -100)).await.unwrap();
     call(ledger, 1, "k1", 70).await;
-    let long = Hold {
-        want: micro(500),
-        least: micro(5),
-        ..hold(3, "k2", 0)
-    };
+    let mut long = hold(3, "k2", 0);
+    long.want = micro(500);
+    long.least = micro(5);
     ledger.reserve(&hold(2, "k1", 20)).await.unwrap();
     ledger.reserve(&long).await.unwrap();
 
@@ -512,11 +506,9 @@ async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledg
         assert_eq!(view.record.name, "renamed");
         let found = ledger.find_key(&key.digest).await.unwrap().unwrap();
         assert_eq!(found.status, KeyStatus::Deleted);
-        let hold = Hold {
-            key: key.id.clone(),
-            number: RequestNumber::now_v7(),
-            ..hold(0, "k1", 1)
-        };
+        let mut hold = hold(0, "k1", 1);
+        hold.key = key.id.clone();
+        hold.number = RequestNumber::now_v7();
         ledger.reserve(&hold).await.unwrap_err();
     }
 }

@@ -59,19 +59,15 @@ async fn group_of_keys(ledger: &RedisLedger, ceiling: i64) {
 }
 
 fn call(n: u128) -> Hold {
-    Hold {
-        number: RequestNumber::now_v7(),
-        ..hold(n, &format!("k{}", n % KEYS), PRICE)
-    }
+    let mut hold = hold(n, &format!("k{}", n % KEYS), PRICE);
+    hold.number = RequestNumber::now_v7();
+    hold
 }
 
 fn end(hold: &Hold, cost: i64) -> Settlement {
-    Settlement {
-        number: hold.number,
-        key: hold.key.clone(),
-        held: hold.want,
-        ..settlement(0, &hold.key, cost)
-    }
+    let mut end = settlement(0, &hold.key, cost);
+    (end.number, end.held) = (hold.number, hold.want);
+    end
 }
 
 /// All calls have requested their holds before the first hold ends.
@@ -215,10 +211,11 @@ async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
     ];
     group_of_keys(&gateways[0], 1_000_000).await;
     limit(&gateways[0], 5).await;
-    let wish = |ttl| Hold {
-        number: RequestNumber::now_v7(),
-        ttl,
-        ..hold(0, "k0", PRICE)
+    let wish = |ttl| {
+        let mut hold = hold(0, "k0", PRICE);
+        hold.number = RequestNumber::now_v7();
+        hold.ttl = ttl;
+        hold
     };
     let mut asking = JoinSet::new();
     for n in 0..500 {

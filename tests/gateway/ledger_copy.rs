@@ -210,10 +210,8 @@ async fn open_holds_are_named_and_released_only_on_request() {
     assert_eq!(ledger.account(&acme()).await.unwrap().held_rub, micro(0));
 
     // An expired hold ends by itself during the wait.
-    let due = tollgate_layers::reserve::ledger::Hold {
-        ttl: std::time::Duration::ZERO,
-        ..hold(10, "k1", 40)
-    };
+    let mut due = hold(10, "k1", 40);
+    due.ttl = std::time::Duration::ZERO;
     ledger.reserve(&due).await.unwrap();
     let to = file(&folder.path().join("other.db"));
     let waited = said(&ledger_copy(&server.url(), &to, &["--wait", "60"]).await, 0);

@@ -9,7 +9,7 @@ use tollgate_layers::{
     facts::RequestNumber,
     key::AccountId,
     reserve::{
-        ledger::{Hold, Ledger, LedgerAdmin, LedgerError, Settlement},
+        ledger::{Ledger, LedgerAdmin, LedgerError},
         redis::{LeaseSettings, RedisLedger},
     },
 };
@@ -99,19 +99,14 @@ fn key_of(account: &str) -> String {
 async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
     let (mut served, mut refused) = (0, 0);
     while refused < 2 {
-        let wish = Hold {
-            number: RequestNumber::now_v7(),
-            account: account.parse().unwrap(),
-            ..hold(0, &key_of(account), PRICE)
-        };
+        let mut wish = hold(0, &key_of(account), PRICE);
+        wish.number = RequestNumber::now_v7();
+        wish.account = account.parse().unwrap();
         match gateway.reserve(&wish).await {
             Ok(reserved) => {
-                let end = Settlement {
-                    number: wish.number,
-                    account: wish.account.clone(),
-                    held: reserved.held,
-                    ..settlement(0, &key_of(account), PRICE)
-                };
+                let mut end = settlement(0, &key_of(account), PRICE);
+                (end.number, end.account) = (wish.number, wish.account.clone());
+                end.held = reserved.held;
                 // On a busy machine an answer may be late: the settlement is sent again, as an outbox does.
                 let settled = loop {
                     if let Ok(settled) = gateway.settle(&end).await {
@@ -158,19 +153,13 @@ async fn hold_of_a_call_being_settled_refuses_no_call() {
     ledger.create_key(&record, Ceilings::NONE).await.unwrap();
     let mut ends = JoinSet::new();
     for nth in 0..20 {
-        let wish = Hold {
-            number: RequestNumber::now_v7(),
-            account: account.clone(),
-            ..hold(0, &key, PRICE)
-        };
+        let mut wish = hold(0, &key, PRICE);
+        wish.number = RequestNumber::now_v7();
+        wish.account = account.clone();
         let held = ledger.reserve(&wish).await.map(|reserved| reserved.held);
         let held = held.unwrap_or_else(|error| panic!("call {nth}: {error}"));
-        let end = Settlement {
-            number: wish.number,
-            account: account.clone(),
-            held,
-            ..settlement(0, &key, 0)
-        };
+        let mut end = settlement(0, &key, 0);
+        (end.number, end.account, end.held) = (wish.number, account.clone(), held);
         let settler = ledger.clone();
         ends.spawn(async move { settler.settle(&end).await.unwrap() });
     }
@@ -190,10 +179,11 @@ async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
     ledger.enter(&account, &paid).await.unwrap();
     let record = record(&account, &key, 101);
     ledger.create_key(&record, Ceilings::NONE).await.unwrap();
-    let wish = |price| Hold {
-        number: RequestNumber::now_v7(),
-        account: account.clone(),
-        ..hold(0, &key, price)
+    let wish = |price| {
+        let mut hold = hold(0, &key, price);
+        hold.number = RequestNumber::now_v7();
+        hold.account = account.clone();
+        hold
     };
     let runs = wish(PRICE);
     ledger.reserve(&runs).await.unwrap();

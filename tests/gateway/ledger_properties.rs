@@ -348,14 +348,11 @@ fn command() -> impl Strategy<Value = Command> {
             entry: topup(&format!("t{id}"), amount),
         }),
         9 => (call(), 0..250i64, 0..250i64, ttl())
-            .prop_map(|((number, index, key), want, least, ttl)| Command::Reserve(Hold {
-                number,
-                account: account(index),
-                key: key_of(index, key),
-                want: micro(want),
-                least: micro(least.min(want)),
-                ttl,
-            })),
+            .prop_map(|((number, index, key), want, least, ttl)| {
+                let mut hold = Hold::new(number, account(index), key_of(index, key), micro(want), ttl);
+                hold.least = micro(least.min(want));
+                Command::Reserve(hold)
+            }),
         7 => (call(), 0..300i64, fresh).prop_map(|((number, index, key), cost, fresh)| Command::Settle {
             number,
             account: account(index),
@@ -473,16 +470,10 @@ async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCa
             cost,
             fresh,
         } => {
-            let settlement = Settlement {
-                number: *number,
-                account: account.clone(),
-                key: key.clone(),
-                held: micro(100),
-                cost: *cost,
-                fresh: *fresh,
-                lease: None,
-                item: item(cost.micro()),
-            };
+            let held = micro(100);
+            let hold = Hold::new(*number, account.clone(), key.clone(), held, Duration::ZERO);
+            let mut settlement = Settlement::new(&hold, held, *cost, item(cost.micro()));
+            settlement.fresh = *fresh;
             Outcome::Settled(ledger.settle(&settlement).await.map_err(failed)?)
         }
         Command::Release { number, account } => {

@@ -105,14 +105,13 @@ async fn looks_after_keys(world: &World) {
         let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(told.contains("ключ владельца"), "{told}");
     }
-    let hold = Hold {
-        number: RequestNumber::now_v7(),
-        account: "acme".parse().unwrap(),
-        key: owner.id.parse().unwrap(),
-        want: MicroRub::new(1),
-        least: MicroRub::new(1),
-        ttl: std::time::Duration::from_secs(60),
-    };
+    let hold = Hold::new(
+        RequestNumber::now_v7(),
+        "acme".parse().unwrap(),
+        owner.id.parse().unwrap(),
+        MicroRub::new(1),
+        std::time::Duration::from_secs(60),
+    );
     let held = world.gateway.store().reserve(&hold).await;
     assert!(
         matches!(held, Err(LedgerError::Refused(Refusal::Disabled))),

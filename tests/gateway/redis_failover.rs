@@ -9,7 +9,7 @@ use tollgate_layers::{
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyStore},
     reserve::{
-        ledger::{BookError, Booked, Hold, Ledger, LedgerAdmin, LedgerError, Settlement},
+        ledger::{BookError, Booked, Hold, Ledger, LedgerAdmin, LedgerError},
         redis::{RedisLedger, RedisSettings, Watch},
     },
 };
@@ -42,10 +42,9 @@ async fn opened(ledger: &RedisLedger, account: &str, digest: u8) -> AccountId {
 
 /// A hold of 1 µ₽ in such an account.
 fn hold_in(account: &AccountId, n: u128) -> Hold {
-    Hold {
-        account: account.clone(),
-        ..hold(n, &format!("key-{account}"), 1)
-    }
+    let mut hold = hold(n, &format!("key-{account}"), 1);
+    hold.account = account.clone();
+    hold
 }
 
 /// The result of a hold, and how long it took: `Ok`, or the ledger's absence.
@@ -361,10 +360,8 @@ async fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
     assert_eq!(watched(&ledger).await, Watch::Changed);
 
-    let call = Settlement {
-        account: account.clone(),
-        ..settlement(1, &format!("key-{account}"), 1)
-    };
+    let mut call = settlement(1, &format!("key-{account}"), 1);
+    call.account = account.clone();
     let paid = ledger.settle(&call).await.unwrap();
     assert_eq!(paid.booked, Booked::Held);
     let view = ledger.account(&account).await.unwrap();
@@ -446,10 +443,8 @@ async fn accounts_are_noted_under_the_day_of_their_calls() {
     open(&ledger, 1000).await;
     let settle = async || {
         let number = RequestNumber::now_v7();
-        let call = Settlement {
-            number,
-            ..settlement(1, "k1", 1)
-        };
+        let mut call = settlement(1, "k1", 1);
+        call.number = number;
         ledger.settle(&call).await.unwrap();
         number
     };

@@ -366,14 +366,10 @@ impl Region {
             if counted && calls == 0 {
                 commands = self.commands.load(Ordering::Relaxed);
             }
-            let hold = Hold {
-                number: RequestNumber::from_uuid(uuid(seed, 2, nth)),
-                account: account(),
-                key: key(),
-                want: MicroRub::new(random.between(10_000, 60_000) as i64),
-                least: MicroRub::new(10_000),
-                ttl: Duration::from_secs(900),
-            };
+            let number = RequestNumber::from_uuid(uuid(seed, 2, nth));
+            let want = MicroRub::new(random.between(10_000, 60_000) as i64);
+            let mut hold = Hold::new(number, account(), key(), want, Duration::from_secs(900));
+            hold.least = MicroRub::new(10_000);
             // The cost of a call, and how long it runs.
             let cost = hold.want.micro() * random.between(10, 100) as i64 / 100;
             let runs = apart(random, CALL_MS);
@@ -404,16 +400,8 @@ impl Region {
             }
         };
         sleep(Duration::from_millis(runs)).await;
-        let settlement = Settlement {
-            number: hold.number,
-            account: hold.account,
-            key: hold.key,
-            held,
-            cost,
-            fresh: true,
-            lease: None,
-            item: Item::new("m", "v", End::Finished),
-        };
+        let item = Item::new("m", "v", End::Finished);
+        let settlement = Settlement::new(&hold, held, cost, item);
         if self.leases.settle(&settlement).await.is_none() {
             self.ask(|books, now| {
                 let known = books.charged.get(&settlement.number).copied();

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
     sync::Arc,
+    time::Duration,
 };
 
 use tollgate_layers::{
@@ -454,16 +455,10 @@ impl Books {
     ) -> Settled {
         let first = self.charges.get(&number).and_then(|all| all.first());
         let first = first.map(|charge| charge.settled);
-        let settlement = Settlement {
-            number,
-            account: account.clone(),
-            key: key.clone(),
-            held: MicroRub::ZERO,
-            cost,
-            fresh,
-            lease: None,
-            item: Item::new("", "", End::Finished),
-        };
+        let (held, item) = (MicroRub::ZERO, Item::new("", "", End::Finished));
+        let hold = Hold::new(number, account.clone(), key.clone(), held, Duration::ZERO);
+        let mut settlement = Settlement::new(&hold, held, cost, item);
+        settlement.fresh = fresh;
         let held = self.book.account(account).and_then(|account| {
             let mut holds = account.holds();
             holds.find_map(|(open, _, held, _)| (open == number).then_some(held))

@@ -318,24 +318,8 @@ impl Books {
 
     pub(crate) fn call_on(&self, account: &AccountId, key: &KeyId) -> Call {
         let number = RequestNumber::now_v7();
-        let hold = Hold {
-            number,
-            account: account.clone(),
-            key: key.clone(),
-            want: HELD,
-            least: HELD,
-            ttl: TTL,
-        };
-        let settlement = Settlement {
-            number,
-            account: account.clone(),
-            key: key.clone(),
-            held: HELD,
-            cost: COST,
-            fresh: true,
-            lease: None,
-            item: item(&self.price),
-        };
+        let hold = Hold::new(number, account.clone(), key.clone(), HELD, TTL);
+        let settlement = Settlement::new(&hold, HELD, COST, item(&self.price));
         Call { hold, settlement }
     }
 }

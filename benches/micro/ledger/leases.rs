@@ -211,16 +211,9 @@ impl Owner {
     }
 
     fn end(&self, price: &Arc<Price>) -> TurnEnd {
-        let settlement = Settlement {
-            number: RequestNumber::now_v7(),
-            account: self.account.clone(),
-            key: self.key.clone(),
-            held: HELD,
-            cost: COST,
-            fresh: true,
-            lease: None,
-            item: books::item(price),
-        };
+        let (account, key) = (self.account.clone(), self.key.clone());
+        let hold = Hold::new(RequestNumber::now_v7(), account, key, HELD, CALL_TTL);
+        let settlement = Settlement::new(&hold, HELD, COST, books::item(price));
         TurnEnd {
             settlement: Arc::new(settlement),
             cover: COST,
@@ -409,27 +402,11 @@ async fn call(
     price: Arc<Price>,
 ) -> anyhow::Result<u64> {
     let number = RequestNumber::now_v7();
-    let hold = Hold {
-        number,
-        account: account.clone(),
-        key: key.clone(),
-        want: HELD,
-        least: HELD,
-        ttl: CALL_TTL,
-    };
+    let hold = Hold::new(number, account, key, HELD, CALL_TTL);
     let began = Instant::now();
     let reserved = gateway.reserve(&hold).await?;
     let waited = began.elapsed();
-    let settlement = Settlement {
-        number,
-        account,
-        key,
-        held: reserved.held,
-        cost: COST,
-        fresh: true,
-        lease: None,
-        item: books::item(&price),
-    };
+    let settlement = Settlement::new(&hold, reserved.held, COST, books::item(&price));
     gateway.settle(&settlement).await?;
     Ok(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -71,15 +71,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn hold(account: &AccountId, key: &KeyId) -> Hold {
-    let price = MicroRub::rubles(4);
-    Hold {
-        number: RequestNumber::now_v7(),
-        account: account.clone(),
-        key: key.clone(),
-        want: price,
-        least: price,
-        ttl: Duration::from_secs(60),
-    }
+    let (price, ttl) = (MicroRub::rubles(4), Duration::from_secs(60));
+    Hold::new(
+        RequestNumber::now_v7(),
+        account.clone(),
+        key.clone(),
+        price,
+        ttl,
+    )
 }
 
 fn settlement(hold: &Hold, cost: MicroRub) -> Settlement {

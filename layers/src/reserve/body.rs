@@ -623,14 +623,9 @@ mod tests {
     async fn body_with_a_pending_cost_has_no_length() {
         let settings = SettlerSettings::default();
         let (settler, _settling) = Settler::new(MemoryLedger::new(), settings, |_| {});
-        let hold = Hold {
-            number: crate::facts::RequestNumber::now_v7(),
-            account: "acme".parse().unwrap(),
-            key: "web".parse().unwrap(),
-            want: COST,
-            least: COST,
-            ttl: Duration::from_secs(60),
-        };
+        let number = crate::facts::RequestNumber::now_v7();
+        let (account, key) = ("acme".parse().unwrap(), "web".parse().unwrap());
+        let hold = Hold::new(number, account, key, COST, Duration::from_secs(60));
         let meter = Meter::default();
         let mut guard = Guard::new(&settler, hold, meter.clone(), Ticket).unwrap();
         guard.granted(&settler, COST, |_| {});

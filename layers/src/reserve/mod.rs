@@ -427,14 +427,9 @@ where
         .get::<RequestNumber>()
         .copied()
         .unwrap_or_else(RequestNumber::now_v7);
-    let hold = Hold {
-        number,
-        account: quote.account,
-        key: quote.key,
-        want: quote.want,
-        least,
-        ttl: shared.ttl.get(),
-    };
+    let (account, key) = (quote.account, quote.key);
+    let mut hold = Hold::new(number, account, key, quote.want, shared.ttl.get());
+    hold.least = least;
     async move {
         // The hold may exist from here on. The guard is created before the ledger is called, because this future may be
         // dropped while it waits for the answer.

@@ -36,6 +36,7 @@ use crate::{
 
 /// A request to hold money for a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hold {
     /// The call's number, which is also the hold's id.
     pub number: RequestNumber,
@@ -182,6 +183,7 @@ pub enum LedgerError {
 
 /// The end of a call that cost something: what it used and what it cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Settlement {
     /// The call's number.
     pub number: RequestNumber,
